@@ -1,0 +1,45 @@
+# Two commands do everything from a clean clone: `make demo` and `make test`. Python 3.11 or later and pip are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test check lint types imports unit bench format clean
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	touch $@
+
+demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object storage, then test the checkpoint
+	$(BIN)/python -m examples.demo
+
+test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
+	$(MAKE) --no-print-directory lint types imports
+	$(BIN)/python -m pytest -q
+
+check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
+	$(MAKE) --no-print-directory lint types imports unit
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/python -m pytest -q tests/unit
+
+bench: $(INSTALLED)  ## every benchmark, each ending in one line of JSON; QUICK=1 for the short form
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Records and rules that every room shares. Imports nothing of zooid and no torch."""

@@ -1,0 +1,109 @@
+"""Every error that zooid raises on purpose.
+
+ZooidError
+├── InputError              what the user gave is refused before anything starts
+│   ├── UnitError           a duration, size, rate or price that cannot be read
+│   ├── RecordError         a file of a newer version, of another kind, or with a wrong field
+│   ├── JobError            a job file or one of its parts
+│   ├── CatalogError        an offer or a price that is unknown, or a malformed row
+│   └── PlanError           limits that no plan can meet, or a plan that does not fit the job
+├── LayerError              a model that cannot be cut into layers
+├── ScheduleError           an action list that is incomplete, out of order, or would deadlock
+├── StoreError              the object store
+│   ├── ObjectNotFound      no object under this key
+│   ├── ObjectExists        a create-only put that came second
+│   ├── StoreUnavailable    the store failed or timed out; trying again may help
+│   └── UnsafeStore         the store lets a second writer win a create-only put
+├── CommError               a transfer between members
+│   ├── CommAborted         the wait was aborted
+│   └── CommTimeout         a peer did not deliver in time
+├── CheckpointError         a checkpoint that is missing, damaged, or of another model
+├── TrainingError           training itself cannot go on, for example a loss that is not finite
+└── MemberFailed            a member exited; carries its name, its exit and its own traceback
+"""
+
+
+class ZooidError(Exception):
+    """The root: catch this to catch everything that zooid raises on purpose."""
+
+
+class InputError(ZooidError):
+    """What the user gave is refused before anything starts."""
+
+
+class UnitError(InputError):
+    """A duration, size, rate or price that cannot be read."""
+
+
+class RecordError(InputError):
+    """A file of a newer version, of another kind, or with a wrong field."""
+
+
+class JobError(InputError):
+    """A job file, or one of the parts of its job, cannot be used."""
+
+
+class CatalogError(InputError):
+    """An offer or a price that is unknown, or a malformed row of the catalog."""
+
+
+class PlanError(InputError):
+    """Limits that no plan can meet, or a plan that does not fit the job."""
+
+
+class LayerError(ZooidError):
+    """A model that cannot be cut into layers."""
+
+
+class ScheduleError(ZooidError):
+    """An action list that is incomplete, out of order, or would deadlock."""
+
+
+class StoreError(ZooidError):
+    """The object store did not do what was asked."""
+
+
+class ObjectNotFound(StoreError):
+    """There is no object under this key."""
+
+
+class ObjectExists(StoreError):
+    """A create-only put came second: the object is already there."""
+
+
+class StoreUnavailable(StoreError):
+    """The store failed or timed out; trying again may help."""
+
+
+class UnsafeStore(StoreError):
+    """The store lets a second writer win a create-only put."""
+
+
+class CommError(ZooidError):
+    """A transfer between members failed."""
+
+
+class CommAborted(CommError):
+    """The wait was aborted, by this member or because the run is ending."""
+
+
+class CommTimeout(CommError):
+    """A peer did not deliver in time."""
+
+
+class CheckpointError(ZooidError):
+    """A checkpoint that is missing, damaged, or of another model."""
+
+
+class TrainingError(ZooidError):
+    """Training cannot go on, for example because the loss is not finite."""
+
+
+class MemberFailed(ZooidError):
+    """A member exited before its work was done."""
+
+    def __init__(self, member: str, exit_text: str, detail: str = "") -> None:
+        super().__init__(f"member {member} {exit_text}" + (f": {detail}" if detail else ""))
+        self.member = member
+        self.exit_text = exit_text
+        self.traceback_text = ""

@@ -1,0 +1,108 @@
+"""What happens in a run, as typed records in JSON lines: all that pictures, progress bars and reports are made from."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from zooid.core.errors import RecordError
+from zooid.core.records import Record
+
+
+class BaseEvent(Record, frozen=True, kw_only=True, tag_field="event"):
+    """`at_s` is Unix time on the writer's clock."""
+
+    at_s: float
+
+
+class PhaseStarted(BaseEvent, frozen=True, kw_only=True, tag="phase_started"):
+    """The coordinator turned to the next part of its work."""
+
+    phase: str
+
+
+class ProfileProgress(BaseEvent, frozen=True, kw_only=True, tag="profile_progress"):
+    done: int
+    total: int
+
+
+class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
+    run: str
+    store: str
+    layout: str
+    num_steps: int
+    first_step: int
+    batch_size: int
+    predicted_step_s: float
+    predicted_usd: float
+    members: tuple[str, ...]
+    prices: str
+    """Whose prices the dollars are, in words."""
+
+
+class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
+    member: str
+    num_layers: int
+    parameter_bytes: int
+
+
+class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
+    step: int
+    epoch: int
+    loss: float
+    """Mean over the samples of the step."""
+    num_samples: int
+    step_s: float
+
+
+class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
+    step: int
+    """Steps committed before it."""
+    key: str
+
+
+class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
+    member: str
+    exit_text: str
+
+
+class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
+    """Dollars so far, at the plan's prices."""
+
+    usd: float
+
+
+class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
+    wall_s: float
+    usd: float
+    checkpoint: str
+    """URL of the last checkpoint's folder."""
+
+
+Event = (
+    PhaseStarted
+    | ProfileProgress
+    | RunStarted
+    | MemberStarted
+    | StepCommitted
+    | CheckpointSaved
+    | MemberExited
+    | Metered
+    | RunFinished
+)
+
+_DECODER = msgspec.json.Decoder(Event)
+
+
+def encode_events(events: Iterable[Event]) -> bytes:
+    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+
+
+def decode_events(data: bytes, source: str) -> list[Event]:
+    """Read JSON lines back; a line that is not an event is named by its number."""
+    events: list[Event] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        try:
+            events.append(_DECODER.decode(line))
+        except msgspec.DecodeError as error:
+            raise RecordError(f"{source}, line {number} is not an event: {error}") from error
+    return events

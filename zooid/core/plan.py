@@ -1,0 +1,115 @@
+"""The decision: who runs which layers, on what, and what that is expected to take and cost."""
+
+from typing import Literal
+
+from zooid.core.offer import Offer
+from zooid.core.records import FileRecord, Record, require
+
+ScheduleName = Literal["gpipe"]
+TransportName = Literal["store"]
+AllReduceName = Literal["three_phase"]
+
+
+class Limits(Record, frozen=True, kw_only=True):
+    """What the user allows; None where there is no limit."""
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    num_replicas: int | None = None
+    """Pins the number of full pipelines."""
+    num_stages: int | None = None
+    """Pins the number of stages of each pipeline."""
+    max_members: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):
+            value = getattr(self, name)
+            require(value is None or value > 0, f"`{name}` is {value}; it must be above 0")
+        pinned = (self.num_replicas or 1) * (self.num_stages or 1)
+        require(
+            pinned <= self.max_members,
+            f"a layout of {pinned} members is asked for, but `max_members` is {self.max_members}: raise it",
+        )
+
+
+class StagePlan(Record, frozen=True, kw_only=True):
+    """A run of layers, and what each of its members stands on."""
+
+    first_layer: int
+    end_layer: int
+    """One past the last layer."""
+    offer: str
+    memory_bytes: int
+    """Predicted peak of one member; what the member is given is this plus a margin."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
+
+
+class CostTerm(Record, frozen=True, kw_only=True):
+    """One kind of expense; the terms of a prediction sum to its total."""
+
+    kind: str
+    usd: float
+
+
+class Prediction(Record, frozen=True, kw_only=True):
+    """What a plan is expected to take and to cost."""
+
+    step_s: float
+    """One full step, from its first action to its last member's apply."""
+    compute_s: float
+    """Of the busiest member within a step."""
+    num_steps: int
+    startup_s: float
+    run_s: float
+    """Start-up and all steps."""
+    run_usd: float
+    cost_terms: tuple[CostTerm, ...]
+
+
+class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
+    """The best layout found, complete enough to be launched."""
+
+    job: str
+    model_fingerprint: str
+    batch_size: int
+    grain_size: int
+    num_replicas: int
+    stages: tuple[StagePlan, ...]
+    schedule: ScheduleName
+    transport: TransportName
+    all_reduce: AllReduceName
+    offers: tuple[Offer, ...]
+    """The offers the stages name, with the prices the prediction used."""
+    prediction: Prediction
+
+    def __post_init__(self) -> None:
+        require(len(self.stages) >= 1, "`stages` must not be empty")
+        require(self.num_replicas >= 1, f"`num_replicas` is {self.num_replicas}; it must be at least 1")
+        require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
+        require(
+            1 <= self.grain_size <= self.batch_size,
+            f"`grain_size` is {self.grain_size}; it must be between 1 and the batch size {self.batch_size}",
+        )
+        require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
+        for before, after in zip(self.stages, self.stages[1:], strict=False):
+            require(
+                before.end_layer == after.first_layer,
+                f"`stages` leave a gap or overlap between layers {before.end_layer} and {after.first_layer}",
+            )
+        known = {offer.name for offer in self.offers}
+        for stage in self.stages:
+            require(stage.offer in known, f"`stages` name the offer {stage.offer!r}, which `offers` does not hold")
+
+    @property
+    def num_members(self) -> int:
+        return self.num_replicas * len(self.stages)
+
+    @property
+    def layout(self) -> str:
+        """Replicas × stages, as people write it: `2x2`."""
+        return f"{self.num_replicas}x{len(self.stages)}"
+
+    def offer_of(self, stage: int) -> Offer:
+        return next(offer for offer in self.offers if offer.name == self.stages[stage].offer)

@@ -1,0 +1,84 @@
+"""What was measured about a model: everything the predictor and the planner know of it."""
+
+from zooid.core.link import Link
+from zooid.core.records import FileRecord, Record, require
+
+
+class TimePoint(Record, frozen=True, kw_only=True):
+    """Median times of one layer for one grain of this many samples."""
+
+    num_samples: int
+    forward_s: float
+    backward_s: float
+
+    def __post_init__(self) -> None:
+        require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
+        require(self.forward_s >= 0 and self.backward_s >= 0, "`forward_s` and `backward_s` must be at least 0")
+
+
+class LayerProfile(Record, frozen=True, kw_only=True):
+    """One layer: the smallest piece the model can be cut into."""
+
+    name: str
+    parameter_bytes: int
+    buffer_bytes: int
+    boundary_bytes_per_sample: float
+    """What travels to the next layer for each sample, skip connections included; 0 after the last layer."""
+    activation_bytes_per_sample: float
+    """What the layer keeps for its backward, for each sample."""
+    points: tuple[TimePoint, ...]
+    """In ascending number of samples."""
+
+    def __post_init__(self) -> None:
+        require(len(self.points) >= 1, f"`points` of layer {self.name} must not be empty")
+        sizes = [point.num_samples for point in self.points]
+        require(sizes == sorted(set(sizes)), f"`points` of layer {self.name} must ascend in `num_samples`")
+
+    def forward_s(self, num_samples: int) -> float:
+        return _interpolate([(point.num_samples, point.forward_s) for point in self.points], num_samples)
+
+    def backward_s(self, num_samples: int) -> float:
+        return _interpolate([(point.num_samples, point.backward_s) for point in self.points], num_samples)
+
+
+class DeviceKind(Record, frozen=True, kw_only=True):
+    """What the times were measured on."""
+
+    name: str
+    num_threads: int
+    num_cores: int
+    """Cores of the whole machine: members that share it contend for them."""
+
+
+class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
+    """One model, on one kind of device, with the links seen from there."""
+
+    job: str
+    model_fingerprint: str
+    zooid_version: str
+    torch_version: str
+    device: DeviceKind
+    num_samples: int
+    """Samples of the job's data set."""
+    batch_size: int
+    optimizer_s_per_byte: float
+    """Time of one optimizer update for each byte of parameters."""
+    optimizer_bytes_per_parameter_byte: float
+    """Optimizer state kept for each byte of parameters."""
+    layers: tuple[LayerProfile, ...]
+    links: tuple[Link, ...]
+
+    def __post_init__(self) -> None:
+        require(len(self.layers) >= 1, "`layers` must not be empty")
+        require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
+        require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
+
+
+def _interpolate(points: list[tuple[int, float]], at: int) -> float:
+    """Piecewise linear between measured points; outside, along the nearest segment, never below zero."""
+    if len(points) == 1:
+        return points[0][1] * at / points[0][0]
+    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+        if at <= x1:
+            break
+    return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))

@@ -1,0 +1,68 @@
+"""Records that are written to files and objects: frozen, validated, versioned, round-tripping through JSON.
+
+A record that stands alone in a file carries its kind and its version. Reading refuses what it does not know instead of
+guessing: a newer version, another kind, an unknown field and a wrong value are each named in the message.
+"""
+
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+from zooid.core.errors import RecordError
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A frozen part of a file; unknown fields are refused when it is read."""
+
+
+class FileRecord(Record, frozen=True, kw_only=True, tag_field="record"):
+    """A record that stands alone in a file or an object. Subclasses give a tag and raise VERSION when they change."""
+
+    VERSION: ClassVar[int] = 1
+
+    version: int = 1
+    """Version of this record's fields; a reader refuses newer ones."""
+
+
+class _Envelope(msgspec.Struct):
+    record: str
+    version: int
+
+
+AnyFileRecord = TypeVar("AnyFileRecord", bound=FileRecord)
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a record's value; msgspec turns the ValueError into an error that carries the field's path."""
+    if not condition:
+        raise ValueError(message)
+
+
+def encode_record(record: FileRecord) -> bytes:
+    """The record as indented JSON, one trailing newline, so that files are readable and diffs are small."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFileRecord:
+    """Read a record of the given kind back; `source` names the file or key in messages."""
+    expected = str(kind.__struct_config__.tag)
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except msgspec.DecodeError as error:
+        raise RecordError(
+            f"{source} is not a zooid {expected} file ({error}); was it cut short or written by another program?"
+        ) from error
+    if envelope.record != expected:
+        raise RecordError(f"{source} holds a {envelope.record!r}; expected a {expected!r}")
+    if envelope.version > kind.VERSION:
+        raise RecordError(
+            f"{source} has field `version` {envelope.version}; this zooid reads up to {kind.VERSION}: update zooid"
+        )
+    if envelope.version < kind.VERSION:
+        raise RecordError(
+            f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make the {expected} again"
+        )
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        raise RecordError(f"{source} is not a valid {expected}: {error}") from error

@@ -1,0 +1,138 @@
+"""Durations, sizes, rates and money as people write them, and back.
+
+Inside the program every quantity is a plain number in its base unit (seconds, bytes, bytes per second, dollars) and
+says so in its name; text exists only at the edges, and this module is that edge.
+"""
+
+import re
+
+from zooid.core.errors import UnitError
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+
+_DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d)\s*")
+
+_SIZE_BYTES = {
+    "B": 1,
+    "kB": 10**3,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+_RATE_BYTES_PER_S = {f"{unit}/s": float(factor) for unit, factor in _SIZE_BYTES.items()} | {
+    "bit/s": 1 / 8,
+    "kbit/s": 1e3 / 8,
+    "Mbit/s": 1e6 / 8,
+    "Gbit/s": 1e9 / 8,
+}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds in a text such as `2h`, `1h30m`, `90s` or `250ms`.
+
+    >>> parse_duration_s("1h30m")
+    5400.0
+    """
+    stripped = text.strip()
+    parts = _DURATION_PART.findall(stripped)
+    if not parts or _DURATION_PART.sub("", stripped):
+        raise UnitError(f"{text!r} is not a duration; write a number and ms, s, m, h or d, for example 90s or 1h30m")
+    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes in a text such as `20 MB` (decimal) or `16 MiB` (binary).
+
+    >>> parse_bytes("20 MB")
+    20000000
+    """
+    return round(_parse_with_unit(text, {unit: float(f) for unit, f in _SIZE_BYTES.items()}, "size", "20 MB"))
+
+
+def parse_bytes_per_s(text: str) -> float:
+    """Bytes per second in a text such as `20 MB/s` or `210 Mbit/s`.
+
+    >>> parse_bytes_per_s("210 Mbit/s")
+    26250000.0
+    """
+    return _parse_with_unit(text, _RATE_BYTES_PER_S, "rate", "20 MB/s")
+
+
+def parse_usd(text: str) -> float:
+    """Dollars in a text such as `$5`, `5` or `5 USD`.
+
+    >>> parse_usd("$5")
+    5.0
+    """
+    match = re.fullmatch(rf"\$?\s*({_NUMBER})\s*(?:USD)?", text.strip())
+    if match is None:
+        raise UnitError(f"{text!r} is not an amount of money; write dollars, for example $5 or 0.25")
+    return float(match[1])
+
+
+def format_duration(seconds: float) -> str:
+    """A duration for people, at most two units; `parse_duration_s` reads it back.
+
+    >>> format_duration(5400)
+    '1h30m'
+    """
+    if seconds < 0:
+        return "-" + format_duration(-seconds)
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g}ms"
+    if seconds < 60:
+        return f"{seconds:.3g}s"
+    whole = round(seconds)
+    for unit, size, below in (("d", 86400, "h"), ("h", 3600, "m"), ("m", 60, "s")):
+        if whole >= size:
+            rest = (whole % size) // int(_DURATION_S[below])
+            return f"{whole // size}{unit}" + (f"{rest}{below}" if rest else "")
+    raise AssertionError(f"no unit for {seconds} seconds")
+
+
+def format_bytes(num_bytes: float) -> str:
+    """A size for people, in decimal units.
+
+    >>> format_bytes(20_000_000)
+    '20 MB'
+    """
+    for unit in ("TB", "GB", "MB", "kB"):
+        if abs(num_bytes) >= _SIZE_BYTES[unit]:
+            return f"{num_bytes / _SIZE_BYTES[unit]:.4g} {unit}"
+    return f"{num_bytes:.4g} B"
+
+
+def format_bytes_per_s(bytes_per_s: float) -> str:
+    """A rate for people.
+
+    >>> format_bytes_per_s(20e6)
+    '20 MB/s'
+    """
+    return f"{format_bytes(bytes_per_s)}/s"
+
+
+def format_usd(usd: float) -> str:
+    """Money for people: cents where they matter, more digits where the amount is small.
+
+    >>> format_usd(5)
+    '$5.00'
+    >>> format_usd(0.0001234)
+    '$0.000123'
+    """
+    if usd == 0 or abs(usd) >= 0.1:
+        return f"${usd:.2f}"
+    return f"${usd:.3g}" if abs(usd) >= 1e-4 else f"${usd:.8f}".rstrip("0")
+
+
+def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", text.strip())
+    if match is None or match[2] not in factors:
+        allowed = ", ".join(factors)
+        raise UnitError(f"{text!r} is not a {what}; write a number and one of {allowed}, for example {example}")
+    return float(match[1]) * factors[match[2]]
