@@ -1,5 +1,6 @@
 """The decision: who runs which layers, on what, and what that is expected to take and cost."""
 
+from itertools import pairwise
 from typing import Literal
 
 from zooid.core.offer import Offer
@@ -93,7 +94,7 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
             f"`grain_size` is {self.grain_size}; it must be between 1 and the batch size {self.batch_size}",
         )
         require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
-        for before, after in zip(self.stages, self.stages[1:], strict=False):
+        for before, after in pairwise(self.stages):
             require(
                 before.end_layer == after.first_layer,
                 f"`stages` leave a gap or overlap between layers {before.end_layer} and {after.first_layer}",

@@ -1,5 +1,7 @@
 """What was measured about a model: everything the predictor and the planner know of it."""
 
+from itertools import pairwise
+
 from zooid.core.link import Link
 from zooid.core.records import FileRecord, Record, require
 
@@ -78,7 +80,7 @@ def _interpolate(points: list[tuple[int, float]], at: int) -> float:
     """Piecewise linear between measured points; outside, along the nearest segment, never below zero."""
     if len(points) == 1:
         return points[0][1] * at / points[0][0]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if at <= x1:
             break
     return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))

@@ -60,7 +60,7 @@ def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFil
         )
     if envelope.version < kind.VERSION:
         raise RecordError(
-            f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make the {expected} again"
+            f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make it again"
         )
     try:
         return msgspec.json.decode(data, type=kind)

@@ -1,0 +1,31 @@
+"""One training run made of many members, each with one part of the model, on resources that come and go.
+
+`import zooid` is light: torch and the rest load when a verb is used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from zooid.core.errors import ZooidError
+from zooid.core.job import Job
+
+if TYPE_CHECKING:
+    from zooid.coordinator import plan, profile, train
+    from zooid.worker.checkpoint import load_checkpoint
+
+__version__ = "0.1.0"
+__all__ = ["Job", "ZooidError", "load_checkpoint", "plan", "profile", "train"]
+
+_LAZY = {
+    "plan": "zooid.coordinator",
+    "profile": "zooid.coordinator",
+    "train": "zooid.coordinator",
+    "load_checkpoint": "zooid.worker.checkpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _LAZY:
+        raise AttributeError(f"module 'zooid' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)
