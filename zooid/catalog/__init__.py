@@ -1,0 +1,11 @@
+"""What can be rented and what it costs, as data: CSV files in `data/`, every row with its source and its date.
+
+>>> from zooid.catalog import offer
+>>> offer("azure.aci.k80").usd_per_hour
+0.5121
+"""
+
+from zooid.catalog.local import local_offer
+from zooid.catalog.tables import egress_prices, links, offer, offers, storage_prices
+
+__all__ = ["egress_prices", "links", "local_offer", "offer", "offers", "storage_prices"]

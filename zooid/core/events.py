@@ -103,6 +103,6 @@ def decode_events(data: bytes, source: str) -> list[Event]:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             events.append(_DECODER.decode(line))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RecordError(f"{source}, line {number} is not an event: {error}") from error
     return events

@@ -48,6 +48,8 @@ class Job:
                     f"job.grain_size is {self.grain_size}, above job.batch_size {self.batch_size}; "
                     "a grain is a part of a batch: give at most the batch size"
                 )
+        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+            raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
 
 
 def load_job(path: str | Path) -> Job:

@@ -24,9 +24,9 @@ def events_of(writer: str) -> str:
     return f"{EVENTS}/{writer}"
 
 
-def comm_of(roster_number: int) -> str:
+def comm_of(run: str, roster_number: int) -> str:
     """Prefix of everything members exchange under one roster; groups add their own names."""
-    return f"{COMM}/{roster_number:06d}"
+    return f"{COMM}/{run}/{roster_number:06d}"
 
 
 def checkpoint(step: int) -> str:

@@ -60,7 +60,12 @@ class Offer(Record, frozen=True, kw_only=True):
         require(
             (self.num_gpus > 0) == bool(self.gpu), f"`gpu` and `num_gpus` of {self.name} must be given together or not"
         )
-        require(self.lifetime_s is None or self.lifetime_s > 0, f"`lifetime_s` of {self.name} must be above 0")
+        require(self.num_gpus >= 0, f"`num_gpus` of {self.name} is {self.num_gpus}; it must be at least 0")
+        require(self.gpu_memory_bytes >= 0, f"`gpu_memory_bytes` of {self.name} must be at least 0")
+        require(self.startup_s is None or self.startup_s >= 0, f"`startup_s` of {self.name} must be at least 0")
+        for field in ("lifetime_s", "bandwidth_bytes_per_s"):
+            value = getattr(self, field)
+            require(value is None or value > 0, f"`{field}` of {self.name} must be above 0")
 
 
 class EgressPrice(Record, frozen=True, kw_only=True):

@@ -77,10 +77,13 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
 
 
 def _interpolate(points: list[tuple[int, float]], at: int) -> float:
-    """Piecewise linear between measured points; outside, along the nearest segment, never below zero."""
+    """Piecewise linear between measured points; beyond the ends along the nearest segment, never below zero.
+
+    A single point says nothing about a fixed cost: time is then proportional to size.
+    """
     if len(points) == 1:
-        return points[0][1] * at / points[0][0]
-    for (x0, y0), (x1, y1) in pairwise(points):
-        if at <= x1:
-            break
+        size, time_s = points[0]
+        return time_s * at / size
+    segments = list(pairwise(points))
+    (x0, y0), (x1, y1) = next((segment for segment in segments if at <= segment[1][0]), segments[-1])
     return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))

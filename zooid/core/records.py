@@ -48,7 +48,7 @@ def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFil
     expected = str(kind.__struct_config__.tag)
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{source} is not a zooid {expected} file ({error}); was it cut short or written by another program?"
         ) from error
@@ -64,5 +64,5 @@ def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFil
         )
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeDecodeError) as error:
         raise RecordError(f"{source} is not a valid {expected}: {error}") from error

@@ -84,7 +84,7 @@ def format_duration(seconds: float) -> str:
     """
     if seconds < 0:
         return "-" + format_duration(-seconds)
-    if seconds < 1:
+    if seconds < 0.9995:  # above, three digits of milliseconds would read 1e+03
         return f"{seconds * 1e3:.3g}ms"
     if seconds < 60:
         return f"{seconds:.3g}s"
@@ -127,7 +127,7 @@ def format_usd(usd: float) -> str:
     """
     if usd == 0 or abs(usd) >= 0.1:
         return f"${usd:.2f}"
-    return f"${usd:.3g}" if abs(usd) >= 1e-4 else f"${usd:.8f}".rstrip("0")
+    return f"${usd:.3g}" if abs(usd) >= 1e-4 else f"${usd:.8f}".rstrip("0").rstrip(".")
 
 
 def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:

@@ -1,0 +1,25 @@
+"""Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout."""
+
+from zooid.layers.batches import Batch, collate, flatten_inputs
+from zooid.layers.checking import CheckedJob, build_model, build_model_on_meta, check_data, check_job
+from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.randomness import grain_randomness
+from zooid.layers.stages import Stage, build_stage
+from zooid.layers.tracing import LayeredModel, trace
+
+__all__ = [
+    "Batch",
+    "CheckedJob",
+    "LayeredModel",
+    "Stage",
+    "build_model",
+    "build_model_on_meta",
+    "build_stage",
+    "check_data",
+    "check_job",
+    "collate",
+    "flatten_inputs",
+    "grain_randomness",
+    "loss_sum_and_weight",
+    "trace",
+]

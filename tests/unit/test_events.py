@@ -1,0 +1,77 @@
+"""Events are the only thing pictures are made from: they come back as they were written, or the line is named."""
+
+import pytest
+
+from zooid.core.errors import RecordError
+from zooid.core.events import (
+    CheckpointSaved,
+    Event,
+    MemberExited,
+    MemberStarted,
+    Metered,
+    PhaseStarted,
+    ProfileProgress,
+    RunFinished,
+    RunStarted,
+    StepCommitted,
+    decode_events,
+    encode_events,
+)
+
+ALL: list[Event] = [
+    PhaseStarted(at_s=1.0, phase="profiling"),
+    ProfileProgress(at_s=2.0, done=1, total=4),
+    RunStarted(
+        at_s=3.0,
+        run="run-7",
+        store="s3://bucket/run-7",
+        layout="2x2",
+        num_steps=100,
+        first_step=0,
+        batch_size=64,
+        predicted_step_s=0.5,
+        predicted_usd=0.25,
+        members=("m0", "m1", "m2", "m3"),
+        prices="this machine, 2024-05-01",
+    ),
+    MemberStarted(at_s=4.0, member="m0", num_layers=3, parameter_bytes=1200),
+    StepCommitted(at_s=5.0, step=0, epoch=0, loss=2.5, num_samples=64, step_s=0.4),
+    CheckpointSaved(at_s=6.0, step=1, key="checkpoints/00000001"),
+    MemberExited(at_s=7.0, member="m0", exit_text="was killed by signal 9\nand said nothing"),
+    Metered(at_s=8.0, usd=0.01),
+    RunFinished(at_s=9.0, wall_s=6.0, usd=0.02, checkpoint="s3://bucket/run-7/checkpoints/00000100"),
+]
+
+
+def test_every_event_comes_back_as_it_was_written() -> None:
+    data = encode_events(ALL)
+    assert decode_events(data, "events/m0") == ALL
+    assert data.count(b"\n") == len(ALL), "one line for each event, whatever its texts hold"
+
+
+def test_the_list_above_holds_every_kind_of_event() -> None:
+    assert {type(event) for event in ALL} == set(Event.__args__)
+
+
+def test_parts_written_one_after_another_read_as_one() -> None:
+    data = encode_events(ALL[:3]) + encode_events([]) + encode_events(ALL[3:])
+    assert decode_events(data, "events/m0") == ALL
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"event":"metered","at_s":1.0,"usd":', "truncated"),
+        (b'{"event":"party","at_s":1.0}', "party"),
+        (b'{"event":"metered","at_s":1.0,"usd":1.0,"eur":2.0}', "unknown field `eur`"),
+        (b'{"event":"metered","at_s":1.0,"usd":"much"}', r"\$.usd"),
+        (b'{"event":"metered","at_s":1.0}', "missing required field `usd`"),
+        (b'{"at_s":1.0,"usd":1.0}', "event"),
+        (b'{"event":"phase_started","at_s":1.0,"phase":"\xff"}', "utf-8"),
+        (b"", "truncated"),
+    ],
+)
+def test_a_line_that_is_no_event_is_named(line: bytes, reason: str) -> None:
+    data = encode_events(ALL[:2]) + line + b"\n"
+    with pytest.raises(RecordError, match=rf"events/m0, line 3 is not an event: .*{reason}"):
+        decode_events(data, "events/m0")

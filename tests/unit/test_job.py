@@ -1,0 +1,130 @@
+"""A job is refused at once, by name and with the fix, when one of its parts cannot be used."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zooid.core.errors import JobError
+from zooid.core.job import Job, load_job
+
+JOB_FILE = """
+from zooid.core.job import Job
+
+job = Job(model=list, loss=None, data=list, optimizer=list, batch_size=8, epochs=2)
+"""
+
+
+@pytest.fixture(autouse=True)
+def restored_imports() -> Iterator[None]:
+    """Loading a job file adds its folder to the path and its modules to the process."""
+    path, modules = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def parts(**changed: Any) -> dict[str, Any]:
+    valid = {"model": list, "loss": max, "data": list, "optimizer": list, "batch_size": 8, "epochs": 2}
+    return valid | changed
+
+
+def test_a_valid_job_keeps_its_parts() -> None:
+    job = Job(**parts(grain_size=8, seed=7))
+    assert (job.batch_size, job.epochs, job.grain_size, job.seed) == (8, 2, 8, 7)
+    assert Job(**parts(loss=None)).loss is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": 3}, r"job.model is 3; it must be a callable: \(\) -> nn.Module"),
+        ({"data": [1]}, r"job.data is \[1\]; it must be a callable: \(\) -> Dataset"),
+        ({"optimizer": None}, r"job.optimizer is None; it must be a callable: \(named parameters\) -> torch.optim"),
+        ({"loss": "mse"}, r"job.loss is 'mse'; it must be a callable: \(output, target\) -> mean loss, or None"),
+        ({"batch_size": 0}, "job.batch_size is 0; it must be a whole number of at least 1"),
+        ({"batch_size": 8.0}, "job.batch_size is 8.0; it must be a whole number"),
+        ({"epochs": -1}, "job.epochs is -1; it must be a whole number of at least 1"),
+        ({"epochs": True}, "job.epochs is True; it must be a whole number"),
+        ({"grain_size": 0}, "job.grain_size is 0; it must be a whole number of at least 1"),
+        ({"grain_size": 9}, "job.grain_size is 9, above job.batch_size 8; .*give at most the batch size"),
+        ({"seed": "lucky"}, "job.seed is 'lucky'; it must be a whole number"),
+    ],
+)
+def test_a_part_that_cannot_be_used_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        Job(**parts(**changed))
+
+
+def test_a_job_cannot_be_changed_after_its_checks() -> None:
+    with pytest.raises(AttributeError):
+        Job(**parts()).epochs = 0  # type: ignore[misc]
+
+
+def test_a_job_file_is_run_and_its_job_returned(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(JOB_FILE)
+    assert load_job(path).batch_size == 8
+    assert load_job(str(path)).epochs == 2
+
+
+def test_a_job_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_the_job.py").write_text("BATCH_SIZE = 32\n")
+    path = tmp_path / "job.py"
+    path.write_text(
+        "import neighbour_of_the_job\n" + JOB_FILE.replace("batch_size=8", "batch_size=neighbour_of_the_job.BATCH_SIZE")
+    )
+    assert load_job(path).batch_size == 32
+
+
+def test_what_a_job_file_defines_can_be_found_by_its_module(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text("def build() -> list:\n    return []\n" + JOB_FILE.replace("model=list", "model=build"))
+    model = load_job(path).model
+    assert vars(sys.modules[model.__module__])["build"] is model
+
+
+def test_a_file_loaded_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(JOB_FILE)
+    load_job(path)
+    path.write_text(JOB_FILE.replace("epochs=2", "epochs=12"))
+    assert load_job(path).epochs == 12
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"there is no job file .*nowhere.py; give the path of a Python file"):
+        load_job(tmp_path / "nowhere.py")
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="there is no job file"):
+        load_job(tmp_path)
+
+
+def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.txt"
+    path.write_text(JOB_FILE)
+    with pytest.raises(JobError, match=r"job.txt is not a Python file; a job file ends in .py"):
+        load_job(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("x = 1\n", "no `job`"), ("job = None\n", "no `job`"), ("job = {'epochs': 1}\n", "a `job` that is a dict")],
+)
+def test_a_file_without_a_job_is_refused(tmp_path: Path, text: str, found: str) -> None:
+    path = tmp_path / "job.py"
+    path.write_text(text)
+    with pytest.raises(JobError, match=rf"job.py defines {found}; define `job = zooid.Job\(model="):
+        load_job(path)
+
+
+def test_an_error_of_the_user_keeps_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.py"
+    path.write_text("raise ZeroDivisionError('mine')\n")
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        load_job(path)

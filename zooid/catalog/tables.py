@@ -1,0 +1,50 @@
+"""The price lists that ship with zooid: offers, egress, storage and links, each row with its source and its date."""
+
+import difflib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+from zooid.catalog.rows import AnyRecord, read_rows
+from zooid.core.errors import CatalogError
+from zooid.core.link import Link
+from zooid.core.offer import EgressPrice, Offer, StoragePrice
+
+
+@cache
+def offers() -> tuple[Offer, ...]:
+    """Everything that can be rented, in the order of the file."""
+    return _table("offers.csv", Offer, ("name",))
+
+
+def offer(name: str) -> Offer:
+    """The offer of this name; an unknown name is refused with the nearest ones."""
+    known = {each.name: each for each in offers()}
+    if name not in known:
+        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        hint = f"did you mean {', '.join(nearest)}?" if nearest else f"the catalog holds {', '.join(known)}"
+        raise CatalogError(f"there is no offer {name!r} in the catalog; {hint}")
+    return known[name]
+
+
+@cache
+def egress_prices() -> tuple[EgressPrice, ...]:
+    """What leaving a place costs; zones are `us`, `eu`, `asia`, `oce`, `same_region` and `anywhere`."""
+    return _table("egress.csv", EgressPrice, ("provider", "source_zone", "target_zone"))
+
+
+@cache
+def storage_prices() -> tuple[StoragePrice, ...]:
+    """What object stores charge for requests and for what lies in them."""
+    return _table("storage.csv", StoragePrice, ("provider", "service", "region"))
+
+
+@cache
+def links() -> tuple[Link, ...]:
+    """Measured links between sites, one row for each direction that was measured."""
+    return _table("links.csv", Link, ("from_site", "to_site"))
+
+
+def _table(file_name: str, kind: type[AnyRecord], key: Sequence[str]) -> tuple[AnyRecord, ...]:
+    text = resources.files("zooid.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
+    return read_rows(text, file_name, kind, key)

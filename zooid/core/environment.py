@@ -1,0 +1,24 @@
+"""The one place where environment variables are read.
+
+Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZURE_* by itself.
+"""
+
+import os
+
+from zooid.core.errors import InputError
+
+_S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+"""The more specific first, which is also the order in which obstore obeys them."""
+
+
+def s3_endpoint() -> str | None:
+    """The S3 service to use instead of AWS itself, or None where none is set."""
+    for name in _S3_ENDPOINT_VARIABLES:
+        value = os.environ.get(name)
+        if value:
+            if not value.startswith(("http://", "https://")):
+                raise InputError(
+                    f"{name} is {value!r}; it must start with http:// or https://, for example http://localhost:9000"
+                )
+            return value
+    return None

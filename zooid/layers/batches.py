@@ -1,0 +1,60 @@
+"""Samples of a data set as the tensors that a model takes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils.data import default_collate
+
+from zooid.core.errors import JobError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Collated samples: `args` and `kwargs` for the model, `target` for the loss."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    target: Any
+    num_samples: int
+
+    def to(self, device: torch.device | str) -> "Batch":
+        def move(value: Any) -> Any:
+            return value.to(device) if isinstance(value, torch.Tensor) else value
+
+        args, kwargs, target = tree_map(move, (self.args, self.kwargs, self.target))
+        return Batch(args, kwargs, target, self.num_samples)
+
+
+def collate(data: Any, indices: Iterable[int]) -> Batch:
+    """The samples at these indices, stacked along dimension 0 as a DataLoader would."""
+    samples = [_load(data, int(index)) for index in indices]
+    inputs = default_collate([sample[0] for sample in samples])
+    has_target = samples[0][1] is not None
+    target = default_collate([sample[1] for sample in samples]) if has_target else None
+    if isinstance(inputs, dict):
+        return Batch((), inputs, target, len(samples))
+    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    return Batch(args, {}, target, len(samples))
+
+
+def flatten_inputs(batch: Batch) -> list[Any]:
+    """The model's inputs in the order in which a trace numbers them."""
+    return tree_flatten((batch.args, batch.kwargs))[0]
+
+
+def _load(data: Any, index: int) -> tuple[Any, Any]:
+    try:
+        sample = data[index]
+    except Exception as error:
+        raise JobError(
+            f"job.data()[{index}] raised {type(error).__name__}: {error}; mend or leave out this sample"
+        ) from error
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        raise JobError(
+            f"job.data()[{index}] is a {type(sample).__name__}; each sample must be a pair (inputs, target), "
+            "inputs a tensor, tuple or dict; give None as target where the model's output carries .loss"
+        )
+    return sample[0], sample[1]

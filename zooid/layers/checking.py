@@ -1,0 +1,121 @@
+"""Tries a job's parts on two samples before anything is started, and says what does not fit."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import IterableDataset
+
+from zooid.core.errors import JobError, ZooidError
+from zooid.core.job import Job
+from zooid.layers.batches import Batch, collate
+from zooid.layers.objective import loss_sum_and_weight
+
+EXAMPLE_SIZE = 2
+"""Samples of an example: a dynamic batch dimension cannot be traced from one."""
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """A job that is known to fit together, with what was built to find out."""
+
+    job: Job
+    data: Any
+    model: nn.Module
+    example: Batch
+
+    @property
+    def num_samples(self) -> int:
+        return len(self.data)
+
+
+def build_model(job: Job) -> nn.Module:
+    """The model with its initial weights, which follow from the job's seed."""
+    torch.manual_seed(job.seed)
+    model = _call("model", job.model)
+    if not isinstance(model, nn.Module):
+        raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
+    return model.train()
+
+
+def build_model_on_meta(job: Job) -> nn.Module:
+    """The model without weights: shapes only, so that a member never holds more than its stage."""
+    with torch.device("meta"):
+        return build_model(job)
+
+
+def check_data(job: Job) -> Any:
+    """Build the data set and refuse one that a step cannot be drawn from."""
+    data = _call("data", job.data)
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise JobError(
+            f"job.data() returned a {type(data).__name__}, which is not map-style; "
+            "return a data set with __len__ and __getitem__(index) -> (inputs, target)"
+        )
+    if len(data) < EXAMPLE_SIZE:
+        raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
+    if job.batch_size > len(data):
+        raise JobError(
+            f"job.batch_size is {job.batch_size}, but job.data() has only {len(data)} samples; "
+            f"give a batch size of at most {len(data)}"
+        )
+    return data
+
+
+def check_job(job: Job) -> CheckedJob:
+    """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
+    data = check_data(job)
+    example = collate(data, range(EXAMPLE_SIZE))
+    model = build_model(job)
+    _check_optimizer(job, model)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.no_grad():
+        output = _forward(model, example)
+        _check_loss(job, output, example)
+        for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
+            buffer.copy_(buffers[name])
+    return CheckedJob(job, data, model, example)
+
+
+def _forward(model: nn.Module, example: Batch) -> Any:
+    try:
+        return model(*example.args, **example.kwargs)
+    except Exception as error:
+        shapes = [tuple(value.shape) for value in (*example.args, *example.kwargs.values()) if hasattr(value, "shape")]
+        raise JobError(
+            f"the model fails on the first {example.num_samples} samples of job.data() (inputs of shape {shapes}): "
+            f"{type(error).__name__}: {error}; the samples' inputs must be what the model's forward takes"
+        ) from error
+
+
+def _check_loss(job: Job, output: Any, example: Batch) -> None:
+    try:
+        loss_sum_and_weight(job, output, example.target, example.num_samples)
+    except ZooidError:
+        raise
+    except Exception as error:
+        got = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        raise JobError(
+            f"job.loss cannot take the model's output ({got}) and the target: {type(error).__name__}: {error}; "
+            "a loss is called as loss(output, target)"
+        ) from error
+
+
+def _check_optimizer(job: Job, model: nn.Module) -> None:
+    try:
+        optimizer = job.optimizer(list(model.named_parameters()))
+    except Exception as error:
+        raise JobError(
+            f"job.optimizer fails: {type(error).__name__}: {error}; it is called with named parameters, "
+            "for example lambda named: torch.optim.AdamW(named, lr=1e-3)"
+        ) from error
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise JobError(f"job.optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer")
+
+
+def _call(name: str, build: Any) -> Any:
+    try:
+        return build()
+    except Exception as error:
+        raise JobError(f"job.{name}() raised {type(error).__name__}: {error}") from error

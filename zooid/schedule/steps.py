@@ -1,0 +1,124 @@
+"""A step is a transaction: reduce → prepared → apply, as a state machine without I/O or clock.
+
+When its gradients are reduced, a member is *prepared*: it holds them and has applied nothing. One small all-reduce of
+votes over the whole roster tells everyone that all are prepared; then each applies. So if anyone applied step k,
+everyone was prepared for k, and a member that lost its peers in between can still roll forward from what it holds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from zooid.core.errors import ScheduleError
+
+
+class Phase(Enum):
+    """Where a member stands in its step."""
+
+    RUNNING = "running"
+    PREPARED = "prepared"
+    APPLIED = "applied"
+
+
+class Decision(Enum):
+    """What a member has to do with a step."""
+
+    APPLY = "apply"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What each member contributes to the commit; contributions are summed over the roster."""
+
+    num_prepared: float = 0.0
+    num_finite: float = 0.0
+    loss_sum: float = 0.0
+    """Of the losses of a last stage's samples; 0 on other stages."""
+    weight: float = 0.0
+    """What `loss_sum` is divided by to give the mean loss."""
+    gradient_square_sum: float = 0.0
+    """Σg² of one replica's stage; the other replicas contribute 0, since theirs are equal."""
+
+    def values(self) -> list[float]:
+        return [self.num_prepared, self.num_finite, self.loss_sum, self.weight, self.gradient_square_sum]
+
+    @staticmethod
+    def of(values: Sequence[float]) -> "Vote":
+        return Vote(*values)
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A member's place in the history; every transition returns the next state or refuses."""
+
+    step: int
+    phase: Phase
+
+    @staticmethod
+    def resumed(step: int) -> "StepState":
+        """The state of exactly `step` steps, from a checkpoint or a live replica."""
+        return StepState(step - 1, Phase.APPLIED)
+
+    @property
+    def num_applied(self) -> int:
+        """How many steps this member's parameters contain."""
+        return self.step + 1 if self.phase is Phase.APPLIED else self.step
+
+    @property
+    def held_steps(self) -> tuple[int, ...]:
+        """Steps whose reduced gradients must be kept: k until k+1 is prepared, so that others can roll forward."""
+        match self.phase:
+            case Phase.RUNNING:
+                return (self.step - 1,) if self.step > 0 else ()
+            case Phase.PREPARED | Phase.APPLIED:
+                return (self.step,) if self.step >= 0 else ()
+
+    def begin(self) -> "StepState":
+        """Start the next step."""
+        self._expect(Phase.APPLIED, "begin a step")
+        return StepState(self.step + 1, Phase.RUNNING)
+
+    def prepare(self) -> "StepState":
+        """All gradients of the step are reduced and held."""
+        self._expect(Phase.RUNNING, "be prepared")
+        return replace(self, phase=Phase.PREPARED)
+
+    def decide(self, total: Vote, num_members: int) -> Decision:
+        """The verdict of the whole roster; the same on every member, since all see the same sums."""
+        self._expect(Phase.PREPARED, "decide")
+        if total.num_prepared != num_members:
+            raise ScheduleError(
+                f"step {self.step} was voted on with {total.num_prepared:g} of {num_members} members prepared"
+            )
+        return Decision.APPLY if total.num_finite == num_members else Decision.DROP
+
+    def apply(self) -> "StepState":
+        self._expect(Phase.PREPARED, "apply")
+        return replace(self, phase=Phase.APPLIED)
+
+    def drop(self) -> "StepState":
+        """Forget the step as if it had not begun; it will be run again."""
+        if self.phase is Phase.APPLIED:
+            raise ScheduleError(f"step {self.step} is applied and cannot be dropped")
+        return StepState(self.step - 1, Phase.APPLIED)
+
+    def resolve(self, num_applied_by_anyone: int) -> Decision | None:
+        """At a new roster: what to do with an unfinished step, given the most steps that any of its members applied.
+
+        None where nothing is unfinished. A member that is behind an applied step without being prepared for it cannot
+        exist while the vote comes before every apply; it is refused.
+        """
+        if self.phase is Phase.APPLIED and self.num_applied == num_applied_by_anyone:
+            return None
+        if self.phase is Phase.PREPARED and num_applied_by_anyone == self.step + 1:
+            return Decision.APPLY
+        if self.phase is not Phase.APPLIED and num_applied_by_anyone == self.step:
+            return Decision.DROP
+        raise ScheduleError(
+            f"this member is {self.phase.value} at step {self.step}, but another applied {num_applied_by_anyone} steps"
+        )
+
+    def _expect(self, phase: Phase, what: str) -> None:
+        if self.phase is not phase:
+            raise ScheduleError(f"a member that is {self.phase.value} at step {self.step} cannot {what}")
