@@ -1,0 +1,12 @@
+"""Process groups for torch.distributed between members that may reach nothing but an object store.
+
+Importing this registers the backend `zooid`, as torch.distributed backends do.
+"""
+
+from zooid.comm.backend import register
+from zooid.comm.process_group import ProcessGroup
+from zooid.comm.rendezvous import ObjectRendezvous
+
+register()
+
+__all__ = ["ObjectRendezvous", "ProcessGroup"]

@@ -63,12 +63,20 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     num_samples: int
     """Samples of the job's data set."""
     batch_size: int
+    epochs: int
+    load_s_per_sample: float
+    """Time to read and collate one sample; spent by first and last stages."""
     optimizer_s_per_byte: float
     """Time of one optimizer update for each byte of parameters."""
     optimizer_bytes_per_parameter_byte: float
     """Optimizer state kept for each byte of parameters."""
+    startup_cpu_s: float
+    """Processor time of a member from its first instruction until it can train."""
+    runtime_bytes: int
+    """Memory of a member before it has built anything."""
     layers: tuple[LayerProfile, ...]
     links: tuple[Link, ...]
+    """Those seen from the device: to the store (puts) and from it (gets)."""
 
     def __post_init__(self) -> None:
         require(len(self.layers) >= 1, "`layers` must not be empty")

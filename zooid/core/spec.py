@@ -19,6 +19,9 @@ class MemberSpec(FileRecord, frozen=True, kw_only=True):
 class ProfilerSpec(MemberSpec, frozen=True, kw_only=True, tag="profiler_spec"):
     """For `python -m zooid.profiler`: check the job, measure its layers and the store, write the profile."""
 
+    site: str
+    """Where it runs: one end of the links it measures."""
+
 
 class WorkerSpec(MemberSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """For `python -m zooid.worker`."""

@@ -77,6 +77,14 @@ class LayeredModel:
                     names[self.state_names[node]] = None
         return tuple(names)
 
+    def state_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
+        """Bytes of the parameters and buffers that these layers use, by name."""
+        values = {name: node.meta["val"] for node, name in self.state_names.items()}
+        return {
+            name: int(values[name].numel()) * values[name].element_size()
+            for name in self.state_of(first_layer, end_layer)
+        }
+
     @cached_property
     def unused_names(self) -> frozenset[str]:
         """Names of the state dict that no layer uses."""
@@ -223,12 +231,16 @@ def _can_cross(nodes: tuple[fx.Node, ...]) -> bool:
 
 
 def _is_batch(node: fx.Node) -> bool:
+    """Whether dimension 0, and no other, is the number of samples."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.ndim == 0 or not isinstance(value.shape[0], torch.SymInt):
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
         return False
-    return bool(value.shape[0].node.expr.is_symbol) and not any(
-        isinstance(size, torch.SymInt) for size in value.shape[1:]
-    )
+    sizes: list[Any] = list(value.shape)
+    return _is_symbol(sizes[0]) and all(isinstance(size, int) for size in sizes[1:])
+
+
+def _is_symbol(size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and bool(size.node.expr.is_symbol)
 
 
 def bytes_per_sample(node: fx.Node) -> int:

@@ -1,0 +1,8 @@
+"""Time, memory and money of a plan before anything is rented: pure functions of what was measured."""
+
+from zooid.predictor.memory import stage_memory_bytes
+from zooid.predictor.money import bill_usd, run_cost
+from zooid.predictor.simulator import Layout, simulate_step
+from zooid.predictor.stages import StageTimes, stage_times
+
+__all__ = ["Layout", "StageTimes", "bill_usd", "run_cost", "simulate_step", "stage_memory_bytes", "stage_times"]

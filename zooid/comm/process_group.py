@@ -1,0 +1,150 @@
+"""One process group: executes transfer lists, and point-to-point messages, over a transport."""
+
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import distributed as dist
+
+from zooid.comm.execution import Call, execute
+from zooid.comm.tensors import fill, wire_view
+from zooid.comm.transport import Transport
+from zooid.comm.work import TransferWork
+from zooid.core.abort import Abort
+from zooid.core.errors import CommError
+from zooid.schedule import collectives
+from zooid.schedule.collectives import TransferList
+
+_NUM_THREADS = 64
+"""Waiting for a message holds a thread; threads start only when needed."""
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A torch.distributed process group over any transport. Collectives run one after the other, in call order."""
+
+    def __init__(
+        self, transport: Transport, rank: int, size: int, *, abort: Abort, all_reduce: str = "three_phase"
+    ) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
+        self._transport = transport
+        self._rank = rank
+        self._size = size
+        self._abort = abort
+        self._all_reduce = all_reduce
+        self._order = ThreadPoolExecutor(1, thread_name_prefix="zooid-collective")
+        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zooid-transfer")
+        self._num_collectives = 0
+        self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._sent_before: list[str] = []
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "zooid"
+
+    def allreduce(  # type: ignore[override]  # torch calls the form with options
+        self, tensors: list[torch.Tensor], options: Any = None
+    ) -> TransferWork:
+        operation = options.reduceOp if options is not None else dist.ReduceOp(dist.ReduceOp.SUM)
+        tensor = _single(tensors, "all_reduce")
+        transfers = collectives.choose_all_reduce(
+            tensor.numel(), tensor.element_size(), self._size, preferred=self._all_reduce
+        )
+        return self._collective("all_reduce", transfers, tensors, operation)
+
+    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> TransferWork:  # type: ignore[override]
+        tensor = _single(tensors, "broadcast")
+        return self._collective(
+            "broadcast", collectives.broadcast(tensor.numel(), self._size, options.rootRank), tensors
+        )
+
+    def allgather(  # type: ignore[override]
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
+    ) -> TransferWork:
+        own = _single(inputs, "all_gather")
+        parts = outputs[0]
+        joined = torch.empty(own.numel() * self._size, dtype=own.dtype)
+        joined[own.numel() * self._rank : own.numel() * (self._rank + 1)] = own.detach().reshape(-1)
+
+        def spread() -> None:
+            for part, piece in zip(parts, joined.chunk(self._size), strict=True):
+                part.detach().copy_(piece.view_as(part))
+
+        transfers = collectives.all_gather(joined.numel(), self._size)
+        return self._collective("all_gather", transfers, [joined], then=spread, result=parts)
+
+    def barrier(self, options: Any = None) -> TransferWork:
+        return self._collective("barrier", collectives.exchange(1, self._size), [torch.zeros(1)])
+
+    def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
+        tensor = _single(tensors, "send").detach().contiguous()
+        name = self._message_name(self._rank, rank, tag)
+        done = self._pool.submit(self._transport.send, name, wire_view(tensor), (rank,))
+        return TransferWork(done, tensors, f"send to rank {rank}")
+
+    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
+        tensor = _single(tensors, "recv")
+        name = self._message_name(rank, self._rank, tag)
+
+        def receive() -> None:
+            data = self._transport.receive(name, rank)
+            _write(tensor, lambda flat: fill(flat, data))
+            self._pool.submit(self._transport.discard, [name])
+
+        return TransferWork(self._pool.submit(receive), tensors, f"receive from rank {rank}")
+
+    def abort(self) -> None:
+        """Free every wait of this group, at once and for good."""
+        self._abort.set("the process group was aborted")
+
+    def shutdown(self) -> None:
+        self._order.shutdown(wait=True, cancel_futures=self._abort.is_set)
+        self._pool.shutdown(wait=True, cancel_futures=self._abort.is_set)
+
+    def _message_name(self, source: int, target: int, tag: int) -> str:
+        number = self._num_messages[source, target, tag]
+        self._num_messages[source, target, tag] += 1
+        return f"messages/{source}-{target}/{tag}/{number:08d}"
+
+    def _collective(
+        self,
+        what: str,
+        transfers: TransferList,
+        tensors: list[torch.Tensor],
+        operation: Any = None,
+        then: Callable[[], None] | None = None,
+        result: list[torch.Tensor] | None = None,
+    ) -> TransferWork:
+        name = f"{self._num_collectives:08d}-{what}"
+        self._num_collectives += 1
+        tensor = tensors[0]
+
+        def run() -> None:
+            call = Call(name, transfers, self._rank, operation)
+            _write(tensor, lambda flat: execute(call, flat, self._transport, self._pool))
+            # Whoever has everyone's part of this call knows that everyone has finished the call before it.
+            self._pool.submit(self._transport.discard, self._sent_before)
+            self._sent_before = call.sent_names
+            if then is not None:
+                then()
+
+        return TransferWork(self._order.submit(run), result or tensors, what)
+
+
+def _single(tensors: list[torch.Tensor], call: str) -> torch.Tensor:
+    if len(tensors) != 1:
+        raise CommError(f"{call} takes one tensor per call, not {len(tensors)}")
+    if tensors[0].device.type != "cpu":
+        raise CommError(f"{call} on {tensors[0].device}: the backend zooid moves CPU tensors")
+    return tensors[0]
+
+
+def _write(tensor: torch.Tensor, action: Callable[[torch.Tensor], None]) -> None:
+    """Let `action` change the tensor's values as a flat contiguous tensor, copying only where it is not one."""
+    values = tensor.detach()
+    if values.is_contiguous():
+        action(values.reshape(-1))
+    else:
+        flat = values.reshape(-1).contiguous()
+        action(flat)
+        values.copy_(flat.view_as(values))

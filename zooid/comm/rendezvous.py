@@ -1,0 +1,107 @@
+"""The c10d Store that torch.distributed wants for meeting, as objects: no rank hosts anything.
+
+Every key is a log of versions, each a create-only object, so that counters and compare-and-set are exact however many
+ranks write at once. Meeting happens once per group; the bytes of training take another way.
+"""
+
+import datetime
+import secrets
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in its __all__
+
+from zooid.core.abort import Abort
+from zooid.core.errors import CommTimeout, ObjectExists
+from zooid.store import ObjectStore, wait_for
+
+_NONCE_BYTES = 16
+DEFAULT_TIMEOUT_S = 300.0
+
+
+class ObjectRendezvous(Store):
+    """A c10d Store under `prefix` of an object store. `abort` frees every wait in it."""
+
+    def __init__(
+        self, objects: ObjectStore, prefix: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, abort: Abort | None = None
+    ) -> None:
+        super().__init__()
+        self.objects = objects
+        self.prefix = prefix
+        self.abort = abort or Abort()
+        self._timeout_s = timeout_s
+
+    def set(self, key: str, value: str | bytes) -> None:
+        data = value.encode() if isinstance(value, str) else bytes(value)
+        while not self._append(key, self._num_versions(key), data):
+            self.abort.check()
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._latest(key, self._num_versions(key))
+
+    def add(self, key: str, amount: int) -> int:
+        while True:
+            self.abort.check()
+            count = self._num_versions(key)
+            total = amount + (int(self._latest(key, count)) if count else 0)
+            if self._append(key, count, str(total).encode()):
+                return total
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        expected = expected.encode() if isinstance(expected, str) else bytes(expected)
+        desired = desired.encode() if isinstance(desired, str) else bytes(desired)
+        while True:
+            self.abort.check()
+            count = self._num_versions(key)
+            current = self._latest(key, count) if count else b""
+            if current != expected:
+                return current if count else expected
+            if self._append(key, count, desired):
+                return desired
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return all(self._num_versions(key) for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
+        timeout_s = timeout.total_seconds() if timeout is not None else self._timeout_s
+        for key in keys:
+            try:
+                wait_for(self.objects, self._version_key(key, 0), timeout_s=timeout_s, abort=self.abort)
+            except CommTimeout as error:
+                raise CommTimeout(f"no rank set the key {key!r} at the rendezvous within {timeout_s:g} s") from error
+
+    def delete_key(self, key: str) -> bool:
+        versions = self.objects.list(self._folder(key))
+        self.objects.delete(versions)
+        return bool(versions)
+
+    def num_keys(self) -> int:
+        return len({key.rpartition("/")[0] for key in self.objects.list(f"{self.prefix}/kv")})
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        self._timeout_s = timeout.total_seconds()
+
+    @property
+    def timeout(self) -> datetime.timedelta:
+        return datetime.timedelta(seconds=self._timeout_s)
+
+    def _folder(self, key: str) -> str:
+        return f"{self.prefix}/kv/{quote(key, safe='')}"
+
+    def _version_key(self, key: str, version: int) -> str:
+        return f"{self._folder(key)}/{version:08d}"
+
+    def _num_versions(self, key: str) -> int:
+        return len(self.objects.list(self._folder(key)))
+
+    def _latest(self, key: str, count: int) -> bytes:
+        return bytes(self.objects.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
+
+    def _append(self, key: str, version: int, value: bytes) -> bool:
+        """Write the next version; False where another rank was first. The nonce tells its writer apart."""
+        try:
+            self.objects.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
+        except ObjectExists:
+            return False
+        return True

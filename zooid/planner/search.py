@@ -1,0 +1,171 @@
+"""From profile, offer and limits to the plan: closed forms propose, the simulator decides."""
+
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from zooid.core.errors import PlanError
+from zooid.core.link import STORE_SITE, Link
+from zooid.core.offer import Offer
+from zooid.core.plan import Limits, Plan, Prediction, StagePlan
+from zooid.core.profile import Profile
+from zooid.core.units import format_duration, format_usd
+from zooid.planner.partition import Partition, best_partitions
+from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times
+from zooid.schedule.pipelines import schedule_step
+from zooid.schedule.samples import SamplePlan, even_shares, split_grains
+
+Goal = Literal["fastest", "cheapest"]
+
+SIMULATED_PARTITIONS = 3
+"""Of each layout and grain size, so many of the closed form's best are simulated."""
+
+
+def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal = "fastest") -> Plan:
+    """The best plan on this offer; ties go to fewer members. PlanError says which limit nothing can meet."""
+    plans = list(_candidates(profile, offer, limits))
+    if not plans:
+        raise PlanError(_no_layout(profile, limits))
+    fitting = [plan for plan in plans if _meets(plan, limits)]
+    if not fitting:
+        raise PlanError(_what_binds(plans, limits))
+
+    def objective(plan: Plan) -> tuple[float, float, int]:
+        time_s, usd = plan.prediction.run_s, plan.prediction.run_usd
+        return (time_s, usd, plan.num_members) if goal == "fastest" else (usd, time_s, plan.num_members)
+
+    return min(fitting, key=objective)
+
+
+def _candidates(profile: Profile, offer: Offer, limits: Limits) -> Iterator[Plan]:
+    links = _store_links(profile, offer)
+    for num_replicas in _counts(limits.num_replicas, limits.max_members):
+        for num_stages in _counts(limits.num_stages, limits.max_members // num_replicas):
+            for grain_size in _grain_sizes(profile):
+                num_grains = math.ceil(profile.batch_size / grain_size)
+                if num_grains < num_replicas:
+                    continue
+                own_grains = math.ceil(num_grains / num_replicas)
+                for partition in best_partitions(
+                    profile, num_stages, grain_size, own_grains, links, most=SIMULATED_PARTITIONS
+                ):
+                    yield _evaluate(profile, offer, links, num_replicas, partition, grain_size)
+
+
+def _evaluate(
+    profile: Profile, offer: Offer, links: tuple[Link, Link], num_replicas: int, partition: Partition, grain_size: int
+) -> Plan:
+    """A complete plan, with the simulated step and everything that follows from it."""
+    num_grains = math.ceil(profile.batch_size / grain_size)
+    shares = even_shares(num_grains, num_replicas)
+    num_members = num_replicas * len(partition)
+    host_cores = profile.device.num_cores if offer.platform == "local" else None
+    layout = Layout(
+        stages=tuple(stage_times(profile, *stage, grain_size) for stage in partition),
+        upload=links[0],
+        download=links[1],
+        host_cores=host_cores,
+    )
+    timeline = simulate_step(schedule_step("gpipe", len(partition), split_grains(num_grains, shares)), layout)
+    samples = SamplePlan(
+        num_samples=profile.num_samples,
+        batch_size=profile.batch_size,
+        grain_size=grain_size,
+        epochs=profile.epochs,
+        seed=0,
+    )
+    startup_s = (offer.startup_s or 0.0) + profile.startup_cpu_s * max(1.0, num_members / (host_cores or num_members))
+    run_s = startup_s + timeline.step_s * profile.num_samples * profile.epochs / profile.batch_size
+    terms = run_cost([offer] * num_members, run_s)
+    prediction = Prediction(
+        step_s=timeline.step_s,
+        compute_s=max(
+            timeline.busy_s(f"r{replica}s{stage}", "compute")
+            for replica in range(num_replicas)
+            for stage in range(len(partition))
+        ),
+        num_steps=samples.num_steps,
+        startup_s=startup_s,
+        run_s=run_s,
+        run_usd=math.fsum(term.usd for term in terms),
+        cost_terms=terms,
+    )
+    return Plan(
+        job=profile.job,
+        model_fingerprint=profile.model_fingerprint,
+        batch_size=profile.batch_size,
+        grain_size=grain_size,
+        num_replicas=num_replicas,
+        stages=tuple(
+            StagePlan(
+                first_layer=first,
+                end_layer=end,
+                offer=offer.name,
+                memory_bytes=stage_memory_bytes(profile, first, end, grain_size, max(shares)),
+            )
+            for first, end in partition
+        ),
+        schedule="gpipe",
+        transport="store",
+        all_reduce="three_phase",
+        offers=(offer,),
+        prediction=prediction,
+    )
+
+
+def _store_links(profile: Profile, offer: Offer) -> tuple[Link, Link]:
+    """To the store and from it, as measured where the members will stand."""
+    to_store = [link for link in profile.links if link.from_site == offer.site and link.to_site == STORE_SITE]
+    from_store = [link for link in profile.links if link.from_site == STORE_SITE and link.to_site == offer.site]
+    if not to_store or not from_store:
+        raise PlanError(
+            f"the profile holds no links between site {offer.site!r} and the store; profile on that site first"
+        )
+    return to_store[0], from_store[0]
+
+
+def _grain_sizes(profile: Profile) -> list[int]:
+    """Those that were measured."""
+    return [point.num_samples for point in profile.layers[0].points]
+
+
+def _counts(pinned: int | None, most: int) -> range:
+    return range(pinned, pinned + 1) if pinned else range(1, most + 1)
+
+
+def _meets(plan: Plan, limits: Limits) -> bool:
+    prediction = plan.prediction
+    in_time = limits.deadline_s is None or prediction.run_s <= limits.deadline_s
+    in_budget = limits.budget_usd is None or prediction.run_usd <= limits.budget_usd
+    fits = all(stage.memory_bytes <= plan.offer_of(at).memory_bytes for at, stage in enumerate(plan.stages))
+    return in_time and in_budget and fits
+
+
+def _no_layout(profile: Profile, limits: Limits) -> str:
+    num_layers = len(profile.layers)
+    if limits.num_stages is not None and limits.num_stages > num_layers:
+        return (
+            f"{limits.num_stages} stages are asked for, but {profile.job} has only {num_layers} layers; ask for fewer"
+        )
+    smallest = min(_grain_sizes(profile))
+    return (
+        f"{limits.num_replicas} replicas are asked for, but a batch of {profile.batch_size} has only "
+        f"{math.ceil(profile.batch_size / smallest)} grains of {smallest}; ask for fewer, or give job.grain_size"
+    )
+
+
+def _what_binds(plans: list[Plan], limits: Limits) -> str:
+    """Which limit nothing meets, and how far it would have to be loosened."""
+    fastest = min(plans, key=lambda plan: plan.prediction.run_s)
+    cheapest = min(plans, key=lambda plan: plan.prediction.run_usd)
+    if limits.deadline_s is not None and fastest.prediction.run_s > limits.deadline_s:
+        return (
+            f"no plan ends within {format_duration(limits.deadline_s)}: the fastest, {fastest.layout}, needs "
+            f"{format_duration(fastest.prediction.run_s)}; allow at least that, or more members"
+        )
+    if limits.budget_usd is not None and cheapest.prediction.run_usd > limits.budget_usd:
+        return (
+            f"no plan costs at most {format_usd(limits.budget_usd)}: the cheapest, {cheapest.layout}, needs "
+            f"{format_usd(cheapest.prediction.run_usd)}; allow at least that"
+        )
+    return "no plan meets deadline, budget and memory at the same time; loosen one of them, or allow more members"

@@ -1,0 +1,35 @@
+"""Times and bytes of a run of layers, as sums over the profile's layers."""
+
+from dataclasses import dataclass
+
+from zooid.core.profile import Profile
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """One stage working on one grain."""
+
+    forward_s: float
+    backward_s: float
+    out_bytes: float
+    """What travels to the next stage, and as gradients back; 0 for the last stage."""
+    parameter_bytes: int
+    buffer_bytes: int
+    update_s: float
+    """Applying one step."""
+
+
+def stage_times(profile: Profile, first_layer: int, end_layer: int, grain_size: int) -> StageTimes:
+    """Layers [first_layer, end_layer) on a grain; first and last stages also read the samples."""
+    layers = profile.layers[first_layer:end_layer]
+    reads_data = first_layer == 0 or end_layer == len(profile.layers)
+    parameter_bytes = sum(layer.parameter_bytes for layer in layers)
+    return StageTimes(
+        forward_s=sum(layer.forward_s(grain_size) for layer in layers)
+        + (profile.load_s_per_sample * grain_size if reads_data else 0.0),
+        backward_s=sum(layer.backward_s(grain_size) for layer in layers),
+        out_bytes=layers[-1].boundary_bytes_per_sample * grain_size,
+        parameter_bytes=parameter_bytes,
+        buffer_bytes=sum(layer.buffer_bytes for layer in layers),
+        update_s=profile.optimizer_s_per_byte * parameter_bytes,
+    )

@@ -1,0 +1,67 @@
+"""How long a message takes through the store, measured with the transport that training uses."""
+
+import datetime
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from zooid.comm.transport import StoreTransport
+from zooid.core.abort import Abort
+from zooid.core.link import STORE_SITE, Link
+from zooid.store import ObjectStore
+
+_SMALL_BYTES = 1024
+_LARGE_BYTES = 8 * 2**20
+_SMALL_REPEATS = 30
+_LARGE_REPEATS = 5
+_TIMEOUT_S = 60.0
+
+
+def probe_store(store: ObjectStore, site: str) -> tuple[Link, Link]:
+    """The links to and from the store: round trip of a small request, and bandwidth, each way.
+
+    A small get is timed while its reader already waits, as it does in training, so that polling is part of it.
+    """
+    prefix = f"probe/{secrets.token_hex(8)}"
+    transport = StoreTransport(store, prefix, timeout_s=_TIMEOUT_S, abort=Abort())
+    put_s, get_s = _times(transport, "small", _SMALL_BYTES, _SMALL_REPEATS)
+    large_put_s, large_get_s = _times(transport, "large", _LARGE_BYTES, _LARGE_REPEATS)
+    store.delete(store.list(prefix))
+    today = datetime.date.today().isoformat()
+    source = f"probe of {store.url.partition('://')[0]}"
+
+    def link(from_site: str, to_site: str, rtt_s: float, large_s: float) -> Link:
+        bandwidth = (_LARGE_BYTES - _SMALL_BYTES) / max(large_s - rtt_s, 1e-6)
+        return Link(
+            from_site=from_site,
+            to_site=to_site,
+            bandwidth_bytes_per_s=bandwidth,
+            rtt_s=rtt_s,
+            source=source,
+            date=today,
+        )
+
+    return link(site, STORE_SITE, put_s, large_put_s), link(STORE_SITE, site, get_s, large_get_s)
+
+
+def _times(transport: StoreTransport, kind: str, num_bytes: int, repeats: int) -> tuple[float, float]:
+    """Median time of a put, and from the end of the put until a waiting reader has the bytes."""
+    data = memoryview(secrets.token_bytes(num_bytes))
+    puts, gets = [], []
+    with ThreadPoolExecutor(1) as reader:
+        for repeat in range(repeats):
+            name = f"{kind}-{repeat:03d}"
+            arrival = reader.submit(_timed, lambda name=name: transport.receive(name, 0))  # type: ignore[misc]
+            begin_s = time.perf_counter()
+            transport.send(name, data, (1,))
+            end_s = time.perf_counter()
+            puts.append(end_s - begin_s)
+            gets.append(max(0.0, arrival.result() - end_s))
+    return statistics.median(puts), statistics.median(gets)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    call()
+    return time.perf_counter()

@@ -1,0 +1,121 @@
+"""Makes the profile of a job: checks it, measures layers at several grain sizes, and the way to the store."""
+
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable
+
+import torch
+
+import zooid
+from zooid.core.job import Job
+from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
+from zooid.layers import CheckedJob, LayeredModel, build_model_on_meta, check_job, collate, trace
+from zooid.profiler.links import probe_store
+from zooid.profiler.timing import LayerTimer
+from zooid.store import ObjectStore
+
+GRAINS_PER_BATCH = (2, 4, 8, 16)
+"""Grain sizes are probed as these parts of the batch."""
+
+Progress = Callable[[int, int], None]
+
+
+def measure_job(job: Job, name: str, store: ObjectStore, site: str, progress: Progress) -> Profile:
+    """The whole profile; `progress` is told how many of how many probes are done."""
+    runtime_bytes = _resident_bytes()
+    checked = check_job(job)
+    layered = trace(build_model_on_meta(job), checked.example.to("meta"))
+    startup_cpu_s = time.process_time()
+    sizes = _grain_sizes(job)
+    num_probes = len(sizes) + 2
+    timer = LayerTimer.build(job, layered, checked.model)
+    points = []
+    for done, size in enumerate(sizes):
+        progress(done, num_probes)
+        points.append(timer.measure(collate(checked.data, range(size))))
+    progress(len(sizes), num_probes)
+    activation_bytes = timer.activation_bytes(collate(checked.data, range(sizes[-1])))
+    optimizer_s, optimizer_bytes = _measure_optimizer(checked)
+    load_s = _measure_loading(checked, sizes[-1])
+    progress(len(sizes) + 1, num_probes)
+    links = probe_store(store, site)
+    progress(num_probes, num_probes)
+    layers = tuple(
+        _layer_profile(layered, layer, activation_bytes[layer] / sizes[-1], tuple(at[layer] for at in points))
+        for layer in range(layered.num_layers)
+    )
+    parameter_bytes = sum(layer.parameter_bytes for layer in layers) or 1
+    return Profile(
+        job=name,
+        model_fingerprint=layered.fingerprint,
+        zooid_version=zooid.__version__,
+        torch_version=torch.__version__,
+        device=DeviceKind(
+            name=platform.processor() or platform.machine(),
+            num_threads=torch.get_num_threads(),
+            num_cores=len(os.sched_getaffinity(0)),
+        ),
+        num_samples=checked.num_samples,
+        batch_size=job.batch_size,
+        epochs=job.epochs,
+        load_s_per_sample=load_s,
+        optimizer_s_per_byte=optimizer_s / parameter_bytes,
+        optimizer_bytes_per_parameter_byte=optimizer_bytes / parameter_bytes,
+        startup_cpu_s=startup_cpu_s,
+        runtime_bytes=runtime_bytes,
+        layers=layers,
+        links=links,
+    )
+
+
+def _grain_sizes(job: Job) -> list[int]:
+    if job.grain_size is not None:
+        return [job.grain_size]
+    return sorted({max(1, job.batch_size // parts) for parts in GRAINS_PER_BATCH})
+
+
+def _layer_profile(
+    layered: LayeredModel, layer: int, activation_bytes_per_sample: float, points: tuple[TimePoint, ...]
+) -> LayerProfile:
+    sizes = layered.state_bytes(layer, layer + 1)
+    is_last = layer == layered.num_layers - 1
+    return LayerProfile(
+        name=layered.names[layer],
+        parameter_bytes=sum(size for name, size in sizes.items() if name in layered.parameter_names),
+        buffer_bytes=sum(size for name, size in sizes.items() if name not in layered.parameter_names),
+        boundary_bytes_per_sample=0.0 if is_last else layered.crossing_bytes_per_sample(layer + 1),
+        activation_bytes_per_sample=activation_bytes_per_sample,
+        points=points,
+    )
+
+
+def _measure_optimizer(checked: CheckedJob) -> tuple[float, int]:
+    """Time of one update of the whole model, and the bytes of state it keeps."""
+    named = [(name, parameter) for name, parameter in checked.model.named_parameters() if parameter.requires_grad]
+    optimizer = checked.job.optimizer(named)
+    times = []
+    for _ in range(5):
+        for _, parameter in named:
+            parameter.grad = torch.zeros_like(parameter)
+        begin_s = time.perf_counter()
+        optimizer.step()
+        times.append(time.perf_counter() - begin_s)
+    state_bytes = sum(
+        value.numel() * value.element_size()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    return sorted(times)[len(times) // 2], state_bytes
+
+
+def _measure_loading(checked: CheckedJob, num_samples: int) -> float:
+    begin_s = time.perf_counter()
+    collate(checked.data, range(num_samples))
+    return (time.perf_counter() - begin_s) / num_samples
+
+
+def _resident_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

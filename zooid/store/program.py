@@ -1,0 +1,50 @@
+"""How every member program begins and ends: it reads its spec from the store, and leaves its last words there."""
+
+import logging
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from zooid.core import keys
+from zooid.core.errors import CommError, InputError, LayerError, ZooidError
+from zooid.core.records import decode_record, encode_record
+from zooid.core.spec import Failure, MemberSpec
+from zooid.store.objects import open_store
+from zooid.store.protocol import ObjectStore
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+AnySpec = TypeVar("AnySpec", bound=MemberSpec)
+
+
+def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[AnySpec, ObjectStore], None]) -> int:
+    """Run a member's work; what it raises is logged, written as a Failure beside its spec, and turned into an exit."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if len(arguments) != 1:
+        sys.stderr.write(
+            "usage: python -m zooid.worker SPEC (or zooid.profiler), SPEC being the URL of a spec object\n"
+        )
+        return EXIT_USAGE
+    store_url, key = keys.split_spec_url(arguments[0])
+    store = open_store(store_url)
+    spec = decode_record(bytes(store.get(key)), kind, arguments[0])
+    try:
+        work(spec, store)
+    except Exception as error:
+        logging.getLogger(__name__).exception("member %s failed", spec.member)
+        store.put(keys.failure(spec.member), encode_record(_failure(spec, error)))
+        return EXIT_FAILED
+    return 0
+
+
+def _failure(spec: MemberSpec, error: Exception) -> Failure:
+    return Failure(
+        member=spec.member,
+        error=type(error).__name__,
+        message=str(error) if isinstance(error, ZooidError) else f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        is_input_error=isinstance(error, (InputError, LayerError)),
+        is_consequence=isinstance(error, CommError),
+    )

@@ -1,0 +1,151 @@
+"""The two tasks of the worker program: `prepare` a run, and `train` in one seat of its roster."""
+
+import datetime
+import time
+
+from msgspec import structs
+from torch import distributed as dist
+
+import zooid.comm  # noqa: F401  # registers the backend
+from zooid.comm import ObjectRendezvous
+from zooid.core import keys
+from zooid.core.abort import Abort
+from zooid.core.checkpoint import CheckpointManifest, Shard
+from zooid.core.errors import PlanError
+from zooid.core.events import CheckpointSaved, MemberStarted
+from zooid.core.job import load_job
+from zooid.core.plan import Plan
+from zooid.core.records import decode_record
+from zooid.core.roster import Roster
+from zooid.core.spec import WorkerSpec
+from zooid.layers import LayeredModel, Stage, build_model_on_meta, build_stage, check_data, check_job, collate, trace
+from zooid.layers.checking import EXAMPLE_SIZE
+from zooid.store import EventWriter, ObjectStore
+from zooid.worker import checkpoint
+from zooid.worker.checkpoint import Tensors
+from zooid.worker.stage_runner import Seat
+from zooid.worker.state import TrainingState
+from zooid.worker.training import Assignment, Trainer
+
+
+def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
+    """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
+    plan = _read_plan(store)
+    checked = check_job(load_job(spec.job_file))
+    layered = trace(build_model_on_meta(checked.job), checked.example.to("meta"))
+    _check_plan(plan, layered, checked.job.batch_size)
+    checkpoint.write_initial(store, checked.model, _stage_names(layered, plan), layered)
+
+
+def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
+    """Take the seat that the roster gives this member, and train to the end of the run."""
+    plan = _read_plan(store)
+    roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
+    rank = roster.rank_of(spec.member)
+    place = roster.members[rank]
+    job = load_job(spec.job_file)
+    data = check_data(job)
+    layered = trace(build_model_on_meta(job), collate(data, range(EXAMPLE_SIZE)).to("meta"))
+    _check_plan(plan, layered, job.batch_size)
+    manifest = checkpoint.read_manifest(store, roster.resume_step)
+    stage, unused = _load_stage(store, manifest, layered, plan, place.stage)
+    rendezvous = ObjectRendezvous(store, keys.comm_of(spec.run, roster.number), timeout_s=spec.timeout_s, abort=abort)
+    dist.init_process_group(
+        "zooid",
+        store=rendezvous,
+        rank=rank,
+        world_size=len(roster.members),
+        timeout=datetime.timedelta(seconds=spec.timeout_s),
+    )
+    seat = Seat(roster, rank, place.replica, place.stage, _stage_group(roster, place.stage))
+    state = TrainingState(stage.module, job, layered.persistent_names)
+    with EventWriter(store, spec.member) as events:
+        parameter_bytes = sum(p.numel() * p.element_size() for p in stage.module.parameters())
+        num_layers = stage.end_layer - stage.first_layer
+        events.write(
+            MemberStarted(at_s=time.time(), member=spec.member, num_layers=num_layers, parameter_bytes=parameter_bytes)
+        )
+        dist.barrier()
+        step = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort).run()
+        url = _save(store, manifest, _stage_names(layered, plan), seat, step, _state_dict(stage) | unused)
+        if rank == 0:
+            events.write(CheckpointSaved(at_s=time.time(), step=step, key=url))
+    dist.destroy_process_group()
+
+
+def _read_plan(store: ObjectStore) -> Plan:
+    return decode_record(bytes(store.get(keys.PLAN)), Plan, f"{store.url}/{keys.PLAN}")
+
+
+def _check_plan(plan: Plan, layered: LayeredModel, batch_size: int) -> None:
+    if plan.model_fingerprint != layered.fingerprint:
+        raise PlanError(
+            "the plan was made for another model (its fingerprint differs): the job file has changed since; "
+            "run `zooid plan` again"
+        )
+    if plan.batch_size != batch_size:
+        raise PlanError(
+            f"the plan was made for a batch size of {plan.batch_size}, but job.batch_size is {batch_size}; "
+            "run `zooid plan` again"
+        )
+    assert plan.stages[-1].end_layer == layered.num_layers, "equal fingerprints imply equal layers"
+
+
+def _stage_names(layered: LayeredModel, plan: Plan) -> list[list[str]]:
+    """Names of the state dict by the stage that keeps them; what no layer uses stays with the first."""
+    used = [
+        [name for name in layered.state_of(stage.first_layer, stage.end_layer) if name in layered.persistent_names]
+        for stage in plan.stages
+    ]
+    return [[*used[0], *sorted(layered.unused_names)], *used[1:]]
+
+
+def _load_stage(
+    store: ObjectStore, manifest: CheckpointManifest, layered: LayeredModel, plan: Plan, number: int
+) -> tuple[Stage, Tensors]:
+    """The member's own stage with its weights, and what it keeps for the checkpoint without using it."""
+    if manifest.model_fingerprint != layered.fingerprint:
+        raise PlanError("the checkpoint is of another model (its fingerprint differs)")
+    planned = plan.stages[number]
+    names = layered.state_of(planned.first_layer, planned.end_layer)
+    unused = layered.unused_names if number == 0 else frozenset()
+    tensors = checkpoint.read_tensors(store, manifest, {*names, *unused})
+    stage = build_stage(layered, planned.first_layer, planned.end_layer, tensors, "cpu")
+    return stage, {name: tensors[name] for name in unused}
+
+
+def _stage_group(roster: Roster, own_stage: int) -> dist.ProcessGroup | None:
+    """Groups are made by everyone in the same order; a single replica needs none."""
+    if roster.num_replicas == 1:
+        return None
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(roster.ranks_of_stage(stage)) for stage in range(roster.num_stages)
+    ]
+    return groups[own_stage]
+
+
+def _state_dict(stage: Stage) -> Tensors:
+    persistent = stage.model.persistent_names
+    return {name: tensor for name, tensor in stage.module.state_dict().items() if name in persistent}
+
+
+def _save(
+    store: ObjectStore,
+    before: CheckpointManifest,
+    stage_names: list[list[str]],
+    seat: Seat,
+    step: int,
+    tensors: Tensors,
+) -> str:
+    """The first replica writes its stages; when all are written, the first member makes them count."""
+    num_stages = len(stage_names)
+    if seat.replica == 0:
+        checkpoint.write_shard(store, step, seat.stage, num_stages, tensors)
+    dist.barrier()
+    if seat.rank == 0:
+        shards = tuple(
+            Shard(key=checkpoint.shard_key(step, stage, num_stages), names=tuple(sorted(names)))
+            for stage, names in enumerate(stage_names)
+        )
+        checkpoint.write_manifest(store, structs.replace(before, step=step, shards=shards))
+    return f"{store.url}/{keys.checkpoint(step)}"
