@@ -42,24 +42,22 @@ class ProcessGroup(dist.ProcessGroup):
     def getBackendName(self) -> str:  # noqa: N802
         return "zooid"
 
-    def allreduce(  # type: ignore[override]  # torch calls the form with options
-        self, tensors: list[torch.Tensor], options: Any = None
+    def allreduce(  # type: ignore[override]  # torch calls the form with opts
+        self, tensors: list[torch.Tensor], opts: Any = None
     ) -> TransferWork:
-        operation = options.reduceOp if options is not None else dist.ReduceOp(dist.ReduceOp.SUM)
+        operation = opts.reduceOp if opts is not None else dist.ReduceOp(dist.ReduceOp.SUM)
         tensor = _single(tensors, "all_reduce")
         transfers = collectives.choose_all_reduce(
             tensor.numel(), tensor.element_size(), self._size, preferred=self._all_reduce
         )
         return self._collective("all_reduce", transfers, tensors, operation)
 
-    def broadcast(self, tensors: list[torch.Tensor], options: Any) -> TransferWork:  # type: ignore[override]
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> TransferWork:  # type: ignore[override]
         tensor = _single(tensors, "broadcast")
-        return self._collective(
-            "broadcast", collectives.broadcast(tensor.numel(), self._size, options.rootRank), tensors
-        )
+        return self._collective("broadcast", collectives.broadcast(tensor.numel(), self._size, opts.rootRank), tensors)
 
     def allgather(  # type: ignore[override]
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], options: Any = None
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
     ) -> TransferWork:
         own = _single(inputs, "all_gather")
         parts = outputs[0]
@@ -73,8 +71,9 @@ class ProcessGroup(dist.ProcessGroup):
         transfers = collectives.all_gather(joined.numel(), self._size)
         return self._collective("all_gather", transfers, [joined], then=spread, result=parts)
 
-    def barrier(self, options: Any = None) -> TransferWork:
-        return self._collective("barrier", collectives.exchange(1, self._size), [torch.zeros(1)])
+    def barrier(self, opts: Any = None) -> TransferWork:
+        total = dist.ReduceOp(dist.ReduceOp.SUM)
+        return self._collective("barrier", collectives.exchange(1, self._size), [torch.zeros(1)], total)
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
         tensor = _single(tensors, "send").detach().contiguous()

@@ -1,0 +1,9 @@
+"""The run: profiles, plans, starts the members, watches them, and ends well or says what went wrong.
+
+Never imports torch; everything that needs it is done by members.
+"""
+
+from zooid.coordinator.planning import plan, profile
+from zooid.coordinator.training import RunResult, train
+
+__all__ = ["RunResult", "plan", "profile", "train"]

@@ -11,6 +11,11 @@ _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOI
 """The more specific first, which is also the order in which obstore obeys them."""
 
 
+def member_environment(num_threads: int) -> dict[str, str]:
+    """For a process on this machine: what this one has, credentials included, and how many threads it may use."""
+    return {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+
+
 def s3_endpoint() -> str | None:
     """The S3 service to use instead of AWS itself, or None where none is set."""
     for name in _S3_ENDPOINT_VARIABLES:

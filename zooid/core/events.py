@@ -33,6 +33,7 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     first_step: int
     batch_size: int
     predicted_step_s: float
+    predicted_run_s: float
     predicted_usd: float
     members: tuple[str, ...]
     prices: str
@@ -57,7 +58,8 @@ class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
 class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
     step: int
     """Steps committed before it."""
-    key: str
+    url: str
+    """Of its folder."""
 
 
 class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
@@ -73,6 +75,8 @@ class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
 
 class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
     wall_s: float
+    step_s: float
+    """Median of the full steps, the first one left out."""
     usd: float
     checkpoint: str
     """URL of the last checkpoint's folder."""

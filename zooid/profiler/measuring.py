@@ -51,7 +51,7 @@ def measure_job(job: Job, name: str, store: ObjectStore, site: str, progress: Pr
         job=name,
         model_fingerprint=layered.fingerprint,
         zooid_version=zooid.__version__,
-        torch_version=torch.__version__,
+        torch_version=str(torch.__version__),
         device=DeviceKind(
             name=platform.processor() or platform.machine(),
             num_threads=torch.get_num_threads(),

@@ -69,7 +69,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         step = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort).run()
         url = _save(store, manifest, _stage_names(layered, plan), seat, step, _state_dict(stage) | unused)
         if rank == 0:
-            events.write(CheckpointSaved(at_s=time.time(), step=step, key=url))
+            events.write(CheckpointSaved(at_s=time.time(), step=step, url=url))
     dist.destroy_process_group()
 
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from zooid.core.environment import member_environment
 from zooid.platforms.protocol import Exit, Launch
 
 _GRACE_S = 2.0
@@ -34,14 +35,13 @@ class LocalPlatform:
     def launch(self, launch: Launch) -> LocalHandle:
         log = Path(self._logs.name) / f"{launch.member}.log"
         command = [*self._prefix(launch), sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(launch.num_threads)}
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=member_environment(launch.num_threads),
                 start_new_session=True,
             )
         return LocalHandle(process, log)

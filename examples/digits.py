@@ -1,0 +1,51 @@
+"""Handwritten digits: 1,797 images of 8 × 8 pixels that scikit-learn ships, and a small convolutional network.
+
+zooid train examples/digits.py --layout 2x2
+"""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import zooid
+
+
+def split(train: bool) -> TensorDataset:
+    """Five images in six for training, the rest for the test."""
+    digits = load_digits()
+    images = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32)
+    labels = torch.tensor(digits.target)
+    chosen = (np.arange(len(labels)) % 6 != 5) == train
+    return TensorDataset(images[chosen], labels[chosen])
+
+
+def build_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(64, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(128, 128, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(128 * 16, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
+
+
+job = zooid.Job(
+    model=build_model,
+    loss=F.cross_entropy,
+    data=lambda: split(train=True),
+    optimizer=lambda named: torch.optim.AdamW(named, lr=2e-3),
+    batch_size=256,
+    epochs=15,
+)

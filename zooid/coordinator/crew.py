@@ -1,0 +1,117 @@
+"""The members that are running now: started together, watched together, ended together."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from zooid.core import errors, keys
+from zooid.core.errors import MemberFailed, ObjectNotFound, StoreError, ZooidError
+from zooid.core.records import decode_record, encode_record
+from zooid.core.spec import Failure, MemberSpec
+from zooid.platforms import Exit, Launch, Platform, Program
+from zooid.store import ObjectStore
+
+_POLL_S = 0.05
+_LAST_WORDS_S = 1.0
+"""How long to look for a cause, after the first member has exited, among others that exit as a consequence."""
+_LOG_LINES = 20
+
+
+@dataclass(frozen=True)
+class _Running:
+    member: str
+    handle: Any
+    started_s: float
+
+
+class Crew:
+    """Members on one platform. Leaving the context ends every one that still runs."""
+
+    def __init__(self, platform: Platform[Any], store: ObjectStore) -> None:
+        self._platform = platform
+        self._store = store
+        self._running: list[_Running] = []
+
+    def start(self, program: Program, specs: Sequence[MemberSpec]) -> None:
+        """Write the specs, then start a member for each."""
+        for spec in specs:
+            self._store.put(keys.spec(spec.member), encode_record(spec))
+        for spec in specs:
+            launch = Launch(spec.member, program, f"{spec.store}/{keys.spec(spec.member)}", spec.num_threads)
+            self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
+
+    def wait(self, on_poll: Callable[[], None]) -> None:
+        """Until every member has exited well; raises for the first that did not."""
+        while True:
+            exits = {running.member: self._platform.poll(running.handle) for running in self._running}
+            if any(end is not None and not end.is_success for end in exits.values()):
+                raise self._failure()
+            on_poll()
+            if all(end is not None for end in exits.values()):
+                return
+            time.sleep(_POLL_S)
+
+    def end(self) -> None:
+        """End all members at the same time; returns when they are gone."""
+        if self._running:
+            with ThreadPoolExecutor(len(self._running)) as pool:
+                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
+
+    def running_s(self) -> list[float]:
+        """How long each member has run so far."""
+        return [time.monotonic() - running.started_s for running in self._running]
+
+    def _failure(self) -> ZooidError:
+        """The cause rather than its consequences: members that only lost a peer are not it."""
+        deadline_s = time.monotonic() + _LAST_WORDS_S
+        while True:
+            failed = self._failed()
+            words = {member: self._last_words(member) for member, _ in failed}
+            causes = [(m, end) for m, end in failed if (last := words[m]) is None or not last.is_consequence]
+            if causes or time.monotonic() > deadline_s:
+                member, end = (causes or failed)[0]
+                return self._describe(member, end, words[member])
+            time.sleep(_POLL_S)
+
+    def _failed(self) -> list[tuple[str, Exit]]:
+        exits = [(running.member, self._platform.poll(running.handle)) for running in self._running]
+        return [(member, end) for member, end in exits if end is not None and not end.is_success]
+
+    def _last_words(self, member: str) -> Failure | None:
+        try:
+            return decode_record(bytes(self._store.get(keys.failure(member))), Failure, keys.failure(member))
+        except ObjectNotFound:
+            return None
+
+    def _describe(self, member: str, end: Exit, words: Failure | None) -> ZooidError:
+        if words is not None and words.is_input_error:
+            kind = getattr(errors, words.error, errors.InputError)
+            refused: ZooidError = kind(words.message)
+            return refused
+        failure = MemberFailed(member, str(end), words.message if words is not None else "")
+        failure.traceback_text = words.traceback if words is not None else self._log_tail(member)
+        return failure
+
+    def _log_tail(self, member: str) -> str:
+        running = next(running for running in self._running if running.member == member)
+        lines = self._platform.logs(running.handle).splitlines()
+        return "\n".join(lines[-_LOG_LINES:])
+
+
+@contextlib.contextmanager
+def crew_on(platform: Platform[Any], store: ObjectStore) -> Iterator[Crew]:
+    """A crew that is gone when the block is left, however it is left."""
+    crew = Crew(platform, store)
+    try:
+        yield crew
+    finally:
+        crew.end()
+
+
+def remove_exchanged(store: ObjectStore) -> None:
+    """Delete what members exchanged; a store that fails now costs a few objects, not the run."""
+    with contextlib.suppress(StoreError):
+        store.delete(store.list(keys.COMM))
