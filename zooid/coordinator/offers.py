@@ -20,7 +20,7 @@ def resolve_offer(on: str) -> Offer:
             f"members cannot be started on {platform!r}; give local, or local:OFFER for the prices of a catalog "
             "offer, for example local:aws.lambda.1769"
         )
-    own = local_offer(_num_cores(), _memory_bytes(), datetime.date.today().isoformat())
+    own = local_offer(num_cores(), _memory_bytes(), datetime.date.today().isoformat())
     if not priced_like:
         return own
     model = offer(priced_like)
@@ -44,7 +44,8 @@ def prices_in_words(chosen: Offer) -> str:
     return "this machine, at no cost" if chosen.usd_per_hour == 0 else f"at the prices of {chosen.name}"
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """Cores that this process, and so its members, may use."""
     return len(os.sched_getaffinity(0))
 
 

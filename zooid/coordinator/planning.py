@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.crew import crew_on
-from zooid.coordinator.offers import LOCAL, resolve_offer
+from zooid.coordinator.offers import LOCAL, num_cores, resolve_offer
 from zooid.core import keys
 from zooid.core.errors import JobError
 from zooid.core.events import Event
@@ -78,6 +78,7 @@ def measure(
         job_file=str(job_file),
         num_threads=num_threads(offer),
         site=offer.site,
+        num_neighbours=num_cores() - 1 if offer.platform == LOCAL else 0,
     )
     with crew_on(platform, store) as crew:
         crew.start("profiler", [spec])

@@ -29,6 +29,10 @@ def comm_of(run: str, roster_number: int) -> str:
     return f"{COMM}/{run}/{roster_number:06d}"
 
 
+def timeline(step: int, member: str) -> str:
+    return f"timelines/{step:08d}/{member}.json"
+
+
 def checkpoint(step: int) -> str:
     return f"{CHECKPOINTS}/{step:08d}"
 

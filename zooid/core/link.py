@@ -15,6 +15,10 @@ class Link(Record, frozen=True, kw_only=True):
     """What one member gets with enough parallel streams."""
     rtt_s: float
     """Round trip of a small message; to the store, of one small request."""
+    cpu_s: float = 0.0
+    """Processor time that one message takes from the member's computing."""
+    cpu_s_per_byte: float = 0.0
+    """The same for each byte of it."""
     stream_bytes_per_s: float | None = None
     """What a single stream carries; None where it fills the link."""
     source: str
@@ -24,6 +28,9 @@ class Link(Record, frozen=True, kw_only=True):
         ends = f"{self.from_site} to {self.to_site}"
         require(self.bandwidth_bytes_per_s > 0, f"`bandwidth_bytes_per_s` of {ends} must be above 0")
         require(self.rtt_s >= 0, f"`rtt_s` of {ends} must be at least 0")
+        require(
+            self.cpu_s >= 0 and self.cpu_s_per_byte >= 0, f"`cpu_s` and `cpu_s_per_byte` of {ends} must be at least 0"
+        )
         require(
             self.stream_bytes_per_s is None or self.stream_bytes_per_s > 0,
             f"`stream_bytes_per_s` of {ends} must be above 0",

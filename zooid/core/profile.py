@@ -29,18 +29,24 @@ class LayerProfile(Record, frozen=True, kw_only=True):
     activation_bytes_per_sample: float
     """What the layer keeps for its backward, for each sample."""
     points: tuple[TimePoint, ...]
-    """In ascending number of samples."""
+    """In ascending number of samples; measured alone on the machine."""
+    crowded_points: tuple[TimePoint, ...] = ()
+    """The same while every other core of the machine does the same work; empty where that was not measured."""
 
     def __post_init__(self) -> None:
         require(len(self.points) >= 1, f"`points` of layer {self.name} must not be empty")
-        sizes = [point.num_samples for point in self.points]
-        require(sizes == sorted(set(sizes)), f"`points` of layer {self.name} must ascend in `num_samples`")
+        for field in ("points", "crowded_points"):
+            sizes = [point.num_samples for point in getattr(self, field)]
+            require(sizes == sorted(set(sizes)), f"`{field}` of layer {self.name} must ascend in `num_samples`")
 
-    def forward_s(self, num_samples: int) -> float:
-        return _interpolate([(point.num_samples, point.forward_s) for point in self.points], num_samples)
+    def forward_s(self, num_samples: int, *, crowded: bool = False) -> float:
+        return _interpolate([(point.num_samples, point.forward_s) for point in self._points(crowded)], num_samples)
 
-    def backward_s(self, num_samples: int) -> float:
-        return _interpolate([(point.num_samples, point.backward_s) for point in self.points], num_samples)
+    def backward_s(self, num_samples: int, *, crowded: bool = False) -> float:
+        return _interpolate([(point.num_samples, point.backward_s) for point in self._points(crowded)], num_samples)
+
+    def _points(self, crowded: bool) -> tuple[TimePoint, ...]:
+        return self.crowded_points if crowded and self.crowded_points else self.points
 
 
 class DeviceKind(Record, frozen=True, kw_only=True):

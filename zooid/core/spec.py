@@ -21,6 +21,8 @@ class ProfilerSpec(MemberSpec, frozen=True, kw_only=True, tag="profiler_spec"):
 
     site: str
     """Where it runs: one end of the links it measures."""
+    num_neighbours: int
+    """How many other members will share the machine's cores; layers are then also measured in such company."""
 
 
 class WorkerSpec(MemberSpec, frozen=True, kw_only=True, tag="worker_spec"):

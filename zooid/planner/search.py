@@ -60,8 +60,9 @@ def _evaluate(
     shares = even_shares(num_grains, num_replicas)
     num_members = num_replicas * len(partition)
     host_cores = profile.device.num_cores if offer.platform == "local" else None
+    crowded = host_cores is not None and num_members > 1
     layout = Layout(
-        stages=tuple(stage_times(profile, *stage, grain_size) for stage in partition),
+        stages=tuple(stage_times(profile, *stage, grain_size, crowded=crowded) for stage in partition),
         upload=links[0],
         download=links[1],
         host_cores=host_cores,

@@ -124,14 +124,15 @@ class _StepSimulation:
                 self._join_commit(seat, lambda: self._simulation.work(self._cores[seat], stage.update_s, done))
 
     def _upload(self, seat: Seat, num_bytes: float, done: Done) -> None:
-        self._simulation.after(
-            self._layout.upload.rtt_s, lambda: self._simulation.work(self._uplinks[seat], num_bytes, done)
-        )
+        self._move(self._layout.upload, self._uplinks[seat], seat, num_bytes, done)
 
     def _download(self, seat: Seat, num_bytes: float, done: Done) -> None:
-        self._simulation.after(
-            self._layout.download.rtt_s, lambda: self._simulation.work(self._downlinks[seat], num_bytes, done)
-        )
+        self._move(self._layout.download, self._downlinks[seat], seat, num_bytes, done)
+
+    def _move(self, link: Link, resource: Resource, seat: Seat, num_bytes: float, done: Done) -> None:
+        """Latency, then bytes at the link's rate; meanwhile the message takes its processor time from computing."""
+        self._simulation.work(self._cores[seat], link.cpu_s + num_bytes * link.cpu_s_per_byte, lambda: None)
+        self._simulation.after(link.rtt_s, lambda: self._simulation.work(resource, num_bytes, done))
 
     def _join_reduce(self, seat: Seat, stage: StageTimes, done: Done) -> None:
         """Gradients and, after them, statistics: one all-reduce each over the replicas of the stage."""

@@ -19,15 +19,20 @@ class StageTimes:
     """Applying one step."""
 
 
-def stage_times(profile: Profile, first_layer: int, end_layer: int, grain_size: int) -> StageTimes:
-    """Layers [first_layer, end_layer) on a grain; first and last stages also read the samples."""
+def stage_times(
+    profile: Profile, first_layer: int, end_layer: int, grain_size: int, *, crowded: bool = False
+) -> StageTimes:
+    """Layers [first_layer, end_layer) on a grain; first and last stages also read the samples.
+
+    `crowded` takes the times that were measured with every core of the machine at work.
+    """
     layers = profile.layers[first_layer:end_layer]
     reads_data = first_layer == 0 or end_layer == len(profile.layers)
     parameter_bytes = sum(layer.parameter_bytes for layer in layers)
     return StageTimes(
-        forward_s=sum(layer.forward_s(grain_size) for layer in layers)
+        forward_s=sum(layer.forward_s(grain_size, crowded=crowded) for layer in layers)
         + (profile.load_s_per_sample * grain_size if reads_data else 0.0),
-        backward_s=sum(layer.backward_s(grain_size) for layer in layers),
+        backward_s=sum(layer.backward_s(grain_size, crowded=crowded) for layer in layers),
         out_bytes=layers[-1].boundary_bytes_per_sample * grain_size,
         parameter_bytes=parameter_bytes,
         buffer_bytes=sum(layer.buffer_bytes for layer in layers),

@@ -2,7 +2,6 @@
 
 import sys
 import time
-from pathlib import Path
 
 from zooid.core import keys
 from zooid.core.events import ProfileProgress
@@ -29,7 +28,7 @@ def _work(spec: ProfilerSpec, store: ObjectStore) -> None:
             events.write(ProfileProgress(at_s=time.time(), done=done, total=total))
 
         job = load_job(spec.job_file)
-        profile = measure_job(job, Path(spec.job_file).stem, store, spec.site, progress)
+        profile = measure_job(job, spec, store, progress)
         store.put(keys.PROFILE, encode_record(profile))
 
 

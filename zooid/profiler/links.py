@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from zooid.comm.transport import StoreTransport
 from zooid.core.abort import Abort
 from zooid.core.link import STORE_SITE, Link
+from zooid.profiler.interference import MessageCost
 from zooid.store import ObjectStore
 
 _SMALL_BYTES = 1024
@@ -19,7 +20,7 @@ _LARGE_REPEATS = 5
 _TIMEOUT_S = 60.0
 
 
-def probe_store(store: ObjectStore, site: str) -> tuple[Link, Link]:
+def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link, Link]:
     """The links to and from the store: round trip of a small request, and bandwidth, each way.
 
     A small get is timed while its reader already waits, as it does in training, so that polling is part of it.
@@ -39,6 +40,8 @@ def probe_store(store: ObjectStore, site: str) -> tuple[Link, Link]:
             to_site=to_site,
             bandwidth_bytes_per_s=bandwidth,
             rtt_s=rtt_s,
+            cpu_s=cost.cpu_s,
+            cpu_s_per_byte=cost.cpu_s_per_byte,
             source=source,
             date=today,
         )

@@ -5,13 +5,18 @@ import platform
 import resource
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 
 import zooid
 from zooid.core.job import Job
 from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
+from zooid.core.spec import ProfilerSpec
 from zooid.layers import CheckedJob, LayeredModel, build_model_on_meta, check_job, collate, trace
+from zooid.profiler.company import busy_neighbours
+from zooid.profiler.interference import measure_message_cost
 from zooid.profiler.links import probe_store
 from zooid.profiler.timing import LayerTimer
 from zooid.store import ObjectStore
@@ -22,33 +27,46 @@ GRAINS_PER_BATCH = (2, 4, 8, 16)
 Progress = Callable[[int, int], None]
 
 
-def measure_job(job: Job, name: str, store: ObjectStore, site: str, progress: Progress) -> Profile:
+def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Progress) -> Profile:
     """The whole profile; `progress` is told how many of how many probes are done."""
     runtime_bytes = _resident_bytes()
     checked = check_job(job)
     layered = trace(build_model_on_meta(job), checked.example.to("meta"))
     startup_cpu_s = time.process_time()
     sizes = _grain_sizes(job)
-    num_probes = len(sizes) + 2
+    num_probes = 2 * len(sizes) + 2
     timer = LayerTimer.build(job, layered, checked.model)
-    points = []
-    for done, size in enumerate(sizes):
-        progress(done, num_probes)
-        points.append(timer.measure(collate(checked.data, range(size))))
-    progress(len(sizes), num_probes)
+    points, crowded = [], []
+    for number, size in enumerate(sizes):
+        batch = collate(checked.data, range(size))
+        progress(2 * number, num_probes)
+        points.append(timer.measure(batch))
+        progress(2 * number + 1, num_probes)
+        if spec.num_neighbours:
+            with busy_neighbours(spec.num_neighbours, partial(timer.run_once, batch)):
+                crowded.append(timer.measure(batch))
+    progress(num_probes - 2, num_probes)
     activation_bytes = timer.activation_bytes(collate(checked.data, range(sizes[-1])))
     optimizer_s, optimizer_bytes = _measure_optimizer(checked)
     load_s = _measure_loading(checked, sizes[-1])
-    progress(len(sizes) + 1, num_probes)
-    links = probe_store(store, site)
+    progress(num_probes - 1, num_probes)
+    grain = collate(checked.data, range(sizes[0]))
+    cost = measure_message_cost(partial(timer.run_once, grain), store, spec.num_neighbours)
+    links = probe_store(store, spec.site, cost)
     progress(num_probes, num_probes)
     layers = tuple(
-        _layer_profile(layered, layer, activation_bytes[layer] / sizes[-1], tuple(at[layer] for at in points))
+        _layer_profile(
+            layered,
+            layer,
+            activation_bytes[layer] / sizes[-1],
+            tuple(at[layer] for at in points),
+            tuple(at[layer] for at in crowded),
+        )
         for layer in range(layered.num_layers)
     )
     parameter_bytes = sum(layer.parameter_bytes for layer in layers) or 1
     return Profile(
-        job=name,
+        job=Path(spec.job_file).stem,
         model_fingerprint=layered.fingerprint,
         zooid_version=zooid.__version__,
         torch_version=str(torch.__version__),
@@ -77,7 +95,11 @@ def _grain_sizes(job: Job) -> list[int]:
 
 
 def _layer_profile(
-    layered: LayeredModel, layer: int, activation_bytes_per_sample: float, points: tuple[TimePoint, ...]
+    layered: LayeredModel,
+    layer: int,
+    activation_bytes_per_sample: float,
+    points: tuple[TimePoint, ...],
+    crowded_points: tuple[TimePoint, ...],
 ) -> LayerProfile:
     sizes = layered.state_bytes(layer, layer + 1)
     is_last = layer == layered.num_layers - 1
@@ -88,6 +110,7 @@ def _layer_profile(
         boundary_bytes_per_sample=0.0 if is_last else layered.crossing_bytes_per_sample(layer + 1),
         activation_bytes_per_sample=activation_bytes_per_sample,
         points=points,
+        crowded_points=crowded_points,
     )
 
 

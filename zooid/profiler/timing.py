@@ -42,7 +42,7 @@ class LayerTimer:
     def measure(self, batch: Batch) -> list[TimePoint]:
         """Median forward and backward time of every layer for a grain of this batch's size."""
         samples = [_Samples() for _ in self.stages]
-        self._run(batch, None)  # warm-up
+        self.run_once(batch)  # warm-up
         gc.collect()
         begin_s = time.perf_counter()
         for repeat in range(MAX_REPEATS):
@@ -57,6 +57,10 @@ class LayerTimer:
             )
             for sample in samples
         ]
+
+    def run_once(self, batch: Batch) -> None:
+        """One forward and backward, not measured."""
+        self._run(batch, None)
 
     def activation_bytes(self, batch: Batch) -> list[int]:
         """What every layer keeps for its backward, each storage counted once, parameters left out."""

@@ -15,7 +15,7 @@ from zooid.core.errors import PlanError
 from zooid.core.events import CheckpointSaved, MemberStarted
 from zooid.core.job import load_job
 from zooid.core.plan import Plan
-from zooid.core.records import decode_record
+from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
 from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, Stage, build_model_on_meta, build_stage, check_data, check_job, collate, trace
@@ -66,7 +66,11 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
             MemberStarted(at_s=time.time(), member=spec.member, num_layers=num_layers, parameter_bytes=parameter_bytes)
         )
         dist.barrier()
-        step = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort).run()
+        trainer = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort)
+        step = trainer.run()
+        if trainer.last_timeline is not None:
+            at, timeline = trainer.last_timeline
+            store.put(keys.timeline(at, spec.member), encode_record(timeline))
         url = _save(store, manifest, _stage_names(layered, plan), seat, step, _state_dict(stage) | unused)
         if rank == 0:
             events.write(CheckpointSaved(at_s=time.time(), step=step, url=url))

@@ -12,6 +12,7 @@ from zooid.core.errors import TrainingError
 from zooid.core.events import StepCommitted
 from zooid.core.job import Job
 from zooid.core.plan import Plan
+from zooid.core.timeline import Timeline
 from zooid.layers import Stage
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.checks import check_schedule
@@ -45,6 +46,8 @@ class Trainer:
         self._events = events
         self._step = StepState.resumed(self._seat.roster.resume_step)
         self._total = Vote()
+        self.last_timeline: tuple[int, Timeline] | None = None
+        """Of the last full step."""
         self._samples = SamplePlan(
             num_samples=len(assignment.data),
             batch_size=assignment.job.batch_size,
@@ -70,7 +73,9 @@ class Trainer:
         schedule = self._schedule(self._samples.num_grains(step))
         self._runner.begin(step, self._samples.grains(step))
         actions = schedule.lists[self._seat.replica][self._seat.stage]
-        self._executor.run(actions, schedule.num_stages, schedule.grains[self._seat.replica])
+        timeline = self._executor.run(actions, schedule.num_stages, schedule.grains[self._seat.replica])
+        if self._samples.step_size(step) == self._samples.batch_size:
+            self.last_timeline = (step, timeline)
         if self._seat.rank == 0:
             self._events.write(
                 StepCommitted(
