@@ -76,6 +76,8 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """Time of one optimizer update for each byte of parameters."""
     optimizer_bytes_per_parameter_byte: float
     """Optimizer state kept for each byte of parameters."""
+    reduce_s_per_byte: float
+    """Time to gather the gradients, and to add another replica's, for each byte of parameters."""
     startup_cpu_s: float
     """Processor time of a member from its first instruction until it can train."""
     runtime_bytes: int

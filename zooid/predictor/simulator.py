@@ -144,7 +144,10 @@ class _StepSimulation:
             else:
                 self._join(f"{kind}-{seat[1]}", seats, num_bytes, self._layout.parameter_element_bytes, seat, then)
 
-        reduce("gradients", stage.parameter_bytes, lambda: reduce("statistics", stage.buffer_bytes, done))
+        def transfer() -> None:
+            reduce("gradients", stage.parameter_bytes, lambda: reduce("statistics", stage.buffer_bytes, done))
+
+        self._simulation.work(self._cores[seat], stage.reduce_s, transfer)
 
     def _join_commit(self, seat: Seat, done: Done) -> None:
         if len(self._cores) == 1:

@@ -15,6 +15,8 @@ class StageTimes:
     """What travels to the next stage, and as gradients back; 0 for the last stage."""
     parameter_bytes: int
     buffer_bytes: int
+    reduce_s: float
+    """Gathering and adding gradients, without the transfers."""
     update_s: float
     """Applying one step."""
 
@@ -36,5 +38,6 @@ def stage_times(
         out_bytes=layers[-1].boundary_bytes_per_sample * grain_size,
         parameter_bytes=parameter_bytes,
         buffer_bytes=sum(layer.buffer_bytes for layer in layers),
+        reduce_s=profile.reduce_s_per_byte * parameter_bytes,
         update_s=profile.optimizer_s_per_byte * parameter_bytes,
     )

@@ -3,6 +3,7 @@
 import os
 import platform
 import resource
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 
 import zooid
+from zooid.comm.tensors import combine_in_order
 from zooid.core.job import Job
 from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
 from zooid.core.spec import ProfilerSpec
@@ -48,6 +50,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     progress(num_probes - 2, num_probes)
     activation_bytes = timer.activation_bytes(collate(checked.data, range(sizes[-1])))
     optimizer_s, optimizer_bytes = _measure_optimizer(checked)
+    reduce_s = _measure_reducing(checked)
     load_s = _measure_loading(checked, sizes[-1])
     progress(num_probes - 1, num_probes)
     grain = collate(checked.data, range(sizes[0]))
@@ -81,6 +84,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         load_s_per_sample=load_s,
         optimizer_s_per_byte=optimizer_s / parameter_bytes,
         optimizer_bytes_per_parameter_byte=optimizer_bytes / parameter_bytes,
+        reduce_s_per_byte=reduce_s / parameter_bytes,
         startup_cpu_s=startup_cpu_s,
         runtime_bytes=runtime_bytes,
         layers=layers,
@@ -131,7 +135,19 @@ def _measure_optimizer(checked: CheckedJob) -> tuple[float, int]:
         for value in state.values()
         if isinstance(value, torch.Tensor)
     )
-    return sorted(times)[len(times) // 2], state_bytes
+    return statistics.median(times), state_bytes
+
+
+def _measure_reducing(checked: CheckedJob) -> float:
+    """Time to gather all gradients into one buffer, and to add those of one other replica."""
+    gradients = [torch.zeros_like(parameter).reshape(-1) for parameter in checked.model.parameters()]
+    times = []
+    for _ in range(5):
+        begin_s = time.perf_counter()
+        own = torch.cat(gradients)
+        own.copy_(combine_in_order([own, own.clone()], torch.distributed.ReduceOp.SUM))
+        times.append(time.perf_counter() - begin_s)
+    return statistics.median(times)
 
 
 def _measure_loading(checked: CheckedJob, num_samples: int) -> float:

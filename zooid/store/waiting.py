@@ -7,8 +7,8 @@ from zooid.core.errors import CommTimeout, ObjectNotFound, StoreUnavailable
 from zooid.store.protocol import ObjectStore
 
 _GROWTH = 1.5
-_LOCAL_INTERVALS_S = (0.0005, 0.004)
-"""First and longest pause: a look costs 40 µs, so that even a long wait takes 1 % of a core."""
+_LOCAL_INTERVALS_S = (0.0005, 0.003)
+"""First and longest pause: a look and its pause cost 30 µs, so that even a long wait takes 1 % of a core."""
 _REMOTE_INTERVALS_S = (0.005, 0.100)
 """Each look is a request of a few milliseconds that costs money."""
 
