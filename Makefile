@@ -12,7 +12,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object storage, then test the checkpoint
-	$(BIN)/python -m examples.demo
+	rm -rf runs/demo
+	$(BIN)/zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769 --store file://$(CURDIR)/runs/demo
+	$(BIN)/python examples/digits.py file://$(CURDIR)/runs/demo
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory lint types imports

@@ -1,7 +1,10 @@
 """Handwritten digits: 1,797 images of 8 × 8 pixels that scikit-learn ships, and a small convolutional network.
 
-zooid train examples/digits.py --layout 2x2
+zooid train examples/digits.py --layout 2x2 --store file:///tmp/digits
+python examples/digits.py file:///tmp/digits
 """
+
+import sys
 
 import numpy as np
 import torch
@@ -49,3 +52,18 @@ job = zooid.Job(
     batch_size=256,
     epochs=15,
 )
+
+
+def test_accuracy(run_url: str) -> float:
+    """Of the run's last checkpoint, loaded into the plain model."""
+    model = build_model()
+    model.load_state_dict(zooid.load_checkpoint(run_url))
+    images, labels = split(train=False).tensors
+    with torch.no_grad():
+        return float((model.eval()(images).argmax(1) == labels).float().mean())
+
+
+if __name__ == "__main__":
+    accuracy = test_accuracy(sys.argv[1])
+    print(f"test accuracy {accuracy:.3f}")
+    sys.exit(accuracy < 0.95)

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from zooid.core.errors import ZooidError
 from zooid.core.job import Job
+from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
     from zooid.coordinator import plan, profile, train
     from zooid.worker.checkpoint import load_checkpoint
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = ["Job", "ZooidError", "load_checkpoint", "plan", "profile", "train"]
 
 _LAZY = {

@@ -30,16 +30,17 @@ ALL: list[Event] = [
         first_step=0,
         batch_size=64,
         predicted_step_s=0.5,
+        predicted_run_s=50.0,
         predicted_usd=0.25,
         members=("m0", "m1", "m2", "m3"),
         prices="this machine, 2024-05-01",
     ),
     MemberStarted(at_s=4.0, member="m0", num_layers=3, parameter_bytes=1200),
     StepCommitted(at_s=5.0, step=0, epoch=0, loss=2.5, num_samples=64, step_s=0.4),
-    CheckpointSaved(at_s=6.0, step=1, key="checkpoints/00000001"),
+    CheckpointSaved(at_s=6.0, step=1, url="s3://bucket/run-7/checkpoints/00000001"),
     MemberExited(at_s=7.0, member="m0", exit_text="was killed by signal 9\nand said nothing"),
     Metered(at_s=8.0, usd=0.01),
-    RunFinished(at_s=9.0, wall_s=6.0, usd=0.02, checkpoint="s3://bucket/run-7/checkpoints/00000100"),
+    RunFinished(at_s=9.0, wall_s=6.0, step_s=0.5, usd=0.02, checkpoint="s3://bucket/run-7/checkpoints/00000100"),
 ]
 
 

@@ -55,7 +55,7 @@ def plan(
     *,
     measured: Profile | None = None,
     limits: Limits | None = None,
-    goal: Goal = "fastest",
+    goal: Goal | None = None,
     store: str | None = None,
     on: str = LOCAL,
     on_event: OnEvent = ignore,
@@ -64,7 +64,7 @@ def plan(
     """The best plan for a job under the limits; measures the job first unless its profile is given."""
     if measured is None:
         measured = profile(job_file, store=store, on=on, on_event=on_event, platform=platform)
-    return find_plan(measured, resolve_offer(on), limits or Limits(), goal)
+    return find_plan(measured, resolve_offer(on), limits or Limits(), goal or "fastest")
 
 
 def measure(

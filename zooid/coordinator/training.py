@@ -55,7 +55,7 @@ def train(
     store: str,
     plan: Plan | None = None,
     limits: Limits | None = None,
-    goal: Goal = "fastest",
+    goal: Goal | None = None,
     on: str = LOCAL,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
@@ -63,13 +63,15 @@ def train(
     """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's."""
     file = check_job_file(job_file)
     offer = resolve_offer(on)
+    if plan is not None:
+        _check_given(plan, limits, goal)
     objects = _open_new_run(store)
     with _Run(objects, platform or LocalPlatform(), file, on_event) as run:
         if plan is None:
             run.enter("profile")
             measured = measure(file, objects, offer, run.platform, run.relay)
             run.enter("plan")
-            plan = find_plan(measured, offer, limits or Limits(), goal)
+            plan = find_plan(measured, offer, limits or Limits(), goal or "fastest")
         return run.train(plan)
 
 
@@ -159,6 +161,17 @@ class _Run:
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
+
+
+def _check_given(plan: Plan, limits: Limits | None, goal: Goal | None) -> None:
+    """A plan that is given is run as it is, on what this process can start."""
+    if limits is not None or goal is not None:
+        raise InputError("a plan already holds its layout; give limits and a goal when planning, not with a plan")
+    for offer in plan.offers:
+        if offer.platform != LOCAL:
+            raise InputError(
+                f"the plan stands on {offer.name}, but members can be started on {LOCAL} only; plan for that"
+            )
 
 
 def _open_new_run(url: str) -> ObjectStore:

@@ -11,6 +11,9 @@ TransportName = Literal["store"]
 AllReduceName = Literal["three_phase"]
 
 
+DEFAULT_MAX_MEMBERS = 4
+
+
 class Limits(Record, frozen=True, kw_only=True):
     """What the user allows; None where there is no limit."""
 
@@ -20,7 +23,7 @@ class Limits(Record, frozen=True, kw_only=True):
     """Pins the number of full pipelines."""
     num_stages: int | None = None
     """Pins the number of stages of each pipeline."""
-    max_members: int = 4
+    max_members: int = DEFAULT_MAX_MEMBERS
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE, Link
@@ -16,12 +16,13 @@ from zooid.schedule.pipelines import schedule_step
 from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
 Goal = Literal["fastest", "cheapest"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
 
 SIMULATED_PARTITIONS = 3
 """Of each layout and grain size, so many of the closed form's best are simulated."""
 
 
-def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal = "fastest") -> Plan:
+def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal) -> Plan:
     """The best plan on this offer; ties go to fewer members. PlanError says which limit nothing can meet."""
     plans = list(_candidates(profile, offer, limits))
     if not plans:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
-import zooid
 from zooid.comm.tensors import combine_in_order
 from zooid.core.job import Job
 from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
 from zooid.core.spec import ProfilerSpec
+from zooid.core.version import VERSION
 from zooid.layers import CheckedJob, LayeredModel, build_model_on_meta, check_job, collate, trace
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.interference import measure_message_cost
@@ -71,7 +71,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     return Profile(
         job=Path(spec.job_file).stem,
         model_fingerprint=layered.fingerprint,
-        zooid_version=zooid.__version__,
+        zooid_version=VERSION,
         torch_version=str(torch.__version__),
         device=DeviceKind(
             name=platform.processor() or platform.machine(),

@@ -1,0 +1,80 @@
+"""Options that several commands share, and how their texts become records."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zooid.core.errors import InputError
+from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits
+from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
+from zooid.core.units import parse_duration_s, parse_usd
+from zooid.planner import GOALS, Goal
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]
+Store = Annotated[
+    str | None, typer.Option(help="Folder of the run in object storage: s3://bucket/run-7, gs://…, az://…, file:///…")
+]
+On = Annotated[str, typer.Option(help="Where members run: local, or local:OFFER for a catalog offer's prices.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text.")]
+Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Pin the layout: A replicas of B stages, as 2x2.")]
+Members = Annotated[int | None, typer.Option(help="At most this many members; 4 if not given.")]
+Deadline = Annotated[str | None, typer.Option(help="The run must end within this, as 2h or 45m.")]
+Budget = Annotated[str | None, typer.Option(help="The run must cost at most this, in dollars, as 5.")]
+GoalOption = Annotated[
+    str | None, typer.Option("--goal", help="fastest (if not given) or cheapest, within the limits.")
+]
+
+_LAYOUT = re.compile(r"(\d+)\s*[x×]\s*(\d+)")
+
+
+def limits_from(layout: str | None, members: int | None, deadline: str | None, budget: str | None) -> Limits | None:
+    """The limits that the options state; None where they state none."""
+    if all(option is None for option in (layout, members, deadline, budget)):
+        return None
+    num_replicas = num_stages = None
+    if layout is not None:
+        match = _LAYOUT.fullmatch(layout.strip())
+        if match is None:
+            raise InputError(f"--layout is {layout!r}; write replicas x stages, for example 2x2")
+        num_replicas, num_stages = int(match[1]), int(match[2])
+        members = members or num_replicas * num_stages
+    try:
+        return Limits(
+            deadline_s=None if deadline is None else parse_duration_s(deadline),
+            budget_usd=None if budget is None else parse_usd(budget),
+            num_replicas=num_replicas,
+            num_stages=num_stages,
+            max_members=members or DEFAULT_MAX_MEMBERS,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def goal_from(text: str | None) -> Goal | None:
+    for goal in GOALS:
+        if text == goal:
+            return goal
+    if text is not None:
+        raise InputError(f"--goal is {text!r}; give {' or '.join(GOALS)}")
+    return None
+
+
+def read_file(path: Path, kind: type[AnyFileRecord]) -> AnyFileRecord:
+    """A record from a file that the user names."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    return decode_record(data, kind, str(path))
+
+
+def write_file(path: Path, record: FileRecord) -> None:
+    """A record into a file, whole or not at all."""
+    staged = path.with_name(path.name + ".part")
+    try:
+        staged.write_bytes(encode_record(record))
+        staged.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error

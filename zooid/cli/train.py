@@ -1,0 +1,45 @@
+"""`zooid train`: run a job to its end."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from zooid import coordinator
+from zooid.cli import options
+from zooid.core.plan import Plan
+from zooid.report import view_for
+
+
+def train(
+    job: options.JobFile,
+    store: options.Store = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan to train by; profiled and planned if not given.")] = None,
+    layout: options.Layout = None,
+    members: options.Members = None,
+    deadline: options.Deadline = None,
+    budget: options.Budget = None,
+    goal: options.GoalOption = None,
+    on: options.On = "local",
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a job; without --plan it is profiled and planned first, without --store the run lies in ./runs.
+
+    Example: zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769
+    """
+    console = Console()
+    url = store or f"file://{Path.cwd()}/runs/{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    with view_for(console, as_json=as_json) as view:
+        result = coordinator.train(
+            job,
+            store=url,
+            plan=options.read_file(plan, Plan) if plan else None,
+            limits=options.limits_from(layout, members, deadline, budget),
+            goal=options.goal_from(goal),
+            on=on,
+            on_event=view.show,
+        )
+    if not as_json:
+        console.print(f"checkpoint: {result.checkpoint}", highlight=False, soft_wrap=True)
