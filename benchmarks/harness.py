@@ -1,0 +1,45 @@
+"""What every benchmark shares: its options, its progress bar, its table, and the line of JSON at the end."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+Value: TypeAlias = str | int | float | bool | None
+Row: TypeAlias = dict[str, Value]
+Measure: TypeAlias = Callable[[bool], Iterator[Row]]
+"""Takes whether the run is quick; yields rows as they are measured."""
+
+
+def run_benchmark(title: str, measure: Measure, num_rows: Callable[[bool], int]) -> None:
+    """Run one benchmark from the command line. Progress and table go to stderr, the JSON line to stdout."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--quick", action="store_true", help="a short form: fewer rows, less exact")
+    quick: bool = parser.parse_args().quick
+    console = Console(stderr=True)
+    rows: list[Row] = []
+    with Progress(console=console) as progress:
+        task = progress.add_task(title, total=num_rows(quick))
+        for row in measure(quick):
+            rows.append(row)
+            progress.update(task, advance=1)
+    console.print(_table(title, rows))
+    print(json.dumps(rows))
+
+
+def _table(title: str, rows: list[Row]) -> Table:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(title=title)
+    for name in columns:
+        table.add_column(name)
+    for row in rows:
+        table.add_row(*(_cell(row.get(name)) for name in columns))
+    return table
+
+
+def _cell(value: Value) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

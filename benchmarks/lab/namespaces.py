@@ -1,0 +1,139 @@
+"""Members that really cannot reach one another: a network namespace for each, joined to the store's alone.
+
+A star of veth pairs with the store in the middle, which forwards nothing; one more pair leads to the namespace of the
+calling process, where the coordinator runs. Needs root.
+"""
+
+import itertools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from zooid.core.errors import ZooidError
+
+_MTU = 9000
+"""At 1500, acknowledgements eat a fifth of a slow duplex link."""
+_CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
+_MAX_MEMBERS = 200
+_FIRST_MEMBER = 10
+"""Last number of the first member's address; the store's is 1 and the calling process's is 2."""
+
+_counter = itertools.count()
+
+
+class NamespaceFailed(ZooidError):
+    """A network namespace of the laboratory could not be made."""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """One network namespace, for as long as its star lives."""
+
+    name: str
+    address: str
+    """Belongs to a private range that exists only in the star."""
+
+    @property
+    def prefix(self) -> list[str]:
+        """What to put before a command to run it inside."""
+        return ["ip", "netns", "exec", self.name]
+
+
+@dataclass(frozen=True)
+class Member(Namespace):
+    """A namespace with one way out: to the store."""
+
+    device: str
+    """Its own end of that way; shaping it limits what the member sends."""
+    store_device: str
+    """The store's end; shaping it limits what the member receives."""
+
+
+@dataclass(frozen=True)
+class Star:
+    """The store's namespace and those of the members around it."""
+
+    store: Namespace
+    members: tuple[Member, ...]
+
+
+def missing_privilege() -> str | None:
+    """What this process lacks to make namespaces, in words; None where it lacks nothing."""
+    if shutil.which("ip") is None:
+        return "the program ip (of iproute2)"
+    status = Path("/proc/self/status").read_text().splitlines()
+    effective = next(int(line.split()[1], 16) for line in status if line.startswith("CapEff:"))
+    return next((name for name, bit in _CAPABILITIES.items() if not effective >> bit & 1), None)
+
+
+@contextmanager
+def star(num_members: int) -> Iterator[Star]:
+    """Make the namespaces, their addresses and routes; all of it is gone when the block is left, however it is left."""
+    if not 1 <= num_members <= _MAX_MEMBERS:
+        raise NamespaceFailed(f"{num_members} members are asked for; a star has 1 to {_MAX_MEMBERS}")
+    lacking = missing_privilege()
+    if lacking is not None:
+        raise NamespaceFailed(f"network namespaces need {lacking}; run as root")
+    mark = f"z{os.getpid()}-{next(_counter)}"  # with a letter and a number at most 15 characters, as devices need
+    network = _free_network()
+    store = Namespace(f"{mark}s", f"{network}.1")
+    members = tuple(
+        Member(f"{mark}m{number}", f"{network}.{_FIRST_MEMBER + number}", f"{mark}m{number}", f"{mark}s{number}")
+        for number in range(num_members)
+    )
+    with ExitStack() as stack:
+        for namespace in (store, *members):
+            stack.callback(_run, ["ip", "netns", "delete", namespace.name], check=False)
+            _run(["ip", "netns", "add", namespace.name])
+            _run([*namespace.prefix, "ip", "link", "set", "lo", "up"])
+        _run([*store.prefix, "ip", "address", "add", f"{store.address}/32", "dev", "lo"])
+        set_forwarding(store, False)
+        for member in members:
+            _join(store, member.store_device, member.address, member.device, member)
+        stack.callback(_run, ["ip", "link", "delete", f"{mark}c"], check=False)
+        _join(store, f"{mark}h", f"{network}.2", f"{mark}c", None)
+        yield Star(store, members)
+
+
+def set_forwarding(namespace: Namespace, allowed: bool) -> None:
+    """Whether a namespace passes on what is addressed to others. A star's store does not, until it is told to."""
+    files = "/proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv6/conf/all/forwarding"
+    _run([*namespace.prefix, "sh", "-c", f"for file in {files}; do ! test -e $file || echo {allowed:d} > $file; done"])
+
+
+def add_route(source: Namespace, target: Namespace, through: Namespace) -> None:
+    """Let one namespace send what is for another to a third, which may or may not pass it on."""
+    device = source.device if isinstance(source, Member) else "lo"
+    _run(
+        [*source.prefix, "ip", "route", "add", f"{target.address}/32", "via", through.address, "dev", device, "onlink"]
+    )
+
+
+def _join(store: Namespace, store_device: str, address: str, device: str, member: Namespace | None) -> None:
+    """A veth pair between the store and a member (None: the namespace of this process), and the routes over it."""
+    prefix = member.prefix if member is not None else []
+    own_end = ["mtu", str(_MTU), *(["netns", member.name] if member is not None else [])]
+    store_end = ["name", store_device, "mtu", str(_MTU), "netns", store.name]
+    _run(["ip", "link", "add", device, *own_end, "type", "veth", "peer", *store_end])
+    _run([*prefix, "ip", "address", "add", f"{address}/32", "dev", device])
+    _run([*prefix, "ip", "link", "set", device, "up"])
+    _run([*store.prefix, "ip", "link", "set", store_device, "up"])
+    _run([*prefix, "ip", "route", "add", f"{store.address}/32", "dev", device, "src", address])
+    _run([*store.prefix, "ip", "route", "add", f"{address}/32", "dev", store_device, "src", store.address])
+
+
+def _free_network() -> str:
+    """First three numbers of a range that this machine has no route into; another star may run beside this one."""
+    routes = _run(["ip", "route", "show", "table", "all"])
+    return next(network for number in range(256) if f"{(network := f'10.77.{number}')}." not in routes)
+
+
+def _run(command: Sequence[str], *, check: bool = True) -> str:
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if check and answer.returncode != 0:
+        raise NamespaceFailed(f"{' '.join(command)} failed: {answer.stderr.strip()}")
+    return answer.stdout
