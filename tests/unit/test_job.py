@@ -123,8 +123,9 @@ def test_a_file_without_a_job_is_refused(tmp_path: Path, text: str, found: str) 
         load_job(path)
 
 
-def test_an_error_of_the_user_keeps_its_own_name(tmp_path: Path) -> None:
+def test_an_error_of_the_user_keeps_its_own_name_and_line(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
-    path.write_text("raise ZeroDivisionError('mine')\n")
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    path.write_text("first = 1\nraise ZeroDivisionError('mine')\n")
+    with pytest.raises(JobError, match=r"job.py, line 2, fails when it is run: ZeroDivisionError: mine") as caught:
         load_job(path)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -14,8 +14,17 @@ from zooid.coordinator.crew import Crew, crew_on, remove_exchanged
 from zooid.coordinator.offers import LOCAL, prices_in_words, resolve_offer
 from zooid.coordinator.planning import OnEvent, check_job_file, ignore, measure, num_threads
 from zooid.core import keys
-from zooid.core.errors import InputError, StoreError
-from zooid.core.events import CheckpointSaved, Event, Metered, PhaseStarted, RunFinished, RunStarted, StepCommitted
+from zooid.core.errors import InputError, MemberFailed, StoreError
+from zooid.core.events import (
+    CheckpointSaved,
+    Event,
+    MemberExited,
+    Metered,
+    PhaseStarted,
+    RunFinished,
+    RunStarted,
+    StepCommitted,
+)
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.roster import Roster, RosterMember
@@ -114,18 +123,22 @@ class _Run:
 
     def train(self, plan: Plan) -> RunResult:
         self._store.put(keys.PLAN, encode_record(plan))
-        roster = _first_roster(plan, self._name)
-        self._store.create(keys.roster(0), encode_record(roster))
         self.enter("prepare")
         with crew_on(self.platform, self._store) as crew:
             crew.start("worker", [self._spec("preparer", "prepare", plan)])
             crew.wait(self.relay)
         self.enter("train")
+        roster = _first_roster(plan, self._name)
+        self._store.create(keys.roster(0), encode_record(roster))
         self._emit(_run_started(plan, roster, self._store))
         begin_s = time.monotonic()
         with crew_on(self.platform, self._store) as crew:
             crew.start("worker", [self._spec(member.name, "train", plan) for member in roster.members])
-            crew.wait(self._meter(plan, crew))
+            try:
+                crew.wait(self._meter(plan, crew))
+            except MemberFailed as failure:
+                self._emit(MemberExited(at_s=time.time(), member=failure.member, exit_text=failure.exit_text))
+                raise
             usd = _bill(plan, crew)
         self.relay()
         wall_s = time.monotonic() - begin_s

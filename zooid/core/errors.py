@@ -100,10 +100,11 @@ class TrainingError(ZooidError):
 
 
 class MemberFailed(ZooidError):
-    """A member exited before its work was done."""
+    """A member exited before its work was done; the message is one line, the traceback the member's own."""
 
     def __init__(self, member: str, exit_text: str, detail: str = "") -> None:
-        super().__init__(f"member {member} {exit_text}" + (f": {detail}" if detail else ""))
+        first_line = detail.strip().partition("\n")[0]
+        super().__init__(f"member {member} {exit_text}" + (f": {first_line}" if first_line else ""))
         self.member = member
         self.exit_text = exit_text
         self.traceback_text = ""

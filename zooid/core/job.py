@@ -2,12 +2,13 @@
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zooid.core.errors import JobError
+from zooid.core.errors import JobError, ZooidError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,14 @@ def load_job(path: str | Path) -> Job:
     sys.modules[name] = module
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    module_spec.loader.exec_module(module)
+    try:
+        module_spec.loader.exec_module(module)
+    except ZooidError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = f"{path}, line {lines[-1]}," if lines else str(path)
+        raise JobError(f"{where} fails when it is run: {type(error).__name__}: {error}") from error
     job = getattr(module, "job", None)
     if not isinstance(job, Job):
         found = "no `job`" if job is None else f"a `job` that is a {type(job).__name__}"

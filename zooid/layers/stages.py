@@ -79,7 +79,8 @@ def _attribute(
         root[name] = model.constants[node]
     elif name in model.parameter_names:
         tensor = state[name]
-        root[name] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor)
+        is_trained = bool(node.meta["val"].requires_grad)  # a checkpoint does not say which parameters are frozen
+        root[name] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, is_trained)
     else:
         root[name] = state[name]
     return graph.get_attr(name)

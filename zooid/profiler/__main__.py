@@ -9,7 +9,7 @@ from zooid.core.job import load_job
 from zooid.core.records import encode_record
 from zooid.core.spec import ProfilerSpec
 from zooid.store import EventWriter, ObjectStore
-from zooid.store.program import run_member
+from zooid.store.program import end_process, run_member
 
 
 def main() -> int:
@@ -33,4 +33,4 @@ def _work(spec: ProfilerSpec, store: ObjectStore) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

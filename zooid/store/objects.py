@@ -67,7 +67,7 @@ _OS_REFUSED = {1, 13, 30}  # not permitted, permission denied, read-only file sy
 _OS_PERMANENT = {20, 21, 28, 36, 122}  # not a directory, is a directory, disk full, name too long, over quota
 
 _KEY = re.compile(r"[^/#\x00-\x1f\x7f]+(?:/[^/#\x00-\x1f\x7f]+)*")
-_PLAIN_KEY = re.compile(r"[\w./-]+", re.ASCII)
+_PLAIN_KEY = re.compile(r"\w[\w.-]*(?:/\w[\w.-]*)*", re.ASCII)
 """Keys whose file has exactly their name; a client may write others in another way."""
 _STAGED = re.compile(r".+#\d+")
 

@@ -5,7 +5,7 @@ import sys
 from zooid.core.abort import Abort
 from zooid.core.spec import WorkerSpec
 from zooid.store import ObjectStore
-from zooid.store.program import run_member
+from zooid.store.program import end_process, run_member
 
 
 def main() -> int:
@@ -29,4 +29,4 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -1,5 +1,7 @@
 """What a member trains: parameters, buffers and optimizer, changed only by applying a prepared step."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import distributed as dist
 from torch import nn
@@ -31,6 +33,7 @@ class TrainingState:
         """Sum the gradients, and average the statistics, over the replicas of this stage; hold both, apply neither."""
         self._held = _flatten(
             [p.grad if p.grad is not None else torch.zeros_like(p, requires_grad=False) for p in self._parameters]
+            + [_flag(parameter) for parameter in self._parameters]
         )
         self._held_statistics = _flatten([buffer for buffer in self._buffers if buffer.is_floating_point()])
         if group is not None:
@@ -41,13 +44,15 @@ class TrainingState:
 
     def square_sum(self) -> float:
         """Σg² of the held gradients; not finite where any of them is not."""
-        return float(sum(bucket.double().square().sum() for bucket in self._held.values()))
+        gradients = _unflatten(self._held, self._parameters)
+        return float(sum(gradient.double().square().sum() for gradient in gradients))
 
     def apply(self, scale: float) -> None:
         """One optimizer update from the held gradients, which stay held until the next step is prepared."""
-        gradients = _unflatten(self._held, self._parameters)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient if scale == 1.0 else gradient * scale
+        flags = [_flag(parameter) for parameter in self._parameters]
+        values = _unflatten(self._held, [*self._parameters, *flags])
+        for parameter, gradient, touched in zip(self._parameters, values, values[len(flags) :], strict=False):
+            parameter.grad = None if not touched else gradient if scale == 1.0 else gradient * scale
         if self._optimizer is not None:
             self._optimizer.step()
         floating = [buffer for buffer in self._buffers if buffer.is_floating_point()]
@@ -62,13 +67,19 @@ class TrainingState:
             parameter.grad = None
 
 
+def _flag(parameter: nn.Parameter) -> torch.Tensor:
+    """1 where the loss reached the parameter. It is reduced with the gradients: what no replica reached stays None,
+    as in the plain loop, so that no optimizer decays it."""
+    return torch.ones(1, dtype=parameter.dtype) * (parameter.grad is not None)
+
+
 def _flatten(tensors: list[torch.Tensor]) -> _Buckets:
     """One flat copy per type of number."""
     dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
     return {d: torch.cat([tensor.detach().reshape(-1) for tensor in tensors if tensor.dtype == d]) for d in dtypes}
 
 
-def _unflatten(buckets: _Buckets, like: list[torch.Tensor] | list[nn.Parameter]) -> list[torch.Tensor]:
+def _unflatten(buckets: _Buckets, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     offsets = dict.fromkeys(buckets, 0)
     result = []
     for tensor in like:

@@ -1,10 +1,12 @@
 """Members as processes of this machine, each in a session of its own, so that Ctrl-C reaches only the coordinator."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,10 +32,11 @@ class LocalPlatform:
 
     def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None) -> None:
         self._prefix = prefix or (lambda launch: ())
-        self._logs = tempfile.TemporaryDirectory(prefix="zooid-logs-")
+        self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
+        weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
 
     def launch(self, launch: Launch) -> LocalHandle:
-        log = Path(self._logs.name) / f"{launch.member}.log"
+        log = self._logs / f"{launch.member}.log"
         command = [*self._prefix(launch), sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
         with log.open("wb") as output:
             process = subprocess.Popen(

@@ -1,0 +1,140 @@
+"""Job files that are small, need no data from elsewhere and can be checked number for number; and plans for them."""
+
+import functools
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+from zooid.coordinator.offers import resolve_offer
+from zooid.core.job import load_job
+from zooid.core.plan import Plan, Prediction, StagePlan
+from zooid.layers import build_model_on_meta, check_job, trace
+
+BATCH_SIZE = 40
+GRAIN_SIZE = 6
+"""Seven grains a step, the last one smaller: neither the grain nor two replicas divide a step evenly."""
+COARSE = {"grain_size": "14"}
+"""Three grains a step: fewer messages, for stores that take milliseconds for each."""
+SEED = 3
+CUT_INSIDE_SKIP = (2,)
+"""Before the third convolution: two values cross, the branch and what it is added to."""
+
+_TEMPLATE = '''"""A small classifier in float64."""
+
+import itertools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import IterableDataset, TensorDataset
+
+import zooid
+
+
+class Model(nn.Module):
+    """Convolutions around a skip connection, dropout in two layers, and state of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("center", torch.full((1, 8, 8), 0.5))
+        self.register_buffer("unsaved", torch.full((1,), 2.0), persistent=False)
+        self.spare = nn.Parameter(torch.ones(3))
+        self.first = nn.Conv2d(1, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.third = nn.Conv2d(4, 4, 3, padding=1)
+        self.hidden = nn.Linear(64, 24)
+        self.frozen = nn.Linear(24, 24)
+        self.frozen.requires_grad_(False)
+        self.last = nn.Linear(24, 10)
+
+    def forward(self, images):
+        values = F.relu(self.first((images - self.center) * self.unsaved))
+        change = F.dropout(F.relu(self.second(values)), {dropout}, self.training)
+        values = values + self.third(change)
+        values = F.max_pool2d(F.relu(values), 2).flatten(1)
+        values = F.dropout(F.relu(self.hidden(values)), {dropout}, self.training)
+        return self.last(F.relu(self.frozen(values)))
+
+
+def build_model():
+    return Model().double()
+
+
+def build_data():
+    generator = torch.Generator().manual_seed(5)
+    images = torch.rand({num_samples}, 1, 8, 8, generator=generator, dtype=torch.float64)
+    return TensorDataset(images, torch.randint(10, ({num_samples},), generator=generator))
+
+
+{extra}
+job = zooid.Job(
+{fields}
+)
+'''
+
+_FIELDS = {
+    "model": "build_model",
+    "loss": "F.cross_entropy",
+    "data": "build_data",
+    "optimizer": "lambda named: torch.optim.AdamW(named, lr=1e-2)",
+    "batch_size": str(BATCH_SIZE),
+    "grain_size": str(GRAIN_SIZE),
+    "epochs": "5",
+    "seed": str(SEED),
+}
+
+
+def write_job(
+    file: Path,
+    *,
+    num_samples: int = 150,
+    dropout: float = 0.25,
+    extra: str = "",
+    fields: Mapping[str, str] | None = None,
+) -> Path:
+    """A job file; `fields` replace the source text of the job's fields, `extra` is code that they may name."""
+    lines = [f"    {name}={source}," for name, source in {**_FIELDS, **(fields or {})}.items()]
+    text = _TEMPLATE.format(num_samples=num_samples, dropout=dropout, extra=extra, fields="\n".join(lines))
+    file.write_text(text)
+    return file
+
+
+def plan_by_hand(job_file: Path, *, num_replicas: int, cuts: tuple[int, ...] = CUT_INSIDE_SKIP) -> Plan:
+    """A plan that was not searched for: stages begin at layer 0 and at the cuts; nothing is predicted."""
+    job = load_job(job_file)
+    fingerprint, num_layers, num_samples = _traced(job_file)
+    offer = resolve_offer("local")
+    assert job.grain_size is not None
+    num_steps = math.ceil(num_samples / job.batch_size) * job.epochs
+    return Plan(
+        job=job_file.stem,
+        model_fingerprint=fingerprint,
+        batch_size=job.batch_size,
+        grain_size=job.grain_size,
+        num_replicas=num_replicas,
+        stages=tuple(
+            StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=1)
+            for first, end in pairwise((0, *cuts, num_layers))
+        ),
+        schedule="gpipe",
+        transport="store",
+        all_reduce="three_phase",
+        offers=(offer,),
+        prediction=Prediction(
+            step_s=1.0,
+            compute_s=1.0,
+            num_steps=num_steps,
+            startup_s=0.0,
+            run_s=1.0,
+            run_usd=0.0,
+            cost_terms=(),
+        ),
+    )
+
+
+@functools.cache
+def _traced(job_file: Path) -> tuple[str, int, int]:
+    checked = check_job(load_job(job_file))
+    layered = trace(build_model_on_meta(checked.job), checked.example.to("meta"))
+    return layered.fingerprint, layered.num_layers, checked.num_samples

@@ -1,0 +1,39 @@
+"""The local platform, remembering what it started."""
+
+import os
+from collections.abc import Callable, Sequence
+
+from zooid.platforms import Launch
+from zooid.platforms.local import LocalPlatform
+from zooid.platforms.local.processes import LocalHandle
+
+
+class RecordingPlatform(LocalPlatform):
+    """Members as processes, with their process ids by name."""
+
+    def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None) -> None:
+        super().__init__(prefix)
+        self.pids: dict[str, int] = {}
+        """In order of launch."""
+
+    @property
+    def launched(self) -> list[str]:
+        return list(self.pids)
+
+    def launch(self, launch: Launch) -> LocalHandle:
+        handle = super().launch(launch)
+        self.pids[launch.member] = handle.process.pid
+        return handle
+
+
+def still_running(pids: Sequence[int]) -> list[int]:
+    """Those whose session, which a member leads, still has a process."""
+    return [pid for pid in pids if _has_process(pid)]
+
+
+def _has_process(session: int) -> bool:
+    try:
+        os.killpg(session, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""What a run must come to: the same grains through the composed layers, one after the other, in one process."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from zooid.core.job import Job, load_job
+from zooid.layers import (
+    build_model,
+    build_model_on_meta,
+    build_stage,
+    check_data,
+    collate,
+    flatten_inputs,
+    grain_randomness,
+    loss_sum_and_weight,
+    trace,
+)
+from zooid.schedule.samples import SamplePlan
+from zooid.worker.checkpoint import load_checkpoint
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Losses of all steps, and the state dict after the last."""
+
+    losses: tuple[float, ...]
+    state: dict[str, torch.Tensor]
+
+    def loss_difference(self, losses: tuple[float, ...]) -> float:
+        """The largest between two runs of equal length."""
+        return max(abs(own - other) for own, other in zip(self.losses, losses, strict=True))
+
+    def weight_difference(self, checkpoint: str) -> float:
+        """The largest between this state and a checkpoint, which must have the same names and types."""
+        other = load_checkpoint(checkpoint)
+        assert set(other) == set(self.state)
+        for name, tensor in self.state.items():
+            assert (other[name].dtype, other[name].shape) == (tensor.dtype, tensor.shape), name
+        return max(float((tensor - other[name]).abs().max()) for name, tensor in self.state.items())
+
+
+def train_composed_layers(job_file: Path) -> Trained:
+    """Grain by grain, with the random numbers that belong to each grain."""
+    job, data, samples = _load(job_file)
+    model = build_model(job)
+    layered = trace(build_model_on_meta(job), collate(data, range(2)).to("meta"))
+    stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, "cpu")
+    optimizer = job.optimizer(list(model.named_parameters()))
+    losses = []
+    for step in range(samples.num_steps):
+        optimizer.zero_grad()
+        loss_sum = weight = 0.0
+        for number, indices in enumerate(samples.grains(step)):
+            batch = collate(data, indices)
+            with grain_randomness(job.seed, step, number):
+                values = stage.module(*flatten_inputs(batch))
+            output = stage.model_output(values)
+            grain_sum, grain_weight = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+            torch.autograd.backward(grain_sum / job.batch_size)
+            loss_sum += float(grain_sum.detach())
+            weight += grain_weight
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad *= job.batch_size / weight
+        optimizer.step()
+        losses.append(loss_sum / weight)
+    return Trained(tuple(losses), model.state_dict())
+
+
+def train_untouched_model(job_file: Path) -> Trained:
+    """The user's own model and loss, a whole step at once: no layers, no grains."""
+    job, data, samples = _load(job_file)
+    assert job.loss is not None
+    model = build_model(job)
+    optimizer = job.optimizer(list(model.named_parameters()))
+    losses = []
+    for step in range(samples.num_steps):
+        batch = collate(data, [index for grain in samples.grains(step) for index in grain])
+        optimizer.zero_grad()
+        loss = job.loss(model(*batch.args), batch.target)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return Trained(tuple(losses), model.state_dict())
+
+
+def sample_plan(job: Job, num_samples: int) -> SamplePlan:
+    """Which samples each step of a job with a fixed grain owns."""
+    assert job.grain_size is not None
+    return SamplePlan(
+        num_samples=num_samples,
+        batch_size=job.batch_size,
+        grain_size=job.grain_size,
+        epochs=job.epochs,
+        seed=job.seed,
+    )
+
+
+def _load(job_file: Path) -> tuple[Job, Any, SamplePlan]:
+    job = load_job(job_file)
+    data = check_data(job)
+    return job, data, sample_plan(job, len(data))
+
+
+def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(model.named_parameters())
