@@ -17,6 +17,7 @@ import zooid
 from benchmarks.harness import Row, run_benchmark
 from zooid.core.job import Job, load_job
 from zooid.core.plan import Limits
+from zooid.core.profile import Profile
 
 JOB_FILE = Path(__file__).parent / "jobs" / "digits_short.py"
 LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))
@@ -31,23 +32,27 @@ def measure(quick: bool) -> Iterator[Row]:
     plain_s = plain_step_s(load_job(JOB_FILE))
     profile = zooid.profile(JOB_FILE)
     errors = []
-    for num_replicas, num_stages in layouts(quick):
-        limits = Limits(num_replicas=num_replicas, num_stages=num_stages)
-        plan = zooid.plan(JOB_FILE, measured=profile, limits=limits)
-        with tempfile.TemporaryDirectory() as folder:
-            result = zooid.train(JOB_FILE, store=f"file://{folder}/run", plan=plan)
-        error = plan.prediction.step_s / result.step_s - 1
-        errors.append(abs(error))
-        yield {
-            "layout": plan.layout,
-            "grain": plan.grain_size,
-            "plain_step_s": plain_s,
-            "predicted_step_s": plan.prediction.step_s,
-            "measured_step_s": result.step_s,
-            "error": error,
-            "speed_vs_plain": plain_s / result.step_s,
-        }
+    for layout in layouts(quick):
+        row = measure_layout(profile, *layout)
+        errors.append(abs(float(row["error"] or 0.0)))
+        measured_s = float(row["measured_step_s"] or 0.0)
+        yield {**row, "plain_step_s": plain_s, "speed_vs_plain": plain_s / measured_s}
     yield {"mean_abs_error": statistics.mean(errors), "worst_abs_error": max(errors), "cores": os.cpu_count()}
+
+
+def measure_layout(profile: Profile, num_replicas: int, num_stages: int) -> Row:
+    """Plan a layout from the profile, then train it."""
+    limits = Limits(num_replicas=num_replicas, num_stages=num_stages)
+    plan = zooid.plan(JOB_FILE, measured=profile, limits=limits)
+    with tempfile.TemporaryDirectory() as folder:
+        result = zooid.train(JOB_FILE, store=f"file://{folder}/run", plan=plan)
+    return {
+        "layout": plan.layout,
+        "grain": plan.grain_size,
+        "predicted_step_s": plan.prediction.step_s,
+        "measured_step_s": result.step_s,
+        "error": plan.prediction.step_s / result.step_s - 1,
+    }
 
 
 def plain_step_s(job: Job) -> float:

@@ -36,8 +36,10 @@ from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
 from zooid.store import EventReader, EventWriter, ObjectStore, check_create_only, open_store, sweep
 
-TIMEOUT_S = 120.0
-"""A member that waits this long for a peer gives up; the coordinator notices a lost member long before."""
+_LEAST_TIMEOUT_S = 120.0
+_TIMEOUT_FACTOR = 10.0
+"""A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
+member long before; this is for members that are left alone."""
 _METER_INTERVAL_S = 0.5
 
 
@@ -169,7 +171,7 @@ class _Run:
             num_threads=num_threads(plan.offers[0]),
             task=task,
             roster=0,
-            timeout_s=TIMEOUT_S,
+            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
         )
 
     def _emit(self, event: Event) -> None:

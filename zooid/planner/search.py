@@ -132,7 +132,7 @@ def _grain_sizes(profile: Profile) -> list[int]:
 
 
 def _counts(pinned: int | None, most: int) -> range:
-    return range(pinned, pinned + 1) if pinned else range(1, most + 1)
+    return range(pinned or 1, min(pinned or most, most) + 1)
 
 
 def _meets(plan: Plan, limits: Limits) -> bool:

@@ -62,7 +62,7 @@ def three_phase(num_elements: int, num_ranks: int) -> TransferList:
             owner = (source + distance) % num_ranks
             transfers.append(Transfer(source, (owner,), *parts[owner], "reduce"))
     for owner in range(num_ranks):
-        incoming = tuple(i for i, transfer in enumerate(transfers) if transfer.readers == (owner,))
+        incoming = tuple(i for i, part in enumerate(transfers) if part.combine == "reduce" and owner in part.readers)
         transfers.append(Transfer(owner, _others(owner, num_ranks), *parts[owner], "copy", incoming))
     return tuple(transfers)
 

@@ -1,0 +1,36 @@
+"""Whether a measurement had the machine to itself."""
+
+import os
+import resource
+import time
+from pathlib import Path
+
+
+class ForeignLoad:
+    """Cores that processes other than this one and its (ended) children kept busy while the context was open."""
+
+    def __init__(self) -> None:
+        self.num_cores = 0.0
+
+    def __enter__(self) -> "ForeignLoad":
+        self._begin = (time.monotonic(), _busy_s(), _own_s())
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        wall_s, busy_s, own_s = (
+            now - before for now, before in zip((time.monotonic(), _busy_s(), _own_s()), self._begin, strict=True)
+        )
+        self.num_cores = max(0.0, busy_s - own_s) / wall_s
+
+
+def _busy_s() -> float:
+    """Processor time of the whole machine since it started, without idling and waiting for disks."""
+    user, nice, system, _, _, interrupt, soft_interrupt, *_ = (
+        int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]
+    )
+    return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)

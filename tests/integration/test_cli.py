@@ -1,0 +1,97 @@
+"""The command line as a user meets it: help, refusals, JSON, and a member killed while it trains."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.test_docs import job_file
+
+ZOOID = [sys.executable, "-m", "zooid.cli.main"]
+
+
+def zooid(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ZOOID, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["profile", "plan", "train"])
+def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
+    ended = zooid(command, "--help", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert f"zooid {command} examples/digits.py" in " ".join(ended.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "nowhere.py"], "there is no job file nowhere.py"),
+        (["train", "job.py", "--layout", "two"], "write replicas x stages, for example 2x2"),
+        (["train", "job.py", "--layout", "2x2", "--members", "3"], "`max_members` is 3"),
+        (["train", "job.py", "--deadline", "soon"], "is not a duration"),
+        (["train", "job.py", "--budget", "much"], "is not an amount of money"),
+        (["train", "job.py", "--goal", "best"], "give fastest or cheapest"),
+        (["train", "job.py", "--on", "moon"], "members cannot be started on 'moon'"),
+        (["train", "job.py", "--on", "local:aws.lamda.1769"], "aws.lambda.1769"),
+        (["train", "job.py", "--store", "runs/here"], "file:///"),
+        (["train", "job.py", "--plan", "nowhere.json"], "nowhere.json cannot be read"),
+        (["train", "job.py", "--plan", "job.py"], "is not a zooid plan file"),
+    ],
+)
+def test_bad_input_is_refused_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(job_file())
+    ended = zooid(*arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.timeout(180)
+def test_json_is_for_machines_and_a_killed_member_is_named(tmp_path: Path) -> None:
+    endless = job_file().replace("epochs=2", "epochs=100000")
+    (tmp_path / "job.py").write_text(endless)
+    store = tmp_path / "run"
+    with subprocess.Popen(
+        [*ZOOID, "train", "job.py", "--layout", "1x2", "--store", f"file://{store}", "--json"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "step_committed":
+                break
+        pids = members(store)
+        assert len(pids) == 2
+        killed_s = time.monotonic()
+        os.kill(pids["r0s1"], signal.SIGKILL)
+        process.stdout.read()
+        words = process.stderr.read()
+        assert process.wait(15) == 1
+    assert time.monotonic() - killed_s < 15
+    assert words.splitlines()[-1] == "error: member r0s1 was killed by signal 9 (SIGKILL)"
+    assert members(store) == {}
+    assert [path.name for path in (store / "checkpoints").iterdir()] == ["00000000"]
+
+
+def members(store: Path) -> dict[str, int]:
+    """Worker processes of this run that are alive, by member."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            for word in words:
+                text = word.decode(errors="replace")
+                if text.startswith(f"file://{store}/specs/"):
+                    found[Path(text).stem] = int(entry.name)
+    return found

@@ -1,0 +1,68 @@
+"""Every command and every piece of Python in the documents is run, in the order in which a reader would."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+
+
+def blocks(name: str) -> list[Block]:
+    return [Block(match[1], match[2]) for match in _BLOCK.finditer((DOCS / name).read_text())]
+
+
+def job_file() -> str:
+    return next(block.text for block in blocks("jobs.md") if "job = zooid.Job(" in block.text)
+
+
+def is_runnable(block: Block) -> bool:
+    return block.language == "python" or block.text.startswith("zooid ")
+
+
+@pytest.mark.parametrize("name", ["tutorial.md", "commands.md", "stores.md"])
+@pytest.mark.timeout(300)
+def test_a_document_does_what_it_says(name: str, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(job_file())
+    runnable = [block for block in blocks(name) if is_runnable(block)]
+    assert runnable, f"{name} shows nothing that can be run"
+    for block in runnable:
+        run(block, tmp_path)
+
+
+def run(block: Block, folder: Path) -> None:
+    """The folders in /tmp that documents name are taken to the test's own."""
+    text = block.text.replace("file:///tmp/", f"file://{folder}/")
+    if block.language == "python":
+        commands = [[sys.executable, "-W", "error", "-c", text]]
+    else:
+        commands = [[sys.executable, "-m", "zooid.cli.main", *line.split()[1:]] for line in text.splitlines()]
+    for command in commands:
+        ended = subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
+
+
+def test_the_readme_has_the_job_that_the_documents_have() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    for field in re.findall(r"^    (\w+)=", job_file(), re.MULTILINE):
+        assert f"{field}=" in readme
+
+
+def test_every_document_is_linked_and_every_link_leads_somewhere() -> None:
+    readme = (DOCS.parent / "README.md").read_text()
+    linked = set(re.findall(r"\]\((docs/[\w.-]+)\)", readme))
+    assert linked == {f"docs/{path.name}" for path in DOCS.glob("*.md")}
+    for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")]:
+        for target in re.findall(r"\]\(([\w./-]+)\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
