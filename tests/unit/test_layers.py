@@ -1,0 +1,309 @@
+"""Layers composed in any way are the model itself: outputs, loss, gradients and statistics, number for number."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations, pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from tests.unit import layer_models as models
+from zooid.core.errors import LayerError
+from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, grain_randomness, trace
+
+Build = Callable[[], nn.Module]
+Cuts = tuple[int, ...]
+
+SEED, STEP, GRAIN = 7, 3, 1
+
+
+def normal(*shape: int) -> Callable[[int], Tensor]:
+    return lambda size: torch.randn(size, *shape, dtype=torch.float64)
+
+
+def whole_numbers(below: int, *shape: int) -> Callable[[int], Tensor]:
+    return lambda size: torch.randint(below, (size, *shape))
+
+
+INPUTS: dict[Build, tuple[Callable[[int], Tensor], ...] | dict[str, Callable[[int], Tensor]]] = {
+    models.Perceptron: (normal(5),),
+    models.ConvNet: (normal(1, 6, 6),),
+    models.DroppingConvNet: (normal(1, 6, 6),),
+    models.Skip: (normal(5),),
+    models.TwoInputs: (normal(5), normal(2)),
+    models.DictOutput: (normal(5),),
+    models.OwnLoss: {"labels": whole_numbers(3), "x": normal(5)},  # not in the order of the signature
+    models.OwnLossInDataclass: {"x": normal(5), "labels": whole_numbers(3)},
+    models.Tied: (whole_numbers(11, 7),),
+    models.Leftovers: (normal(5),),
+    models.Frozen: (normal(5),),
+    models.Attention: (normal(6, 4),),
+    models.Transformer: (normal(6, 4),),
+    models.WritesInPlace: (normal(5),),
+    models.WritesThroughSlice: (normal(5),),
+    models.WritesThroughCrossingView: (normal(5),),
+    models.TensorAttribute: (normal(5),),
+    models.TensorLiteral: (normal(5),),
+}
+RANDOM: list[Build] = [models.DroppingConvNet, models.Attention, models.Transformer]
+HARD: list[Build] = [
+    models.WritesThroughSlice,
+    models.WritesThroughCrossingView,
+    models.TensorAttribute,
+    models.TensorLiteral,
+]
+COMPOSED: list[Build] = [build for build in INPUTS if build not in HARD]
+
+
+def batch_of(build: Build, size: int) -> Batch:
+    torch.manual_seed(size)
+    makers = INPUTS[build]
+    if isinstance(makers, dict):
+        return Batch((), {name: make(size) for name, make in makers.items()}, None, size)
+    return Batch(tuple(make(size) for make in makers), {}, None, size)
+
+
+def model_of(build: Build) -> nn.Module:
+    torch.manual_seed(0)
+    return build().double().train()
+
+
+@cache
+def layered_of(build: Build) -> LayeredModel:
+    """One trace on meta, of two samples, serves every batch size."""
+    with torch.device("meta"):
+        model = model_of(build)
+    return trace(model, batch_of(build, 2).to("meta"))
+
+
+def scalar(output: Any) -> Tensor:
+    """A loss that depends on every number of the output, in a way that no symmetry hides."""
+    total = torch.zeros((), dtype=torch.float64)
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            total = total + (leaf * torch.linspace(0.1, 1.0, leaf.numel(), dtype=torch.float64).view_as(leaf)).sum()
+    return total
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step on one grain leaves behind."""
+
+    output: Any
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+def run_model(build: Build, batch: Batch) -> Result:
+    """The untouched model."""
+    model = model_of(build)
+    output = model(*batch.args, **batch.kwargs)
+    loss = scalar(output)
+    torch.autograd.backward(loss)
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    return Result(output, loss, gradients, dict(model.named_buffers()))
+
+
+def run_stages(build: Build, batch: Batch, cuts: Cuts, *, step: int = STEP) -> Result:
+    """As members do it: each builds its own stage from plain tensors; values and gradients travel detached."""
+    layered = layered_of(build)
+    model = model_of(build)
+    state = {**model.state_dict(), **dict(model.named_buffers())}
+    stages = [stage_of(layered, first, end, state) for first, end in pairwise((0, *cuts, layered.num_layers))]
+    values: tuple[Any, ...] = tuple(flatten_inputs(batch))
+    passed: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = []
+    for stage in stages:
+        crossing = zip(values, stage.differentiable_inputs, strict=True)
+        inputs = tuple(value.detach().requires_grad_(is_differentiable) for value, is_differentiable in crossing)
+        with grain_randomness(SEED, step, GRAIN):
+            values = stage.module(*inputs)
+        passed.append((inputs, values))
+    output = stages[-1].model_output(values)
+    loss = scalar(output)
+    torch.autograd.backward(loss)
+    for (_, sent), stage, (received, _) in reversed(list(zip(passed, stages, passed[1:], strict=False))):
+        pairs = zip(sent, received, stage.differentiable_outputs, strict=True)
+        heads = [(value, taken.grad) for value, taken, is_differentiable in pairs if is_differentiable]
+        with_gradient = [(value, grad) for value, grad in heads if value.requires_grad and grad is not None]
+        torch.autograd.backward([value for value, _ in with_gradient], [grad for _, grad in with_gradient])
+    gradients, buffers = collect(stages)
+    return Result(output, loss, gradients, buffers)
+
+
+def stage_of(layered: LayeredModel, first: int, end: int, state: dict[str, Tensor]) -> Stage:
+    own = {name: state[name].detach().clone() for name in layered.state_of(first, end)}
+    return build_stage(layered, first, end, own, "cpu")
+
+
+def collect(stages: list[Stage]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    gradients: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    for stage in stages:
+        for name, parameter in stage.module.named_parameters():
+            assert name not in gradients, f"{name} lives on two stages"
+            if parameter.grad is not None:
+                gradients[name] = parameter.grad
+        buffers |= dict(stage.module.named_buffers())
+    return gradients, buffers
+
+
+def assert_equal(found: Result, wanted: Result) -> None:
+    (values, form), (wanted_values, wanted_form) = tree_flatten(found.output), tree_flatten(wanted.output)
+    assert form == wanted_form
+    for value, wanted_value in zip(values, wanted_values, strict=True):
+        if isinstance(value, Tensor):
+            torch.testing.assert_close(value, wanted_value, rtol=0, atol=1e-12)
+        else:
+            assert value == wanted_value
+    torch.testing.assert_close(found.loss, wanted.loss, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.gradients, wanted.gradients, rtol=0, atol=1e-12)
+    used = {name: wanted.buffers[name] for name in found.buffers}
+    torch.testing.assert_close(found.buffers, used, rtol=0, atol=1e-12)
+
+
+def partitions(layered: LayeredModel) -> Iterator[Cuts]:
+    """No cut, every single cut, in small models every two cuts, and every cut there is."""
+    places = range(1, layered.num_layers)
+    for num_cuts in {0, 1, len(places)} | ({2} if len(places) <= 5 else set()):
+        yield from combinations(places, num_cuts)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("build", [build for build in COMPOSED if build not in RANDOM])
+def test_stages_composed_in_any_way_are_the_untouched_model(build: Build, size: int) -> None:
+    batch = batch_of(build, size)
+    wanted = run_model(build, batch)
+    for cuts in partitions(layered_of(build)):
+        assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("build", RANDOM)
+def test_random_numbers_do_not_depend_on_where_the_model_is_cut(build: Build, size: int) -> None:
+    batch = batch_of(build, size)
+    wanted = run_stages(build, batch, ())
+    for cuts in partitions(layered_of(build)):
+        assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+@pytest.mark.parametrize("build", RANDOM)
+def test_random_numbers_belong_to_the_step(build: Build) -> None:
+    batch = batch_of(build, 8)
+    assert not torch.equal(run_stages(build, batch, ()).loss, run_stages(build, batch, (), step=STEP + 1).loss)
+
+
+@pytest.mark.parametrize("build", [models.WritesThroughSlice, models.WritesThroughCrossingView])
+def test_what_is_written_through_a_view_is_seen_by_the_value(build: Build) -> None:
+    batch = batch_of(build, 3)
+    wanted = run_model(build, batch)
+    for cuts in partitions(layered_of(build)):
+        assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+@pytest.mark.parametrize("build", [models.TensorAttribute, models.TensorLiteral])
+def test_a_tensor_that_is_no_buffer_is_used_or_refused_with_the_fix(build: Build) -> None:
+    try:
+        layered = layered_of(build)
+    except LayerError as refusal:
+        assert "register_buffer" in str(refusal)  # noqa: PT017  # computing right would do as well
+    else:
+        batch = batch_of(build, 3)
+        assert_equal(run_stages(build, batch, tuple(range(1, layered.num_layers))), run_model(build, batch))
+
+
+@pytest.mark.parametrize(
+    ("build", "num_layers"),
+    [
+        (models.Perceptron, 3),
+        (models.ConvNet, 6),
+        (models.Skip, 4),
+        (models.TwoInputs, 3),
+        (models.Tied, 2),  # embedding to head is one layer, since the weight is used at both ends
+        (models.Attention, 3),
+        (models.WritesInPlace, 2),
+    ],
+)
+def test_a_model_is_cut_wherever_parameters_allow(build: Build, num_layers: int) -> None:
+    assert layered_of(build).num_layers == num_layers
+
+
+def test_a_transformer_is_cut_between_its_blocks() -> None:
+    names = layered_of(models.Transformer).names
+    assert {name.split(".")[2] for name in names if name.startswith("body.layers.")} == {"0", "1", "2"}
+
+
+def test_a_frozen_parameter_stays_frozen_in_its_stage() -> None:
+    gradients = run_stages(models.Frozen, batch_of(models.Frozen, 3), (1, 2)).gradients
+    assert set(gradients) == {"second.weight", "second.bias", "third.weight", "third.bias"}
+
+
+@pytest.mark.parametrize("build", COMPOSED)
+def test_stages_hold_every_name_of_the_state_dict(build: Build) -> None:
+    layered = layered_of(build)
+    model = model_of(build)
+    used = [layered.state_of(layer, layer + 1) for layer in range(layered.num_layers)]
+    names = {name for own in used for name in own if name in layered.persistent_names}
+    assert names | layered.unused_names | set(layered.aliases) == set(model.state_dict())
+    assert layered.parameter_names == {name for name, _ in model.named_parameters()}
+
+
+def test_what_nothing_uses_and_what_a_state_dict_leaves_out_are_told_apart() -> None:
+    layered = layered_of(models.Leftovers)
+    assert layered.unused_names == {"spare", "count"}
+    assert "scale" in layered.state_of(0, layered.num_layers)
+    assert "scale" not in layered.persistent_names
+
+
+def test_a_tied_name_points_to_the_tensor_it_shares() -> None:
+    assert layered_of(models.Tied).aliases == {"head.weight": "embedding.weight"}
+
+
+def test_layers_are_named_after_the_modules_they_begin_in() -> None:
+    assert layered_of(models.Perceptron).names == ("first", "second", "third")
+
+
+def test_the_bytes_that_cross_a_cut_include_skip_connections() -> None:
+    layered = layered_of(models.Skip)
+    assert [layered.crossing_bytes_per_sample(layer) for layer in range(4)] == [40, 80, 120, 80]
+
+
+def traced(model: nn.Module) -> LayeredModel:
+    return trace(model.double().train(), batch_of(models.Perceptron, 2))
+
+
+class Rectified(models.Perceptron):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(torch.relu(self.second(torch.tanh(self.first(x)))))  # type: ignore[no-any-return]
+
+
+def test_equal_models_have_equal_fingerprints() -> None:
+    first, second = models.Perceptron(), models.Perceptron()
+    assert traced(first).fingerprint == traced(second).fingerprint
+    larger = trace(models.Perceptron().double().train(), batch_of(models.Perceptron, 5))
+    assert larger.fingerprint == traced(first).fingerprint
+
+
+@pytest.mark.parametrize("changed", [models.Perceptron(7), Rectified()], ids=["wider", "other operation"])
+def test_another_model_has_another_fingerprint(changed: nn.Module) -> None:
+    assert traced(changed).fingerprint != traced(models.Perceptron()).fingerprint
+
+
+class Branching(models.Perceptron):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+class FixedBatch(models.Perceptron):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.view(2, 5))
+
+
+@pytest.mark.parametrize("build", [Branching, FixedBatch])
+def test_a_model_that_cannot_be_traced_is_refused_with_advice(build: Build) -> None:
+    with pytest.raises(LayerError, match=r"cannot be traced.*without control flow that depends on values.*batch size"):
+        traced(build())

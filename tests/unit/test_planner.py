@@ -1,0 +1,277 @@
+"""The pick is what trying everything would find, within every limit; what cannot be is refused with a number."""
+
+import math
+import re
+from collections.abc import Iterator
+from itertools import combinations, pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
+from zooid.core.errors import PlanError
+from zooid.core.link import STORE_SITE, Link
+from zooid.core.plan import Limits, Plan
+from zooid.core.profile import DeviceKind, LayerProfile, Profile
+from zooid.core.units import format_bytes, parse_duration_s, parse_usd
+from zooid.planner import Goal, find_plan, partition
+from zooid.planner.partition import Partition, best_partitions, pipeline_s
+from zooid.predictor import stage_times
+
+quick = settings(deadline=None, max_examples=40)
+
+LINKS = store_links(100.0, 0.1)
+
+layer_lists = st.lists(
+    st.builds(layer, st.floats(0.01, 10), out_bytes=st.sampled_from([0.0, 10.0, 300.0])), min_size=1, max_size=7
+)
+
+
+def every_partition(num_layers: int, num_stages: int) -> Iterator[Partition]:
+    for cuts in combinations(range(1, num_layers), num_stages - 1):
+        yield tuple(pairwise((0, *cuts, num_layers)))
+
+
+def closed_form_s(made: Profile, cut: Partition, grain_size: int, num_grains: int) -> float:
+    return pipeline_s([stage_times(made, *stage, grain_size) for stage in cut], num_grains, LINKS)
+
+
+def bottleneck_s(made: Profile, cut: Partition, grain_size: int) -> float:
+    """The longest that a stage computes on a grain, or that a cut's two messages of a grain travel."""
+    times = [stage_times(made, *stage, grain_size) for stage in cut]
+    compute_s = [each.forward_s + each.backward_s for each in times]
+    passing_s = [2 * 2 * (0.1 + each.out_bytes / 100.0) if each.out_bytes else 0.0 for each in times]
+    return max(compute_s + passing_s)
+
+
+def planned(layers: list[LayerProfile], goal: Goal = "fastest", **limits: Any) -> Plan:
+    return find_plan(profile(layers), offer(), Limits(**limits), goal)
+
+
+def cuts_of(plan: Plan) -> list[tuple[int, int]]:
+    return [(stage.first_layer, stage.end_layer) for stage in plan.stages]
+
+
+def test_the_closed_form_is_the_papers() -> None:
+    """One grain takes 3 + 6 s of computing and two messages; then the slowest of each direction, for each other grain.
+
+    A message of 300 bytes takes 0.1 + 3 s up and as long down.
+    """
+    made = profile([layer(3.0, out_bytes=300.0), layer(6.0)])
+    assert closed_form_s(made, ((0, 2),), 1, 4) == pytest.approx(9 + 3 * 9)
+    assert closed_form_s(made, ((0, 1), (1, 2)), 1, 4) == pytest.approx((9 + 2 * 6.2) + 3 * (6.2 + 6.2))
+    slower = profile([layer(3.0, out_bytes=300.0), layer(60.0)])
+    assert closed_form_s(slower, ((0, 1), (1, 2)), 1, 4) == pytest.approx((63 + 2 * 6.2) + 3 * (20 + 40))
+
+
+@quick
+@given(layer_lists, st.integers(1, 5), st.sampled_from([1, 2, 4]), st.integers(1, 8))
+def test_the_proposed_partitions_are_the_best_of_all(
+    layers: list[LayerProfile], num_stages: int, grain_size: int, num_grains: int
+) -> None:
+    made = profile(layers)
+    found = best_partitions(made, num_stages, grain_size, num_grains, LINKS, most=3)
+    tried = sorted(closed_form_s(made, cut, grain_size, num_grains) for cut in every_partition(len(layers), num_stages))
+    assert [closed_form_s(made, cut, grain_size, num_grains) for cut in found] == tried[:3]
+    assert len(set(found)) == len(found)
+
+
+@quick
+@given(layer_lists, st.integers(1, 5), st.sampled_from([1, 2, 4]))
+def test_where_there_are_too_many_the_least_bottleneck_is_found(
+    layers: list[LayerProfile], num_stages: int, grain_size: int
+) -> None:
+    made = profile(layers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "MAX_ENUMERATED", 0)
+        found = best_partitions(made, num_stages, grain_size, 4, LINKS, most=3)
+    tried = [bottleneck_s(made, cut, grain_size) for cut in every_partition(len(layers), num_stages)]
+    if not tried:
+        assert found == []
+    else:
+        (cut,) = found
+        assert cut in set(every_partition(len(layers), num_stages))
+        assert bottleneck_s(made, cut, grain_size) == pytest.approx(min(tried))
+
+
+def test_a_deep_model_is_cut_evenly() -> None:
+    made = profile([layer(1.0 + at % 2) for at in range(40)])
+    assert math.comb(39, 4) > partition.MAX_ENUMERATED
+    (cut,) = best_partitions(made, 5, 1, 4, LINKS, most=3)
+    assert bottleneck_s(made, cut, 1) == pytest.approx(12.0), "the layers take 60 s, a fifth of which is 12"
+
+
+@pytest.mark.parametrize(("slow", "cut"), [(None, 2), (0, 1), (3, 3)], ids=["equal", "first slow", "last slow"])
+def test_a_layer_ten_times_slower_moves_the_cut(slow: int | None, cut: int) -> None:
+    layers = [layer(10.0 if at == slow else 1.0) for at in range(4)]
+    assert cuts_of(planned(layers, num_stages=2, num_replicas=1)) == [(0, cut), (cut, 4)]
+
+
+def test_a_cut_avoids_the_place_where_much_would_travel() -> None:
+    layers = [layer(1.0, out_bytes=size) for size in (1.0, 1e6, 1.0, 0.0)]
+    made = profile(layers, store_links(1e5))
+    plan = find_plan(made, offer(), Limits(num_stages=2, num_replicas=1), "fastest")
+    assert cuts_of(plan)[0][1] != 2
+
+
+@pytest.mark.parametrize(("num_replicas", "num_stages"), [(1, 1), (1, 3), (2, 2), (4, 1)])
+def test_a_pinned_layout_is_obeyed(num_replicas: int, num_stages: int) -> None:
+    plan = planned([layer(1.0)] * 4, num_replicas=num_replicas, num_stages=num_stages)
+    assert plan.layout == f"{num_replicas}x{num_stages}"
+    assert plan.stages[-1].end_layer == 4
+
+
+@quick
+@given(st.one_of(st.none(), st.integers(1, 4)), st.one_of(st.none(), st.integers(1, 4)), st.integers(1, 8))
+def test_never_more_members_than_allowed(num_replicas: int | None, num_stages: int | None, max_members: int) -> None:
+    if (num_replicas or 1) * (num_stages or 1) > max_members:
+        return
+    layers = [layer(1.0, sizes=(2,))] * 4
+    plan = planned(layers, num_replicas=num_replicas, num_stages=num_stages, max_members=max_members)
+    assert plan.num_members <= max_members
+    assert num_replicas in (None, plan.num_replicas)
+    assert num_stages in (None, len(plan.stages))
+
+
+def test_all_members_are_used_where_they_help() -> None:
+    assert planned([layer(1.0)] * 4, max_members=4).num_members == 4
+
+
+def test_more_replicas_than_grains_are_not_planned() -> None:
+    made = profile([layer(1.0, sizes=(4,))])
+    assert find_plan(made, offer(), Limits(max_members=8), "fastest").num_replicas == 2
+
+
+def test_the_grain_is_one_that_was_measured() -> None:
+    made = profile([layer(1.0, sizes=(2, 4))] * 2)
+    assert find_plan(made, offer(), Limits(), "fastest").grain_size in (2, 4)
+
+
+def test_members_on_one_machine_get_no_more_cores_than_it_has() -> None:
+    for num_cores, num_members in ((1, 1), (2, 2)):
+        device = DeviceKind(name="cpu", num_threads=1, num_cores=num_cores)
+        made = profile([layer(1.0)], store_links(1e6, 1e-3), device=device)
+        assert find_plan(made, offer(platform="local"), Limits(), "fastest").num_members == num_members
+
+
+def test_the_cheapest_plan_saves_what_the_fastest_spends() -> None:
+    rented = offer(usd_per_hour=36.0, usd_per_start=1.0)
+    made = profile([layer(1.0)] * 4)
+    fastest = find_plan(made, rented, Limits(), "fastest")
+    cheapest = find_plan(made, rented, Limits(), "cheapest")
+    assert (fastest.num_members, cheapest.num_members) == (4, 1)
+    assert fastest.prediction.run_s < cheapest.prediction.run_s
+    assert fastest.prediction.run_usd > cheapest.prediction.run_usd
+
+
+def test_a_limit_decides_between_time_and_money() -> None:
+    rented = offer(usd_per_hour=36.0, usd_per_start=1.0)
+    made = profile([layer(1.0)] * 4)
+    hasty = find_plan(made, rented, Limits(deadline_s=170.0), "cheapest")
+    assert hasty.prediction.run_s <= 170
+    assert hasty.num_members == 2, "one member takes 320 s, two take 160 s"
+    thrifty = find_plan(made, rented, Limits(budget_usd=5.5), "fastest")
+    assert thrifty.prediction.run_usd <= 5.5
+    assert thrifty.num_members == 2, "320 s of computing cost $3.20, each start $1"
+
+
+@pytest.mark.parametrize("goal", ["fastest", "cheapest"])
+def test_of_equal_plans_the_one_with_fewest_members_is_taken(goal: Goal) -> None:
+    made = profile([layer(0.0)] * 4, startup_cpu_s=10.0)
+    assert find_plan(made, offer(), Limits(), goal).num_members == 1
+
+
+def test_the_prediction_adds_up() -> None:
+    rented = offer(usd_per_hour=7.3, usd_per_start=0.011, billing_grain_s=0.1, startup_s=4.0)
+    made = profile([layer(1.0), layer(1.3)], store_links(1e6, 0.01), num_samples=81, epochs=3, startup_cpu_s=2.0)
+    for members in (1, 2, 4):
+        plan = find_plan(made, rented, Limits(num_replicas=1 + (members == 4), num_stages=1 + (members > 1)), "fastest")
+        prediction = plan.prediction
+        assert prediction.startup_s == 6.0
+        assert prediction.num_steps == 33
+        assert prediction.run_s == pytest.approx(6.0 + prediction.step_s * 81 * 3 / 8)
+        assert prediction.run_usd == math.fsum(term.usd for term in prediction.cost_terms)
+        assert prediction.run_usd == pytest.approx(plan.num_members * (0.011 + 7.3 / 3600 * prediction.run_s), rel=1e-2)
+        assert 0 < prediction.compute_s <= prediction.step_s
+
+
+def number_needed(refusal: pytest.ExceptionInfo[PlanError]) -> str:
+    match = re.search(r"needs (\S+);", str(refusal.value))
+    assert match is not None, str(refusal.value)
+    return match[1]
+
+
+def small_profile(seconds_per_sample: float) -> Profile:
+    return profile([layer(seconds_per_sample, sizes=(4,))])
+
+
+@quick
+@given(st.floats(1e-3, 1e3))
+def test_a_deadline_that_nothing_meets_is_refused_with_one_that_works(seconds: float) -> None:
+    made = small_profile(seconds)
+    with pytest.raises(PlanError, match="no plan ends within 1ms: the fastest, 2x1, needs") as refusal:
+        find_plan(made, offer(), Limits(deadline_s=0.001), "fastest")
+    enough_s = parse_duration_s(number_needed(refusal))
+    assert find_plan(made, offer(), Limits(deadline_s=enough_s), "fastest").prediction.run_s <= enough_s
+
+
+@quick
+@given(st.floats(0.01, 100))
+def test_a_budget_that_nothing_meets_is_refused_with_one_that_works(usd_per_hour: float) -> None:
+    made, rented = small_profile(1.0), offer(usd_per_hour=usd_per_hour, usd_per_start=0.001)
+    with pytest.raises(PlanError, match=r"no plan costs at most \$0.0001: the cheapest, 1x1, needs") as refusal:
+        find_plan(made, rented, Limits(budget_usd=1e-4), "fastest")
+    enough_usd = parse_usd(number_needed(refusal))
+    assert find_plan(made, rented, Limits(budget_usd=enough_usd), "fastest").prediction.run_usd <= enough_usd
+
+
+def test_limits_that_exclude_each_other_are_refused() -> None:
+    rented = offer(usd_per_hour=36.0, usd_per_start=1.0)
+    with pytest.raises(PlanError, match="no plan meets deadline, budget and memory at the same time; loosen one"):
+        find_plan(profile([layer(1.0)] * 4), rented, Limits(deadline_s=170.0, budget_usd=4.5), "fastest")
+
+
+def test_more_stages_than_layers_are_refused() -> None:
+    with pytest.raises(PlanError, match="4 stages are asked for, but made has only 2 layers; ask for fewer"):
+        planned([layer(1.0)] * 2, num_stages=4)
+
+
+def test_more_replicas_than_grains_are_refused() -> None:
+    made = profile([layer(1.0, sizes=(4,))])
+    with pytest.raises(PlanError, match="3 replicas are asked for, but a batch of 8 has only 2 grains of 4; ask for"):
+        find_plan(made, offer(), Limits(num_replicas=3), "fastest")
+
+
+def test_a_model_too_large_for_one_member_is_split() -> None:
+    made = profile([layer(1.0, parameter_bytes=10_000)] * 2)
+    plan = find_plan(made, offer(memory_bytes=55_000), Limits(), "cheapest")
+    assert len(plan.stages) == 2
+    assert all(stage.memory_bytes <= 55_000 for stage in plan.stages)
+
+
+def test_a_model_too_large_for_every_layout_is_refused_with_what_it_needs() -> None:
+    made = profile([layer(1.0, parameter_bytes=10_000)] * 2)
+    least = min(
+        max(stage.memory_bytes for stage in find_plan(made, offer(), limits, "fastest").stages)
+        for limits in (Limits(num_stages=2, num_replicas=1), Limits(num_stages=2, num_replicas=2))
+    )
+    with pytest.raises(PlanError, match="memory") as refusal:
+        find_plan(made, offer(memory_bytes=20_000), Limits(), "fastest")
+    assert format_bytes(least) in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        (),
+        (link(1.0),),
+        (link(1.0, from_site=STORE_SITE, to_site=SITE),),
+        (link(1.0, from_site="elsewhere"), link(1.0, from_site=STORE_SITE, to_site="elsewhere")),
+    ],
+    ids=["none", "only up", "only down", "of another site"],
+)
+def test_a_missing_link_is_an_error(links: tuple[Link, ...]) -> None:
+    with pytest.raises(PlanError, match="no links between site 'here' and the store; profile on that site first"):
+        find_plan(profile([layer(1.0)], links), offer(), Limits(), "fastest")

@@ -1,0 +1,282 @@
+"""Predicted time, memory and money, against what can be worked out by hand."""
+
+import math
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, link, offer, profile, store_links
+from zooid.core.timeline import Timeline
+from zooid.planner.partition import pipeline_s
+from zooid.predictor import Layout, StageTimes, bill_usd, run_cost, simulate_step, stage_memory_bytes, stage_times
+from zooid.predictor.shared import Resource, Simulation
+from zooid.schedule.collectives import EXCHANGE_MAX_BYTES
+from zooid.schedule.pipelines import StepSchedule, schedule_step
+from zooid.schedule.samples import split_grains
+
+quick = settings(deadline=None, max_examples=40)
+
+Arrival = tuple[float, float]
+"""(when work arrives, how much)."""
+
+
+def ends_of(resource: Resource, arrivals: list[Arrival]) -> list[float]:
+    """When each piece of work is done."""
+    simulation = Simulation()
+    ends = [math.nan] * len(arrivals)
+
+    def arrive(number: int, amount: float) -> None:
+        def done() -> None:
+            ends[number] = simulation.now_s
+
+        simulation.work(resource, amount, done)
+
+    for number, (at_s, amount) in enumerate(arrivals):
+        simulation.after(at_s, lambda number=number, amount=amount: arrive(number, amount))  # type: ignore[misc]
+    simulation.run()
+    return ends
+
+
+@pytest.mark.parametrize(
+    ("cores", "arrivals", "ends"),
+    [
+        (1, [(0, 1)], [1]),
+        (1, [(0, 1), (0, 1)], [2, 2]),
+        (1, [(0, 1), (0, 3)], [2, 4]),
+        (2, [(0, 1), (0, 1)], [1, 1]),
+        (2, [(0, 1), (0, 1), (0, 1)], [1.5, 1.5, 1.5]),
+        (2, [(0, 1), (0, 2), (0, 2)], [1.5, 2.5, 2.5]),
+        (1, [(0, 2), (1, 2)], [3, 4]),
+        (2, [(0, 3), (0, 3), (1, 3)], [4, 4, 5]),
+        (1, [(0, 1), (5, 1)], [1, 6]),
+        (1, [(0, 0), (0, 1)], [0, 1]),
+    ],
+)
+def test_cores_serve_equally_and_at_most_one_to_each(cores: int, arrivals: list[Arrival], ends: list[float]) -> None:
+    assert ends_of(Resource(capacity=float(cores), limit=1.0), arrivals) == pytest.approx(ends)
+
+
+def test_one_message_takes_a_whole_link_and_two_share_it() -> None:
+    assert ends_of(Resource(capacity=100.0, limit=100.0), [(0, 500)]) == [5]
+    assert ends_of(Resource(capacity=100.0, limit=100.0), [(0, 500), (0, 500)]) == [10, 10]
+
+
+amounts = st.floats(0.01, 10)
+
+
+@quick
+@given(st.lists(st.tuples(st.floats(0, 10), amounts), min_size=1, max_size=8), st.integers(1, 4))
+def test_no_work_is_lost_and_none_is_done_faster_than_alone(arrivals: list[Arrival], cores: int) -> None:
+    ends = ends_of(Resource(capacity=float(cores), limit=1.0), arrivals)
+    for (at_s, amount), end_s in zip(arrivals, ends, strict=True):
+        assert end_s >= (at_s + amount) * (1 - 1e-9)
+    last_arrival_s = max(at_s for at_s, _ in arrivals)
+    alone_s = last_arrival_s + sum(amount for _, amount in arrivals)
+    assert max(ends) <= alone_s * (1 + 1e-9)
+
+
+def stage(
+    forward_s: float, backward_s: float, out_bytes: float = 0.0, *, parameter_bytes: int = 0, reduce_s: float = 0.0,
+    update_s: float = 0.0,
+) -> StageTimes:  # fmt: skip
+    return StageTimes(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        out_bytes=out_bytes,
+        parameter_bytes=parameter_bytes,
+        buffer_bytes=0,
+        reduce_s=reduce_s,
+        update_s=update_s,
+    )
+
+
+def layout_of(
+    stages: list[StageTimes],
+    bandwidth_bytes_per_s: float = INSTANT_BYTES_PER_S,
+    rtt_s: float = 0.0,
+    *,
+    host_cores: int | None = None,
+) -> Layout:
+    up, down = store_links(bandwidth_bytes_per_s, rtt_s)
+    return Layout(stages=tuple(stages), upload=up, download=down, host_cores=host_cores)
+
+
+def schedule_of(num_stages: int, num_replicas: int, num_grains: int) -> StepSchedule:
+    return schedule_step("gpipe", num_stages, split_grains(num_grains, (1,) * num_replicas))
+
+
+def duration_s(timeline: Timeline, action: str, member: str = "r0s0") -> float:
+    (found,) = (i for i in timeline.intervals if i.action == action and i.member == member)
+    return found.end_s - found.start_s
+
+
+@pytest.mark.parametrize("host_cores", [None, 1, 4])
+def test_one_member_takes_the_sum_of_what_it_does(host_cores: int | None) -> None:
+    layout = layout_of([stage(1.0, 2.0, reduce_s=0.5, update_s=0.25)], host_cores=host_cores)
+    timeline = simulate_step(schedule_of(1, 1, 3), layout)
+    assert timeline.step_s == pytest.approx(3 * (1 + 2) + 0.5 + 0.25)
+    assert timeline.busy_s("r0s0", "compute") == pytest.approx(timeline.step_s)
+
+
+@quick
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=4), st.integers(1, 6))
+def test_gpipe_without_transfer_cost_is_the_closed_form(times: list[tuple[float, float]], num_grains: int) -> None:
+    stages = [stage(forward_s, backward_s, 1.0) for forward_s, backward_s in times]
+    timeline = simulate_step(schedule_of(len(stages), 1, num_grains), layout_of(stages))
+    assert timeline.step_s == pytest.approx(pipeline_s(stages, num_grains, store_links()), rel=1e-9)
+
+
+def test_members_that_share_one_core_take_turns() -> None:
+    stages = [stage(1.0, 2.0), stage(1.0, 2.0)]
+    timeline = simulate_step(schedule_of(2, 1, 4), layout_of(stages, host_cores=1))
+    assert timeline.step_s == pytest.approx(2 * 4 * 3)
+
+
+def test_a_message_takes_a_put_and_a_get() -> None:
+    timeline = simulate_step(schedule_of(2, 1, 1), layout_of([stage(1, 1, 300.0), stage(1, 1)], 100.0, 0.5))
+    assert duration_s(timeline, "0SEND_F0") == pytest.approx(0.5 + 3)
+    assert duration_s(timeline, "1RECV_F0", "r0s1") == pytest.approx(0.5 + 3)
+    (forward,) = (i for i in timeline.intervals if i.action == "1F0")
+    assert forward.start_s == pytest.approx(1 + 2 * 3.5)
+
+
+def test_processor_time_of_messages_is_taken_from_computing() -> None:
+    up = link(1.0, cpu_s=0.5, cpu_s_per_byte=0.25)
+    layout = replace(layout_of([stage(4.0, 0.0, 2.0), stage(0.0, 0.0)]), upload=up)
+    timeline = simulate_step(schedule_of(2, 1, 2), layout)
+    # While grain 0 is sent for 2 s, half of the core is the message's until its 0.5 + 2 × 0.25 s are done.
+    assert duration_s(timeline, "0F0") == pytest.approx(4)
+    assert duration_s(timeline, "0F1") == pytest.approx(5)
+
+
+@pytest.mark.parametrize("num_replicas", [2, 4, 8])
+def test_a_large_all_reduce_takes_the_three_phases_time(num_replicas: int) -> None:
+    """LambdaML's 3s/w − 2s/(nw) + 4l (FuncPipe §3.3)."""
+    size, rate, latency_s, n = 800_000, 1000.0, 0.75, num_replicas
+    layout = layout_of([stage(1.0, 1.0, parameter_bytes=size)], rate, latency_s)
+    timeline = simulate_step(schedule_of(1, n, n), layout)
+    assert duration_s(timeline, "0REDUCE") == pytest.approx(3 * size / rate - 2 * size / (n * rate) + 4 * latency_s)
+
+
+def test_a_small_all_reduce_takes_two_round_trips() -> None:
+    size, rate, latency_s, n = EXCHANGE_MAX_BYTES // 2, 1000.0, 0.75, 3
+    timeline = simulate_step(schedule_of(1, n, n), layout_of([stage(1.0, 1.0, parameter_bytes=size)], rate, latency_s))
+    assert duration_s(timeline, "0REDUCE") == pytest.approx(n * size / rate + 2 * latency_s)
+
+
+def test_a_replica_that_is_done_early_waits_for_the_others() -> None:
+    layout = layout_of([stage(1.0, 1.0, parameter_bytes=4)])
+    timeline = simulate_step(schedule_of(1, 2, 3), layout)
+    assert [duration_s(timeline, "0REDUCE", member) for member in ("r0s0", "r1s0")] == pytest.approx([0, 2])
+    assert timeline.step_s == pytest.approx(4)
+
+
+stages_of_any_kind = st.lists(
+    st.builds(
+        stage,
+        st.floats(0, 2),
+        st.floats(0, 2),
+        st.sampled_from([0.0, 10.0, 1000.0]),
+        parameter_bytes=st.sampled_from([0, 400, 400_000]),
+        reduce_s=st.floats(0, 0.3),
+        update_s=st.floats(0, 0.3),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(quick, derandomize=True)
+@given(
+    stages_of_any_kind, st.integers(1, 3), st.integers(1, 6), st.floats(10, 1e6), st.floats(0, 1), st.floats(1, 20),
+    st.floats(0, 1),
+)  # fmt: skip
+def test_a_better_link_is_never_slower(
+    stages: list[StageTimes], num_replicas: int, num_grains: int, rate: float, rtt_s: float, faster: float, less: float
+) -> None:
+    schedule = schedule_of(len(stages), num_replicas, num_grains)
+    before_s = simulate_step(schedule, layout_of(stages, rate, rtt_s)).step_s
+    for better in (layout_of(stages, rate * faster, rtt_s), layout_of(stages, rate, rtt_s * less)):
+        assert simulate_step(schedule, better).step_s <= before_s * (1 + 1e-9)
+
+
+@quick
+@given(stages_of_any_kind, st.integers(1, 3), st.integers(0, 6), st.sampled_from([None, 1, 2]))
+def test_a_timeline_holds_every_action_once_and_lanes_do_one_thing_at_a_time(
+    stages: list[StageTimes], num_replicas: int, num_grains: int, host_cores: int | None
+) -> None:
+    schedule = schedule_of(len(stages), num_replicas, num_grains)
+    timeline = simulate_step(schedule, layout_of(stages, 1000.0, 0.01, host_cores=host_cores))
+    wanted = Counter(
+        (f"r{replica}s{stage}", str(action), action.lane.value)
+        for replica, lists in enumerate(schedule.lists)
+        for stage, actions in enumerate(lists)
+        for action in actions
+    )
+    assert Counter((i.member, i.action, i.lane) for i in timeline.intervals) == wanted
+    for lane in {(i.member, i.lane) for i in timeline.intervals}:
+        own = sorted((i.start_s, i.end_s) for i in timeline.intervals if (i.member, i.lane) == lane)
+        assert all(start_s <= end_s for start_s, end_s in own)
+        assert all(end_s <= start_s + 1e-9 for (_, end_s), (start_s, _) in pairwise(own))
+
+
+def test_stage_times_are_sums_over_layers_and_the_ends_read_data() -> None:
+    made = profile(
+        [layer(3.0, out_bytes=7, parameter_bytes=40), layer(6.0, out_bytes=5), layer(9.0, parameter_bytes=8)],
+        load_s_per_sample=0.5,
+        optimizer_s_per_byte=0.25,
+        reduce_s_per_byte=0.125,
+    )
+    first = stage_times(made, 0, 2, 2)
+    assert [first.forward_s, first.backward_s] == pytest.approx([2 * (1 + 2) + 2 * 0.5, 2 * (2 + 4)])
+    assert (first.out_bytes, first.parameter_bytes, first.update_s, first.reduce_s) == (10, 40, 10, 5)
+    assert stage_times(made, 1, 2, 2).forward_s == pytest.approx(4), "stages in the middle read no samples"
+    assert stage_times(made, 2, 3, 2).out_bytes == 0
+
+
+def test_memory_is_what_is_kept_at_the_same_time() -> None:
+    made = profile([layer(1, out_bytes=7, parameter_bytes=40), layer(1, out_bytes=5, parameter_bytes=60), layer(1)])
+    # 1000 runtime + 60 × (weights, gradients, held gradients, 2 of optimizer) + 2 grains × 3 × 10 activations +
+    # two messages of 3 × (7 in + 5 out)
+    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_in_flight=2) == 1000 + 300 + 60 + 72
+
+
+@quick
+@given(st.integers(1, 8), st.integers(1, 8))
+def test_memory_grows_with_grains_in_flight_and_grain_size(grain_size: int, grains_in_flight: int) -> None:
+    made = profile([layer(1, out_bytes=7), layer(1)])
+    now = stage_memory_bytes(made, 0, 2, grain_size, grains_in_flight)
+    assert stage_memory_bytes(made, 0, 2, grain_size, grains_in_flight + 1) - now == 2 * 10 * grain_size
+    assert stage_memory_bytes(made, 0, 2, grain_size + 1, grains_in_flight) > now
+
+
+@pytest.mark.parametrize(
+    ("running_s", "usd"),
+    [(0, 1.6), (1, 1.6), (60, 1.6), (60.1, 1.7), (70, 1.7), (3600, 37.0), (3600.0000000001, 37.0)],
+)
+def test_time_is_billed_in_whole_grains_from_a_minimum_and_each_start_costs(running_s: float, usd: float) -> None:
+    rented = offer(usd_per_hour=36.0, billing_grain_s=10.0, billing_minimum_s=60.0, usd_per_start=1.0)
+    assert bill_usd(rented, running_s) == pytest.approx(usd)
+
+
+def test_a_bill_of_many_small_grains_does_not_round_up_by_one() -> None:
+    rented = offer(usd_per_hour=3600.0, billing_grain_s=0.001)
+    assert bill_usd(rented, 0.3) == pytest.approx(0.3, abs=1e-9)
+
+
+@quick
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.floats(0, 1), st.sampled_from([0.001, 1.0, 60.0])), min_size=1, max_size=6),
+    st.floats(0, 1e5),
+)
+def test_terms_of_a_run_sum_to_its_members_bills(prices: list[tuple[float, float, float]], running_s: float) -> None:
+    offers = [offer(usd, usd_per_start=start, billing_grain_s=grain_s) for usd, start, grain_s in prices]
+    terms = run_cost(offers, running_s)
+    total = math.fsum(bill_usd(each, running_s) for each in offers)
+    assert math.fsum(term.usd for term in terms) == pytest.approx(total, rel=1e-12, abs=1e-12)
+    assert {term.kind for term in terms} == {"compute", "starts"}
+    assert all(term.usd >= -1e-12 for term in terms)
