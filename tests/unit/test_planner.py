@@ -229,7 +229,7 @@ def test_a_budget_that_nothing_meets_is_refused_with_one_that_works(usd_per_hour
 
 def test_limits_that_exclude_each_other_are_refused() -> None:
     rented = offer(usd_per_hour=36.0, usd_per_start=1.0)
-    with pytest.raises(PlanError, match="no plan meets deadline, budget and memory at the same time; loosen one"):
+    with pytest.raises(PlanError, match="no plan meets deadline and budget at the same time; loosen one"):
         find_plan(profile([layer(1.0)] * 4), rented, Limits(deadline_s=170.0, budget_usd=4.5), "fastest")
 
 

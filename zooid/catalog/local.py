@@ -23,6 +23,7 @@ def local_offer(num_cores: int, memory_bytes: int, date: str) -> Offer:
         vcpus=1,
         memory_bytes=memory_bytes // num_cores,
         usd_per_hour=0,
+        startup_s=0,
         source="this machine",
         date=date,
     )

@@ -31,4 +31,6 @@ def _create(options: Any, group_options: Any) -> ProcessGroup:
     transport = StoreTransport(
         store.objects, f"{store.prefix}/group-{options.group_id}", timeout_s=timeout_s, abort=store.abort
     )
-    return ProcessGroup(transport, options.group_rank, options.group_size, abort=store.abort)
+    group = ProcessGroup(transport, options.group_rank, options.group_size, abort=store.abort)
+    group.rendezvous = store  # torch keeps only the C++ half of a Python store alive
+    return group

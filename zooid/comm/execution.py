@@ -1,7 +1,6 @@
 """Executes one rank's part of a transfer list."""
 
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -45,34 +44,47 @@ class Call:
         return groups
 
 
-def execute(call: Call, flat: torch.Tensor, transport: Transport, pool: ThreadPoolExecutor) -> None:
+@dataclass(frozen=True)
+class Pools:
+    """Threads that send, and threads that wait for what arrives."""
+
+    sending: ThreadPoolExecutor
+    receiving: ThreadPoolExecutor
+
+
+def execute(call: Call, flat: torch.Tensor, transport: Transport, pools: Pools) -> None:
     """Run the call on a flat contiguous tensor; on return the tensor holds the result and may be changed."""
     transfers = call.transfers
+    unsent = [number for number, transfer in enumerate(transfers) if transfer.source == call.rank]
+    sent: list[Future[None]] = []
+    taken: set[int] = set()
+
+    def send_ready() -> None:
+        for number in [number for number in unsent if taken.issuperset(transfers[number].after)]:
+            unsent.remove(number)
+            data = wire_view(flat[transfers[number].start : transfers[number].stop])
+            sent.append(pools.sending.submit(transport.send, call.message(number), data, transfers[number].readers))
+
+    send_ready()
     arrivals = {
-        number: pool.submit(transport.receive, call.message(number), transfers[number].source)
+        number: pools.receiving.submit(transport.receive, call.message(number), transfers[number].source)
         for number in call.incoming
     }
-    sent: list[Future[None]] = []
-
-    def send_where(ready: Callable[[tuple[int, ...]], bool]) -> None:
-        for number, transfer in enumerate(transfers):
-            if transfer.source == call.rank and ready(transfer.after):
-                data = wire_view(flat[transfer.start : transfer.stop])
-                sent.append(pool.submit(transport.send, call.message(number), data, transfer.readers))
-
-    send_where(lambda after: not after)
     for (start, stop), numbers in call.reductions.items():
         own = flat[start:stop]
         parts = {transfers[number].source: received(arrivals[number].result(), own) for number in numbers}
         _finish(sent)  # the span may still be on its way out
         parts[call.rank] = own
         own.copy_(combine_in_order([parts[rank] for rank in sorted(parts)], call.operation))
-        brought = set(numbers)
-        send_where(lambda after, brought=brought: bool(brought.intersection(after)))  # type: ignore[misc]
+        taken.update(numbers)
+        send_ready()
     for number, arrival in arrivals.items():
         if transfers[number].combine == "copy":
             fill(flat[transfers[number].start : transfers[number].stop], arrival.result())
+            taken.add(number)
+            send_ready()
     _finish(sent)
+    assert not unsent, "a transfer waits for something that its source never takes"
 
 
 def _finish(futures: list[Future[None]]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from zooid.comm.execution import Call, execute
+from zooid.comm.execution import Call, Pools, execute
 from zooid.comm.tensors import fill, wire_view
 from zooid.comm.transport import Transport
 from zooid.comm.work import TransferWork
@@ -17,8 +17,10 @@ from zooid.core.errors import CommError
 from zooid.schedule import collectives
 from zooid.schedule.collectives import TransferList
 
-_NUM_THREADS = 64
+_NUM_RECEIVING = 64
 """Waiting for a message holds a thread; threads start only when needed."""
+_NUM_SENDING = 16
+"""Apart from those that wait, so that a send never stands behind receives that need it."""
 
 
 class ProcessGroup(dist.ProcessGroup):
@@ -28,16 +30,20 @@ class ProcessGroup(dist.ProcessGroup):
         self, transport: Transport, rank: int, size: int, *, abort: Abort, all_reduce: str = "three_phase"
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
+        self.rendezvous: object = None
+        """Whatever must live as long as the group does."""
         self._transport = transport
         self._rank = rank
         self._size = size
         self._abort = abort
         self._all_reduce = all_reduce
         self._order = ThreadPoolExecutor(1, thread_name_prefix="zooid-collective")
-        self._pool = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="zooid-transfer")
+        self._receiving = ThreadPoolExecutor(_NUM_RECEIVING, thread_name_prefix="zooid-receive")
+        self._sending = ThreadPoolExecutor(_NUM_SENDING, thread_name_prefix="zooid-send")
         self._num_collectives = 0
         self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
-        self._sent_before: list[str] = []
+        self._undiscarded: list[str] = []
+        """Messages of earlier calls that some reader may not have taken yet."""
 
     def getBackendName(self) -> str:  # noqa: N802
         return "zooid"
@@ -54,7 +60,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> TransferWork:  # type: ignore[override]
         tensor = _single(tensors, "broadcast")
-        return self._collective("broadcast", collectives.broadcast(tensor.numel(), self._size, opts.rootRank), tensors)
+        transfers = collectives.broadcast(tensor.numel(), self._size, opts.rootRank)
+        return self._collective("broadcast", transfers, tensors, hears_everyone=False)
 
     def allgather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
@@ -78,7 +85,7 @@ class ProcessGroup(dist.ProcessGroup):
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
         tensor = _single(tensors, "send").detach().contiguous()
         name = self._message_name(self._rank, rank, tag)
-        done = self._pool.submit(self._transport.send, name, wire_view(tensor), (rank,))
+        done = self._sending.submit(self._transport.send, name, wire_view(tensor), (rank,))
         return TransferWork(done, tensors, f"send to rank {rank}")
 
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
@@ -88,17 +95,17 @@ class ProcessGroup(dist.ProcessGroup):
         def receive() -> None:
             data = self._transport.receive(name, rank)
             _write(tensor, lambda flat: fill(flat, data))
-            self._pool.submit(self._transport.discard, [name])
+            self._sending.submit(self._transport.discard, [name])
 
-        return TransferWork(self._pool.submit(receive), tensors, f"receive from rank {rank}")
+        return TransferWork(self._receiving.submit(receive), tensors, f"receive from rank {rank}")
 
     def abort(self) -> None:
         """Free every wait of this group, at once and for good."""
         self._abort.set("the process group was aborted")
 
     def shutdown(self) -> None:
-        self._order.shutdown(wait=True, cancel_futures=self._abort.is_set)
-        self._pool.shutdown(wait=True, cancel_futures=self._abort.is_set)
+        for pool in (self._order, self._receiving, self._sending):
+            pool.shutdown(wait=True, cancel_futures=self._abort.is_set)
 
     def _message_name(self, source: int, target: int, tag: int) -> str:
         number = self._num_messages[source, target, tag]
@@ -113,6 +120,7 @@ class ProcessGroup(dist.ProcessGroup):
         operation: Any = None,
         then: Callable[[], None] | None = None,
         result: list[torch.Tensor] | None = None,
+        hears_everyone: bool = True,
     ) -> TransferWork:
         name = f"{self._num_collectives:08d}-{what}"
         self._num_collectives += 1
@@ -120,10 +128,12 @@ class ProcessGroup(dist.ProcessGroup):
 
         def run() -> None:
             call = Call(name, transfers, self._rank, operation)
-            _write(tensor, lambda flat: execute(call, flat, self._transport, self._pool))
-            # Whoever has everyone's part of this call knows that everyone has finished the call before it.
-            self._pool.submit(self._transport.discard, self._sent_before)
-            self._sent_before = call.sent_names
+            pools = Pools(self._sending, self._receiving)
+            _write(tensor, lambda flat: execute(call, flat, self._transport, pools))
+            if hears_everyone:  # whoever has everyone's part of a call knows that all have finished the calls before
+                self._sending.submit(self._transport.discard, self._undiscarded)
+                self._undiscarded = []
+            self._undiscarded = [*self._undiscarded, *call.sent_names]
             if then is not None:
                 then()
 

@@ -29,7 +29,7 @@ class ObjectRendezvous(Store):
         self.objects = objects
         self.prefix = prefix
         self.abort = abort or Abort()
-        self._timeout_s = timeout_s
+        self.set_timeout(datetime.timedelta(seconds=timeout_s))
 
     def set(self, key: str, value: str | bytes) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
@@ -64,7 +64,8 @@ class ObjectRendezvous(Store):
         return all(self._num_versions(key) for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        timeout_s = timeout.total_seconds() if timeout is not None else self._timeout_s
+        own_limit: datetime.timedelta = self.timeout  # type: ignore[attr-defined]  # the stub lacks it
+        timeout_s = (own_limit if timeout is None else timeout).total_seconds()
         for key in keys:
             try:
                 wait_for(self.objects, self._version_key(key, 0), timeout_s=timeout_s, abort=self.abort)
@@ -79,12 +80,9 @@ class ObjectRendezvous(Store):
     def num_keys(self) -> int:
         return len({key.rpartition("/")[0] for key in self.objects.list(f"{self.prefix}/kv")})
 
-    def set_timeout(self, timeout: datetime.timedelta) -> None:
-        self._timeout_s = timeout.total_seconds()
-
-    @property
-    def timeout(self) -> datetime.timedelta:
-        return datetime.timedelta(seconds=self._timeout_s)
+    # Under these names the C++ half of a wrapping PrefixStore looks for them.
+    deleteKey = delete_key  # noqa: N815
+    getNumKeys = num_keys  # noqa: N815
 
     def _folder(self, key: str) -> str:
         return f"{self.prefix}/kv/{quote(key, safe='')}"

@@ -35,6 +35,8 @@ def received(data: memoryview, like: torch.Tensor) -> torch.Tensor:
 def combine_in_order(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
     """Reduce parts one after the other, so that the order of arrival never changes a bit of the result."""
     combine = _combine_function(operation)
+    if operation == ReduceOp.AVG and not (parts[0].is_floating_point() or parts[0].is_complex()):
+        raise CommError(f"{parts[0].dtype} cannot be averaged; reduce with SUM, or convert to float first")
     total = parts[0].clone()
     for part in parts[1:]:
         total = combine(total, part)
@@ -52,4 +54,5 @@ def _combine_function(operation: Any) -> Combine:
     for candidate, combine in known:
         if operation == candidate:
             return combine
-    raise CommError(f"the backend zooid cannot reduce with {operation}; it can with SUM, AVG, PRODUCT, MIN and MAX")
+    name = getattr(operation, "op", operation)
+    raise CommError(f"the backend zooid cannot reduce with {name}; it can with SUM, AVG, PRODUCT, MIN and MAX")

@@ -31,9 +31,9 @@ class Batch:
 def collate(data: Any, indices: Iterable[int]) -> Batch:
     """The samples at these indices, stacked along dimension 0 as a DataLoader would."""
     samples = [_load(data, int(index)) for index in indices]
-    inputs = default_collate([sample[0] for sample in samples])
+    inputs = _stack("inputs", [sample[0] for sample in samples])
     has_target = samples[0][1] is not None
-    target = default_collate([sample[1] for sample in samples]) if has_target else None
+    target = _stack("targets", [sample[1] for sample in samples]) if has_target else None
     if isinstance(inputs, dict):
         return Batch((), inputs, target, len(samples))
     args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
@@ -43,6 +43,17 @@ def collate(data: Any, indices: Iterable[int]) -> Batch:
 def flatten_inputs(batch: Batch) -> list[Any]:
     """The model's inputs in the order in which a trace numbers them."""
     return tree_flatten((batch.args, batch.kwargs))[0]
+
+
+def _stack(what: str, values: list[Any]) -> Any:
+    try:
+        return default_collate(values)
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise JobError(
+            f"the {what} of {len(values)} samples of job.data() cannot be stacked into a batch: "
+            f"{type(error).__name__}: {first_line}; give tensors, numbers or arrays of the same shape in every sample"
+        ) from error
 
 
 def _load(data: Any, index: int) -> tuple[Any, Any]:

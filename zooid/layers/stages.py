@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_unflatten
 
 from zooid.layers.randomness import seed_layer
-from zooid.layers.tracing import LayeredModel
+from zooid.layers.tracing import LayeredModel, is_size, written_arguments
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def build_stage(
     """Generate the module of layers [first_layer, end_layer) around the given parameters and buffers."""
     graph = fx.Graph()
     values: dict[fx.Node, Any] = {}
-    for node in model.crossing(first_layer):
+    crossing = model.crossing(first_layer)
+    for node in crossing:
         values[node] = graph.placeholder(node.name)
     operations = model.operations_of(first_layer, end_layer)
     _clone_mutated_inputs(graph, operations, values)
@@ -57,7 +58,9 @@ def build_stage(
         if layer is not None and any(_is_random(node) for node in model.operations[position : ends[layer]]):
             graph.call_function(seed_layer, (layer,))
         for node in operation.all_input_nodes:
-            if node not in values:
+            if node not in values and is_size(node):
+                _read_size(graph, node, values, values[crossing[0]])
+            elif node not in values:
                 values[node] = _attribute(graph, model, node, state, root)
         copied = graph.node_copy(operation, lambda node: values[node])
         if "device" in copied.kwargs:
@@ -68,6 +71,17 @@ def build_stage(
     else:
         graph.output(tuple(values[node] for node in model.crossing(end_layer)))
     return Stage(fx.GraphModule(root, graph, class_name="Stage"), model, first_layer, end_layer)
+
+
+def _read_size(graph: fx.Graph, node: fx.Node, values: dict[fx.Node, Any], batch: fx.Node) -> None:
+    """A size from before the cut: the batch size from a tensor that crosses, others computed from it again."""
+    if node.meta["val"].node.expr.is_symbol:
+        values[node] = graph.call_function(torch.ops.aten.sym_size.int, (batch, 0))
+        return
+    for needed in node.all_input_nodes:
+        if needed not in values:
+            _read_size(graph, needed, values, batch)
+    values[node] = graph.node_copy(node, lambda argument: values[argument])
 
 
 def _attribute(
@@ -88,20 +102,9 @@ def _attribute(
 
 def _clone_mutated_inputs(graph: fx.Graph, operations: tuple[fx.Node, ...], values: dict[fx.Node, Any]) -> None:
     """An operation that writes into a value from before the cut gets a copy: the original belongs to autograd."""
-    mutated = {node for operation in operations for node in _written(operation) if node in values}
+    mutated = {node for operation in operations for node in written_arguments(operation) if node in values}
     for node in mutated:
         values[node] = graph.call_function(torch.ops.aten.clone.default, (values[node],))
-
-
-def _written(operation: fx.Node) -> list[fx.Node]:
-    schema = getattr(operation.target, "_schema", None)
-    if schema is None:
-        return []
-    return [
-        value
-        for argument, value in zip(schema.arguments, operation.args, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
-    ]
 
 
 def _is_random(operation: fx.Node) -> bool:

@@ -1,8 +1,9 @@
 """Traces a model once and finds the places where it can be cut.
 
-The trace is a flat list of operations; a cut between two of them is allowed where only tensors of the batch cross it,
-few of them, and where no parameter is used on both sides. A layer is what lies between two neighbouring cuts; each
-holds parameters of its own, since a cut that moves none is of no use.
+The trace is a flat list of operations. A cut between two of them is allowed where only tensors of the batch cross it,
+few of them, where no parameter is used on both sides, and where nothing that crosses is written to under another name.
+The batch size, and what follows from it, need not cross: they are read again from a tensor that does. A layer is what
+lies between two neighbouring cuts; each holds parameters of its own, since a cut that moves none is of no use.
 """
 
 import hashlib
@@ -98,6 +99,7 @@ class LayeredModel:
             digest.update(f"{name} {tuple(node.meta['val'].shape)} {node.meta['val'].dtype}\n".encode())
         for operation in self.operations:
             digest.update(f"{operation.target} {operation.args} {operation.kwargs}\n".encode())
+        digest.update(f"{self.outputs} {self.output_spec}".encode())
         return digest.hexdigest()
 
     @cached_property
@@ -111,7 +113,8 @@ class LayeredModel:
         alive = {node: None for node in self.inputs if last_use[node] >= 0}
         cuts = [tuple(alive)]
         for position, operation in enumerate(self.operations[:-1]):
-            alive[operation] = None
+            if not is_size(operation):
+                alive[operation] = None
             alive = {node: None for node in alive if last_use[node] > position}
             cuts.append(tuple(alive))
         return tuple(cuts)
@@ -131,7 +134,8 @@ def trace(model: nn.Module, example: Batch) -> LayeredModel:
     except Exception as error:
         raise LayerError(
             f"the model cannot be traced: {type(error).__name__}: {str(error).strip().splitlines()[0]}; "
-            "write its forward without control flow that depends on values, and without fixing the batch size"
+            "write its forward without control flow that depends on values and without fixing the batch size, and make "
+            "tensors that it holds or creates from numbers buffers, with register_buffer"
         ) from error
     return _layered(exported, _tied_names(model))
 
@@ -157,6 +161,11 @@ def _layered(exported: torch.export.ExportedProgram, aliases: dict[str, str]) ->
                 non_persistent.add(name)
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             constants[node] = exported.constants[str(spec.target)]
+            if constants[node].is_meta:
+                raise LayerError(
+                    f"the model uses a tensor, {spec.target}, that is neither a parameter nor a buffer; members would "
+                    "not get its values: make it a buffer with register_buffer"
+                )
         elif spec.kind is InputKind.USER_INPUT:
             inputs.append(node)
         else:
@@ -203,6 +212,7 @@ def _find_starts(model: LayeredModel) -> tuple[int, ...]:
             if name is not None and name in model.persistent_names:
                 uses.setdefault(name, []).append(position)
     locked = {cut for used in uses.values() for cut in range(used[0] + 1, used[-1] + 1)}
+    locked |= _aliased_writes(model)
     first_uses = sorted({used[0] for name, used in uses.items() if name in model.parameter_names})
     starts = [0]
     for before, position in pairwise(first_uses):
@@ -210,6 +220,55 @@ def _find_starts(model: LayeredModel) -> tuple[int, ...]:
         if allowed:
             starts.append(min(allowed, key=lambda cut: _preference(model, cut)))
     return tuple(starts)
+
+
+def _aliased_writes(model: LayeredModel) -> set[int]:
+    """Cuts across which one memory is known under a name that a later operation does not write through.
+
+    A stage that writes to a value from before its cut gets a copy of it; other names of the same memory would not see
+    the write.
+    """
+    roots: dict[fx.Node, fx.Node] = {}
+    for operation in model.operations:
+        source = _aliased_argument(operation)
+        roots[operation] = roots.get(source, source) if source is not None else operation
+    forbidden: set[int] = set()
+    for position, operation in enumerate(model.operations):
+        for written in written_arguments(operation):
+            root = roots.get(written, written)
+            for cut in range(1, position + 1):
+                crossing = [node for node in model.live[cut] if roots.get(node, node) is root]
+                if crossing and crossing != [written]:
+                    forbidden.add(cut)
+    return forbidden
+
+
+def _aliased_argument(operation: fx.Node) -> fx.Node | None:
+    """The argument whose memory the result shares: of a view, or of an operation in place."""
+    schema = getattr(operation.target, "_schema", None)
+    if schema is None or not any(result.alias_info is not None for result in schema.returns):
+        return None
+    for argument, value in zip(schema.arguments, operation.args, strict=False):
+        if argument.alias_info is not None and isinstance(value, fx.Node):
+            return value
+    return None
+
+
+def written_arguments(operation: fx.Node) -> list[fx.Node]:
+    """What an operation changes in place."""
+    schema = getattr(operation.target, "_schema", None)
+    if schema is None:
+        return []
+    return [
+        value
+        for argument, value in zip(schema.arguments, operation.args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
+    ]
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a value is the number of samples, or computed from nothing else."""
+    return isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def _first_with_parameters(model: LayeredModel, start: int) -> fx.Node:

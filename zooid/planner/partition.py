@@ -1,5 +1,6 @@
 """Where to cut: for a number of stages, the partitions with the least closed-form step time."""
 
+import functools
 import heapq
 import math
 from itertools import combinations, pairwise
@@ -25,8 +26,10 @@ def best_partitions(
     if math.comb(num_layers - 1, num_stages - 1) > MAX_ENUMERATED:
         return [_least_bottleneck(profile, num_stages, grain_size, links)]
 
+    times = functools.cache(lambda first, end: stage_times(profile, first, end, grain_size))
+
     def estimate(partition: Partition) -> float:
-        return pipeline_s([stage_times(profile, *stage, grain_size) for stage in partition], num_grains, links)
+        return pipeline_s([times(*stage) for stage in partition], num_grains, links)
 
     cuts = combinations(range(1, num_layers), num_stages - 1)
     partitions = (tuple(pairwise((0, *cut, num_layers))) for cut in cuts)

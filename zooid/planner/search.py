@@ -9,8 +9,8 @@ from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan, Prediction, StagePlan
 from zooid.core.profile import Profile
-from zooid.core.units import format_duration, format_usd
 from zooid.planner.partition import Partition, best_partitions
+from zooid.planner.refusals import missing_bytes, no_layout, what_binds
 from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times
 from zooid.schedule.pipelines import schedule_step
 from zooid.schedule.samples import SamplePlan, even_shares, split_grains
@@ -26,10 +26,10 @@ def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal) -> Pla
     """The best plan on this offer; ties go to fewer members. PlanError says which limit nothing can meet."""
     plans = list(_candidates(profile, offer, limits))
     if not plans:
-        raise PlanError(_no_layout(profile, limits))
+        raise PlanError(no_layout(profile, limits, min(_grain_sizes(profile))))
     fitting = [plan for plan in plans if _meets(plan, limits)]
     if not fitting:
-        raise PlanError(_what_binds(plans, limits))
+        raise PlanError(what_binds(plans, limits))
 
     def objective(plan: Plan) -> tuple[float, float, int]:
         time_s, usd = plan.prediction.run_s, plan.prediction.run_usd
@@ -76,7 +76,9 @@ def _evaluate(
         epochs=profile.epochs,
         seed=0,
     )
-    startup_s = (offer.startup_s or 0.0) + profile.startup_cpu_s * max(1.0, num_members / (host_cores or num_members))
+    if offer.startup_s is None:
+        raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
+    startup_s = offer.startup_s + profile.startup_cpu_s * max(1.0, num_members / (host_cores or num_members))
     run_s = startup_s + timeline.step_s * profile.num_samples * profile.epochs / profile.batch_size
     terms = run_cost([offer] * num_members, run_s)
     prediction = Prediction(
@@ -139,35 +141,4 @@ def _meets(plan: Plan, limits: Limits) -> bool:
     prediction = plan.prediction
     in_time = limits.deadline_s is None or prediction.run_s <= limits.deadline_s
     in_budget = limits.budget_usd is None or prediction.run_usd <= limits.budget_usd
-    fits = all(stage.memory_bytes <= plan.offer_of(at).memory_bytes for at, stage in enumerate(plan.stages))
-    return in_time and in_budget and fits
-
-
-def _no_layout(profile: Profile, limits: Limits) -> str:
-    num_layers = len(profile.layers)
-    if limits.num_stages is not None and limits.num_stages > num_layers:
-        return (
-            f"{limits.num_stages} stages are asked for, but {profile.job} has only {num_layers} layers; ask for fewer"
-        )
-    smallest = min(_grain_sizes(profile))
-    return (
-        f"{limits.num_replicas} replicas are asked for, but a batch of {profile.batch_size} has only "
-        f"{math.ceil(profile.batch_size / smallest)} grains of {smallest}; ask for fewer, or give job.grain_size"
-    )
-
-
-def _what_binds(plans: list[Plan], limits: Limits) -> str:
-    """Which limit nothing meets, and how far it would have to be loosened."""
-    fastest = min(plans, key=lambda plan: plan.prediction.run_s)
-    cheapest = min(plans, key=lambda plan: plan.prediction.run_usd)
-    if limits.deadline_s is not None and fastest.prediction.run_s > limits.deadline_s:
-        return (
-            f"no plan ends within {format_duration(limits.deadline_s)}: the fastest, {fastest.layout}, needs "
-            f"{format_duration(fastest.prediction.run_s)}; allow at least that, or more members"
-        )
-    if limits.budget_usd is not None and cheapest.prediction.run_usd > limits.budget_usd:
-        return (
-            f"no plan costs at most {format_usd(limits.budget_usd)}: the cheapest, {cheapest.layout}, needs "
-            f"{format_usd(cheapest.prediction.run_usd)}; allow at least that"
-        )
-    return "no plan meets deadline, budget and memory at the same time; loosen one of them, or allow more members"
+    return in_time and in_budget and missing_bytes(plan) <= 0

@@ -18,6 +18,9 @@ def check_schedule(schedule: StepSchedule) -> None:
 
 def _check_complete(schedule: StepSchedule) -> None:
     last = schedule.num_stages - 1
+    owners = Counter(grain for grains in schedule.grains for grain in grains)
+    if twice := [grain for grain, count in owners.items() if count > 1]:
+        raise ScheduleError(f"grains {twice} are in more than one replica, or twice in one\n{schedule.text()}")
     for replica, stages in enumerate(schedule.lists):
         for stage, actions in enumerate(stages):
             wanted = Counter([Action(stage, Kind.REDUCE), Action(stage, Kind.COMMIT)])
