@@ -168,7 +168,7 @@ class TestWaiting:
         counting = FaultyStore(new_memory(), Faults(get=Rates(delay=1, delay_s=1e-9)), seed=0)
         with pytest.raises(CommTimeout):
             wait_for(counting, "never", timeout_s=1, abort=Abort())
-        assert 100 < counting.counts["get.delay"] < 350  # in a second, at most every 3 ms
+        assert 20 < counting.counts["get.delay"] < 160  # often at first, in the end every 10 ms
 
 
 def step(number: int, at_s: float) -> StepCommitted:

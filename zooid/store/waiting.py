@@ -6,11 +6,10 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, ObjectNotFound, StoreUnavailable
 from zooid.store.protocol import ObjectStore
 
-_GROWTH = 1.5
-_LOCAL_INTERVALS_S = (0.0005, 0.003)
-"""First and longest pause: a look and its pause cost 30 µs, so that even a long wait takes 1 % of a core."""
-_REMOTE_INTERVALS_S = (0.005, 0.100)
-"""Each look is a request of a few milliseconds that costs money."""
+_LOCAL_PACE = (0.0005, 0.1, 0.010)
+_REMOTE_PACE = (0.005, 0.25, 0.100)
+"""Shortest pause, share of the time already waited, longest pause. A wait is prolonged by a share of itself at most;
+locally a look costs cores that others compute on, elsewhere it is a request that costs money."""
 
 
 def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) -> memoryview:
@@ -20,7 +19,7 @@ def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) ->
     to a store that hangs ends with its own time-out first.
     """
     is_local = store.url.startswith(("file://", "memory://"))
-    interval_s, longest_s = _LOCAL_INTERVALS_S if is_local else _REMOTE_INTERVALS_S
+    shortest_s, share, longest_s = _LOCAL_PACE if is_local else _REMOTE_PACE
     began_s = time.monotonic()
     failure: StoreUnavailable | None = None
     while True:
@@ -35,5 +34,5 @@ def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) ->
         if waited_s >= timeout_s:
             why = f"the store fails: {failure}" if failure else "whoever writes it is late or lost"
             raise CommTimeout(f"no {key!r} in {store.url} after {waited_s:.1f} s of waiting; {why}") from failure
-        abort.sleep(min(interval_s, timeout_s - waited_s))
-        interval_s = min(interval_s * _GROWTH, longest_s)
+        pause_s = min(max(shortest_s, share * waited_s), longest_s)
+        abort.sleep(min(pause_s, timeout_s - waited_s))
