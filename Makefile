@@ -6,15 +6,16 @@ INSTALLED := .venv/.installed
 .PHONY: demo test check lint types imports unit bench format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
 demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object storage, then test the checkpoint
 	rm -rf runs/demo
-	$(BIN)/zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769 --store file://$(CURDIR)/runs/demo
-	$(BIN)/python examples/digits.py file://$(CURDIR)/runs/demo
+	$(BIN)/zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769 --store "file://$(CURDIR)/runs/demo"
+	$(BIN)/python examples/digits.py "file://$(CURDIR)/runs/demo"
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory lint types imports
@@ -44,4 +45,4 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from zooid.core.errors import ZooidError
 from zooid.core.job import Job
+from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from zooid.worker.checkpoint import load_checkpoint
 
 __version__ = VERSION
-__all__ = ["Job", "ZooidError", "load_checkpoint", "plan", "profile", "train"]
+__all__ = ["Job", "Limits", "ZooidError", "load_checkpoint", "plan", "profile", "train"]
 
 _LAZY = {
     "plan": "zooid.coordinator",

@@ -17,13 +17,24 @@ GRAIN_SIZE = 6
 COARSE = {"grain_size": "14"}
 """Three grains a step: fewer messages, for stores that take milliseconds for each."""
 SEED = 3
+AUGMENTED = """
+class Augmented(TensorDataset):
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        shift = random.randrange(3)
+        return image + shift * torch.rand(1, dtype=image.dtype), (label + shift + np.random.randint(2)) % 10
+
+"""
+"""Inputs and targets of one draw: stages that draw apart would train on pairs that do not belong together."""
 CUT_INSIDE_SKIP = (2,)
 """Before the third convolution: two values cross, the branch and what it is added to."""
 
 _TEMPLATE = '''"""A small classifier in float64."""
 
 import itertools
+import random
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -123,7 +134,6 @@ def plan_by_hand(job_file: Path, *, num_replicas: int, cuts: tuple[int, ...] = C
         offers=(offer,),
         prediction=Prediction(
             step_s=1.0,
-            compute_s=1.0,
             num_steps=num_steps,
             startup_s=0.0,
             run_s=1.0,

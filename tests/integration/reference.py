@@ -17,6 +17,7 @@ from zooid.layers import (
     flatten_inputs,
     grain_randomness,
     loss_sum_and_weight,
+    seed_data,
     trace,
 )
 from zooid.schedule.samples import SamplePlan
@@ -55,6 +56,7 @@ def train_composed_layers(job_file: Path) -> Trained:
         optimizer.zero_grad()
         loss_sum = weight = 0.0
         for number, indices in enumerate(samples.grains(step)):
+            seed_data(job.seed, step, number)
             batch = collate(data, indices)
             with grain_randomness(job.seed, step, number):
                 values = stage.module(*flatten_inputs(batch))

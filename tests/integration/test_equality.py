@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 import zooid
 from benchmarks.lab.servers import moto_s3
-from tests.integration.jobs import COARSE, plan_by_hand, write_job
+from tests.integration.jobs import AUGMENTED, COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, train_composed_layers, train_untouched_model
 from zooid.coordinator import RunResult
@@ -60,8 +60,9 @@ def on_file(folder: Path) -> Finished:
 
 
 def on_s3(folder: Path, bucket_url: str) -> Finished:
-    """With a plan given; an epoch ends with a step of 30 samples."""
-    job_file = write_job(folder / "planned.py", num_samples=150, fields=COARSE)
+    """With a plan given, and samples that are augmented at random; an epoch ends with a step of 30 samples."""
+    fields = {**COARSE, "data": "lambda: Augmented(*build_data().tensors)"}
+    job_file = write_job(folder / "planned.py", num_samples=150, extra=AUGMENTED, fields=fields)
     url = f"{bucket_url}/run"
     plan = plan_by_hand(job_file, num_replicas=2)
     platform, events = RecordingPlatform(), list[Event]()

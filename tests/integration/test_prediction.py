@@ -26,9 +26,7 @@ def undisturbed(measure: Callable[[], T]) -> T:
             result = measure()
         if foreign.num_cores <= UNDISTURBED_CORES:
             return result
-    pytest.fail(
-        f"other programs kept {foreign.num_cores:.2f} cores busy, {ATTEMPTS} times; run this on a quiet machine"
-    )
+    pytest.skip(f"other programs kept {foreign.num_cores:.2f} cores busy, {ATTEMPTS} times; this needs a quiet machine")
 
 
 @pytest.fixture(scope="module")

@@ -248,14 +248,12 @@ def test_a_malformed_row_is_refused_by_its_line(row: str, message: str) -> None:
 
 
 def test_this_machine_is_an_offer_that_costs_nothing() -> None:
-    local = local_offer(num_cores=2, memory_bytes=8 * 2**30, date="2024-05-01")
+    local = local_offer(memory_bytes=8 * 2**30, date="2024-05-01")
     assert (local.name, local.platform, local.kind, local.market) == ("local", "local", "owned", "owned")
-    assert (local.site, local.vcpus, local.memory_bytes, local.usd_per_hour) == ("local", 1, 4 * 2**30, 0)
+    assert (local.site, local.vcpus, local.memory_bytes, local.usd_per_hour) == ("local", 1, 8 * 2**30, 0)
     assert (local.source, local.date) == ("this machine", "2024-05-01")
 
 
 def test_a_machine_of_nothing_is_refused() -> None:
-    with pytest.raises(CatalogError, match="`num_cores` of this machine is 0; it must be at least 1"):
-        local_offer(num_cores=0, memory_bytes=1, date="2024-05-01")
     with pytest.raises(CatalogError, match="`memory_bytes` of this machine is 0"):
-        local_offer(num_cores=1, memory_bytes=0, date="2024-05-01")
+        local_offer(memory_bytes=0, date="2024-05-01")

@@ -102,7 +102,7 @@ def layout_of(
     host_cores: int | None = None,
 ) -> Layout:
     up, down = store_links(bandwidth_bytes_per_s, rtt_s)
-    return Layout(stages=tuple(stages), upload=up, download=down, host_cores=host_cores)
+    return Layout(stages=tuple(stages), upload=up, download=down, host_cores=host_cores, all_reduce="three_phase")
 
 
 def schedule_of(num_stages: int, num_replicas: int, num_grains: int) -> StepSchedule:

@@ -40,7 +40,6 @@ def a_stage(first: int, end: int, offer: str = "local") -> StagePlan:
 def a_plan(**changed: Any) -> Plan:
     prediction = Prediction(
         step_s=0.5,
-        compute_s=0.4,
         num_steps=10,
         startup_s=2.0,
         run_s=7.0,

@@ -16,7 +16,7 @@ APPLIED = StepState(3, Phase.APPLIED)
 
 
 def total(num_prepared: int, num_finite: int) -> Vote:
-    return Vote(num_prepared=num_prepared, num_finite=num_finite)
+    return Vote(num_prepared=num_prepared, num_finite=num_finite, weight=1.0)
 
 
 def test_a_step_runs_is_prepared_and_applied() -> None:
@@ -68,6 +68,10 @@ def test_every_other_transition_is_refused(
 
 def test_one_member_that_is_not_finite_drops_the_step_for_all() -> None:
     assert PREPARED.decide(total(4, 3), 4) is Decision.DROP
+
+
+def test_a_step_without_weight_is_dropped() -> None:
+    assert PREPARED.decide(Vote(num_prepared=4, num_finite=4, weight=0.0), 4) is Decision.DROP
 
 
 @pytest.mark.parametrize("num_prepared", [0, 3, 5])

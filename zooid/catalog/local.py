@@ -4,15 +4,14 @@ from zooid.core.errors import CatalogError
 from zooid.core.offer import Offer
 
 
-def local_offer(num_cores: int, memory_bytes: int, date: str) -> Offer:
-    """One member on this machine: a core, and that core's share of the memory; `date` is today.
+def local_offer(memory_bytes: int, date: str) -> Offer:
+    """One member on this machine: one core, and memory that it shares with the others; `date` is today.
 
-    >>> local_offer(num_cores=4, memory_bytes=8_000_000_000, date="2024-05-01").memory_bytes
-    2000000000
+    >>> local_offer(memory_bytes=8_000_000_000, date="2024-05-01").vcpus
+    1.0
     """
-    for name, value in (("num_cores", num_cores), ("memory_bytes", memory_bytes)):
-        if value < 1:
-            raise CatalogError(f"`{name}` of this machine is {value}; it must be at least 1")
+    if memory_bytes < 1:
+        raise CatalogError(f"`memory_bytes` of this machine is {memory_bytes}; it must be at least 1")
     return Offer(
         name="local",
         platform="local",
@@ -20,8 +19,8 @@ def local_offer(num_cores: int, memory_bytes: int, date: str) -> Offer:
         market="owned",
         region="local",
         site="local",
-        vcpus=1,
-        memory_bytes=memory_bytes // num_cores,
+        vcpus=1.0,
+        memory_bytes=memory_bytes,
         usd_per_hour=0,
         startup_s=0,
         source="this machine",

@@ -31,7 +31,8 @@ app.command()(train)
 def main() -> None:
     """Run a command; errors that zooid raises on purpose become one clear line and a status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            signal.signal(number, _interrupt)
     errors = Console(stderr=True)
     try:
         app()

@@ -16,7 +16,9 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that d
 Store = Annotated[
     str | None, typer.Option(help="Folder of the run in object storage: s3://bucket/run-7, gs://…, az://…, file:///…")
 ]
-On = Annotated[str, typer.Option(help="Where members run: local, or local:OFFER for a catalog offer's prices.")]
+On = Annotated[
+    str | None, typer.Option(help="Where members run: local (if not given), or local:OFFER for an offer's prices.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text.")]
 Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Pin the layout: A replicas of B stages, as 2x2.")]
 Members = Annotated[int | None, typer.Option(help="At most this many members; 4 if not given.")]
@@ -39,17 +41,14 @@ def limits_from(layout: str | None, members: int | None, deadline: str | None, b
         if match is None:
             raise InputError(f"--layout is {layout!r}; write replicas x stages, for example 2x2")
         num_replicas, num_stages = int(match[1]), int(match[2])
-        members = members or num_replicas * num_stages
-    try:
-        return Limits(
-            deadline_s=None if deadline is None else parse_duration_s(deadline),
-            budget_usd=None if budget is None else parse_usd(budget),
-            num_replicas=num_replicas,
-            num_stages=num_stages,
-            max_members=members or DEFAULT_MAX_MEMBERS,
-        )
-    except ValueError as error:
-        raise InputError(str(error)) from error
+        members = num_replicas * num_stages if members is None else members
+    return Limits(
+        deadline_s=None if deadline is None else parse_duration_s(deadline),
+        budget_usd=None if budget is None else parse_usd(budget),
+        num_replicas=num_replicas,
+        num_stages=num_stages,
+        max_members=DEFAULT_MAX_MEMBERS if members is None else members,
+    )
 
 
 def goal_from(text: str | None) -> Goal | None:

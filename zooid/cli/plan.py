@@ -23,7 +23,7 @@ def plan(
     budget: options.Budget = None,
     goal: options.GoalOption = None,
     store: options.Store = None,
-    on: options.On = "local",
+    on: options.On = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the best plan for a job under the limits.
@@ -37,8 +37,8 @@ def plan(
     target = out or Path(f"{job.stem}.plan.json")
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
         if measured is None:
-            measured = coordinator.profile(job, store=store, on=on, on_event=view.show)
-        found = coordinator.plan(job, measured=measured, limits=limits, goal=chosen_goal, on=on)
+            measured = coordinator.profile(job, store=store, on=on or "local", on_event=view.show)
+        found = coordinator.plan(job, measured=measured, limits=limits, goal=chosen_goal, on=on or "local")
     options.write_file(target, found)
     if as_json:
         console.file.write(encode_record(found).decode())

@@ -16,7 +16,7 @@ def profile(
     job: options.JobFile,
     out: Annotated[Path | None, typer.Option(help="Where to write the profile; JOB.profile.json if not given.")] = None,
     store: options.Store = None,
-    on: options.On = "local",
+    on: options.On = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Check a job and measure its layers, and the way to the store.
@@ -26,7 +26,7 @@ def profile(
     console = Console()
     target = out or Path(f"{job.stem}.profile.json")
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
-        measured = coordinator.profile(job, store=store, on=on, on_event=view.show)
+        measured = coordinator.profile(job, store=store, on=on or "local", on_event=view.show)
     options.write_file(target, measured)
     if as_json:
         console.file.write(encode_record(measured).decode())

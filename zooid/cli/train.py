@@ -22,7 +22,7 @@ def train(
     deadline: options.Deadline = None,
     budget: options.Budget = None,
     goal: options.GoalOption = None,
-    on: options.On = "local",
+    on: options.On = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a job; without --plan it is profiled and planned first, without --store the run lies in ./runs.
@@ -30,7 +30,7 @@ def train(
     Example: zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769
     """
     console = Console()
-    url = store or f"file://{Path.cwd()}/runs/{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    url = store or Path("runs", f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
     with view_for(console, as_json=as_json) as view:
         result = coordinator.train(
             job,

@@ -31,6 +31,8 @@ def _create(options: Any, group_options: Any) -> ProcessGroup:
     transport = StoreTransport(
         store.objects, f"{store.prefix}/group-{options.group_id}", timeout_s=timeout_s, abort=store.abort
     )
-    group = ProcessGroup(transport, options.group_rank, options.group_size, abort=store.abort)
+    group = ProcessGroup(
+        transport, options.group_rank, options.group_size, abort=store.abort, all_reduce=store.all_reduce
+    )
     group.rendezvous = store  # torch keeps only the C++ half of a Python store alive
     return group

@@ -23,12 +23,20 @@ class ObjectRendezvous(Store):
     """A c10d Store under `prefix` of an object store. `abort` frees every wait in it."""
 
     def __init__(
-        self, objects: ObjectStore, prefix: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, abort: Abort | None = None
+        self,
+        objects: ObjectStore,
+        prefix: str,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        abort: Abort | None = None,
+        all_reduce: str = "three_phase",
     ) -> None:
         super().__init__()
         self.objects = objects
         self.prefix = prefix
         self.abort = abort or Abort()
+        self.all_reduce = all_reduce
+        """Algorithm of the groups that meet here, by its name in `schedule.collectives`."""
         self.set_timeout(datetime.timedelta(seconds=timeout_s))
 
     def set(self, key: str, value: str | bytes) -> None:

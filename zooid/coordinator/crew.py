@@ -1,14 +1,14 @@
 """The members that are running now: started together, watched together, ended together."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from zooid.coordinator.interrupts import uninterrupted
 from zooid.core import errors, keys
-from zooid.core.errors import MemberFailed, ObjectNotFound, StoreError, ZooidError
+from zooid.core.errors import MemberFailed, ObjectNotFound, ZooidError
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
@@ -28,12 +28,22 @@ class _Running:
 
 
 class Crew:
-    """Members on one platform. Leaving the context ends every one that still runs."""
+    """Members on one platform. Leaving the context ends every one that still runs.
 
-    def __init__(self, platform: Platform[Any], store: ObjectStore) -> None:
+    Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
+    """
+
+    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool) -> None:
         self._platform = platform
         self._store = store
+        self._checks_input = checks_input
         self._running: list[_Running] = []
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self.end()
 
     def start(self, program: Program, specs: Sequence[MemberSpec]) -> None:
         """Write the specs, then start a member for each."""
@@ -41,7 +51,8 @@ class Crew:
             self._store.put(keys.spec(spec.member), encode_record(spec))
         for spec in specs:
             launch = Launch(spec.member, program, f"{spec.store}/{keys.spec(spec.member)}", spec.num_threads)
-            self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
+            with uninterrupted():
+                self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
 
     def wait(self, on_poll: Callable[[], None]) -> None:
         """Until every member has exited well; raises for the first that did not."""
@@ -57,7 +68,7 @@ class Crew:
     def end(self) -> None:
         """End all members at the same time; returns when they are gone."""
         if self._running:
-            with ThreadPoolExecutor(len(self._running)) as pool:
+            with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
                 list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
 
     def running_s(self) -> list[float]:
@@ -87,7 +98,7 @@ class Crew:
             return None
 
     def _describe(self, member: str, end: Exit, words: Failure | None) -> ZooidError:
-        if words is not None and words.is_input_error:
+        if words is not None and words.is_input_error and self._checks_input:
             kind = getattr(errors, words.error, errors.InputError)
             refused: ZooidError = kind(words.message)
             return refused
@@ -99,19 +110,3 @@ class Crew:
         running = next(running for running in self._running if running.member == member)
         lines = self._platform.logs(running.handle).splitlines()
         return "\n".join(lines[-_LOG_LINES:])
-
-
-@contextlib.contextmanager
-def crew_on(platform: Platform[Any], store: ObjectStore) -> Iterator[Crew]:
-    """A crew that is gone when the block is left, however it is left."""
-    crew = Crew(platform, store)
-    try:
-        yield crew
-    finally:
-        crew.end()
-
-
-def remove_exchanged(store: ObjectStore) -> None:
-    """Delete what members exchanged; a store that fails now costs a few objects, not the run."""
-    with contextlib.suppress(StoreError):
-        store.delete(store.list(keys.COMM))

@@ -1,12 +1,12 @@
 """What `--on` means: a platform, and the offer whose sizes and prices hold there."""
 
 import datetime
-import os
 
 from msgspec import structs
 
 from zooid.catalog import local_offer, offer
 from zooid.core.errors import InputError
+from zooid.core.machine import memory_bytes
 from zooid.core.offer import Offer
 
 LOCAL = "local"
@@ -20,7 +20,7 @@ def resolve_offer(on: str) -> Offer:
             f"members cannot be started on {platform!r}; give local, or local:OFFER for the prices of a catalog "
             "offer, for example local:aws.lambda.1769"
         )
-    own = local_offer(num_cores(), _memory_bytes(), datetime.date.today().isoformat())
+    own = local_offer(memory_bytes(), datetime.date.today().isoformat())
     if not priced_like:
         return own
     model = offer(priced_like)
@@ -42,12 +42,3 @@ def prices_in_words(chosen: Offer) -> str:
     if model:
         return f"at the prices of {model}; nothing is charged, for the members run on this machine"
     return "this machine, at no cost" if chosen.usd_per_hour == 0 else f"at the prices of {chosen.name}"
-
-
-def num_cores() -> int:
-    """Cores that this process, and so its members, may use."""
-    return len(os.sched_getaffinity(0))
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

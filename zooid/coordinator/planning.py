@@ -2,16 +2,19 @@
 
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from zooid.coordinator.crew import crew_on
-from zooid.coordinator.offers import LOCAL, num_cores, resolve_offer
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import LOCAL, resolve_offer
+from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
-from zooid.core.errors import JobError
-from zooid.core.events import Event
+from zooid.core.errors import InputError, JobError, PlanError
+from zooid.core.events import Event, PhaseStarted
+from zooid.core.machine import num_cores
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
@@ -20,9 +23,10 @@ from zooid.core.spec import ProfilerSpec
 from zooid.planner import Goal, find_plan
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
-from zooid.store import EventReader, ObjectStore, open_store
+from zooid.store import ObjectStore, open_store
 
-OnEvent = Callable[[Event], None]
+MOST_NEIGHBOURS = 3
+"""Layers are measured in the company of so many others at most, which is what a plan of a few members brings."""
 
 
 def ignore(event: Event) -> None:
@@ -40,14 +44,9 @@ def profile(
     """Check a job and measure its layers where its members will run, and the way to the store they will use."""
     file = check_job_file(job_file)
     offer = resolve_offer(on)
-    with _store_or_temporary(store) as objects:
-        reader = EventReader(objects)
-
-        def relay() -> None:
-            for event in reader.read_new():
-                on_event(event)
-
-        return measure(file, objects, offer, platform or LocalPlatform(), relay)
+    with _scratch(store) as objects:
+        on_event(PhaseStarted(at_s=time.time(), phase="profile"))
+        return measure(file, objects, offer, platform or LocalPlatform(), Relay(objects, on_event))
 
 
 def plan(
@@ -62,14 +61,15 @@ def plan(
     platform: Platform[Any] | None = None,
 ) -> Plan:
     """The best plan for a job under the limits; measures the job first unless its profile is given."""
+    file = check_job_file(job_file)
     if measured is None:
-        measured = profile(job_file, store=store, on=on, on_event=on_event, platform=platform)
+        measured = profile(file, store=store, on=on, on_event=on_event, platform=platform)
+    if measured.job != file.stem:
+        raise PlanError(f"the profile is of the job {measured.job}, not of {file.stem}; measure this one")
     return find_plan(measured, resolve_offer(on), limits or Limits(), goal or "fastest")
 
 
-def measure(
-    job_file: Path, store: ObjectStore, offer: Offer, platform: Platform[Any], relay: Callable[[], None]
-) -> Profile:
+def measure(job_file: Path, store: ObjectStore, offer: Offer, platform: Platform[Any], relay: Relay) -> Profile:
     """Start one profiling member on the platform, wait for it, and return what it measured."""
     spec = ProfilerSpec(
         run=secrets.token_hex(4),
@@ -78,12 +78,12 @@ def measure(
         job_file=str(job_file),
         num_threads=num_threads(offer),
         site=offer.site,
-        num_neighbours=num_cores() - 1 if offer.platform == LOCAL else 0,
+        num_neighbours=min(num_cores() - 1, MOST_NEIGHBOURS) if offer.platform == LOCAL else 0,
     )
-    with crew_on(platform, store) as crew:
+    with Crew(platform, store, checks_input=True) as crew:
         crew.start("profiler", [spec])
-        crew.wait(relay)
-    relay()
+        crew.wait(relay.poll)
+    relay.flush()
     return decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
 
 
@@ -102,10 +102,21 @@ def num_threads(offer: Offer) -> int:
     return max(1, int(offer.vcpus))
 
 
+def refuse_memory(url: str) -> None:
+    if url.startswith("memory://"):
+        raise InputError(f"{url} lives in one process, but members are several; give file:///folder or s3://bucket/run")
+
+
 @contextmanager
-def _store_or_temporary(url: str | None) -> Iterator[ObjectStore]:
-    if url is not None:
-        yield open_store(url)
+def _scratch(url: str | None) -> Iterator[ObjectStore]:
+    """A folder of its own in the store, or one of this machine; gone afterwards, whatever else the store holds."""
+    if url is None:
+        with tempfile.TemporaryDirectory(prefix="zooid-") as folder:
+            yield open_store(Path(folder).as_uri())
         return
-    with tempfile.TemporaryDirectory(prefix="zooid-") as folder:
-        yield open_store(f"file://{folder}")
+    refuse_memory(url)
+    objects = open_store(f"{url.rstrip('/')}/profiling-{secrets.token_hex(8)}")
+    try:
+        yield objects
+    finally:
+        objects.delete(objects.list(""))

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from zooid.coordinator.crew import Crew, crew_on, remove_exchanged
+from zooid.coordinator.crew import Crew
 from zooid.coordinator.offers import LOCAL, prices_in_words, resolve_offer
-from zooid.coordinator.planning import OnEvent, check_job_file, ignore, measure, num_threads
+from zooid.coordinator.planning import check_job_file, ignore, measure, num_threads, refuse_memory
+from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
-from zooid.core.errors import InputError, MemberFailed, StoreError
+from zooid.core.errors import InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.events import (
     CheckpointSaved,
     Event,
@@ -28,13 +29,13 @@ from zooid.core.events import (
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.roster import Roster, RosterMember
-from zooid.core.spec import WorkerSpec
+from zooid.core.spec import RunClaim, WorkerSpec
 from zooid.planner import Goal, find_plan
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
-from zooid.store import EventReader, EventWriter, ObjectStore, check_create_only, open_store, sweep
+from zooid.store import EventWriter, ObjectStore, check_create_only, open_store, sweep
 
 _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
@@ -67,17 +68,17 @@ def train(
     plan: Plan | None = None,
     limits: Limits | None = None,
     goal: Goal | None = None,
-    on: str = LOCAL,
+    on: str | None = None,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's."""
     file = check_job_file(job_file)
-    offer = resolve_offer(on)
+    offer = resolve_offer(on or LOCAL)
     if plan is not None:
-        _check_given(plan, limits, goal)
-    objects = _open_new_run(store)
-    with _Run(objects, platform or LocalPlatform(), file, on_event) as run:
+        _check_given(plan, limits, goal, on)
+    objects, name = _claim_folder(store)
+    with _Run(objects, name, platform or LocalPlatform(), file, on_event) as run:
         if plan is None:
             run.enter("profile")
             measured = measure(file, objects, offer, run.platform, run.relay)
@@ -87,16 +88,22 @@ def train(
 
 
 class _Run:
-    """What a run needs from its start to its end. Leaving it removes what members exchanged, however it is left."""
+    """What a run needs from its start to its end. The folder was empty when it was claimed, so that all in it is ours.
 
-    def __init__(self, store: ObjectStore, platform: Platform[Any], job_file: Path, on_event: OnEvent) -> None:
+    Leaving removes what members exchanged, however it is left; a run that never began leaves its folder empty again.
+    """
+
+    def __init__(
+        self, store: ObjectStore, name: str, platform: Platform[Any], job_file: Path, on_event: OnEvent
+    ) -> None:
         self.platform = platform
+        self.relay = Relay(store, self._take)
         self._store = store
         self._job_file = job_file
         self._on_event = on_event
-        self._name = secrets.token_hex(4)
+        self._name = name
+        self._has_begun = False
         self._writer = EventWriter(store, "coordinator")
-        self._reader = EventReader(store)
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
 
@@ -104,37 +111,37 @@ class _Run:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        remove_exchanged(self._store)
-        sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
-        with contextlib.suppress(StoreError):
+        with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._writer.close()
-            self.relay()
+            self.relay.flush()
+            for folder in (keys.COMM, keys.PROBES) if self._has_begun else ("",):
+                self._store.delete(self._store.list(folder))
+        sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
 
     def enter(self, phase: str) -> None:
         self._emit(PhaseStarted(at_s=time.time(), phase=phase))
 
-    def relay(self) -> None:
-        """Pass on what has happened since the last call."""
-        for event in self._reader.read_new():
-            match event:
-                case StepCommitted():
-                    self._steps.append(event)
-                case CheckpointSaved():
-                    self._checkpoint = event.url
-            self._on_event(event)
+    def _take(self, event: Event) -> None:
+        match event:
+            case StepCommitted():
+                self._steps.append(event)
+            case CheckpointSaved():
+                self._checkpoint = event.url
+        self._on_event(event)
 
     def train(self, plan: Plan) -> RunResult:
         self._store.put(keys.PLAN, encode_record(plan))
         self.enter("prepare")
-        with crew_on(self.platform, self._store) as crew:
+        with Crew(self.platform, self._store, checks_input=True) as crew:
             crew.start("worker", [self._spec("preparer", "prepare", plan)])
-            crew.wait(self.relay)
+            crew.wait(self.relay.poll)
         self.enter("train")
         roster = _first_roster(plan, self._name)
         self._store.create(keys.roster(0), encode_record(roster))
         self._emit(_run_started(plan, roster, self._store))
         begin_s = time.monotonic()
-        with crew_on(self.platform, self._store) as crew:
+        self._has_begun = True
+        with Crew(self.platform, self._store, checks_input=False) as crew:
             crew.start("worker", [self._spec(member.name, "train", plan) for member in roster.members])
             try:
                 crew.wait(self._meter(plan, crew))
@@ -142,7 +149,7 @@ class _Run:
                 self._emit(MemberExited(at_s=time.time(), member=failure.member, exit_text=failure.exit_text))
                 raise
             usd = _bill(plan, crew)
-        self.relay()
+        self.relay.flush()
         wall_s = time.monotonic() - begin_s
         step_s = _median_step_s(self._steps, plan)
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
@@ -158,7 +165,7 @@ class _Run:
             if time.monotonic() - last_s > _METER_INTERVAL_S:
                 last_s = time.monotonic()
                 self._on_event(Metered(at_s=time.time(), usd=_bill(plan, crew)))
-            self.relay()
+            self.relay.poll()
 
         return poll
 
@@ -178,10 +185,12 @@ class _Run:
         self._writer.write(event)
 
 
-def _check_given(plan: Plan, limits: Limits | None, goal: Goal | None) -> None:
+def _check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None) -> None:
     """A plan that is given is run as it is, on what this process can start."""
-    if limits is not None or goal is not None:
-        raise InputError("a plan already holds its layout; give limits and a goal when planning, not with a plan")
+    if limits is not None or goal is not None or on is not None:
+        raise InputError(
+            "a plan holds its layout and its offers; give limits, a goal and `on` when planning, not with it"
+        )
     for offer in plan.offers:
         if offer.platform != LOCAL:
             raise InputError(
@@ -189,15 +198,19 @@ def _check_given(plan: Plan, limits: Limits | None, goal: Goal | None) -> None:
             )
 
 
-def _open_new_run(url: str) -> ObjectStore:
-    """The run's folder: shared by all members, honest about create-only puts, and not used before."""
-    if url.startswith("memory://"):
-        raise InputError(f"{url} lives in one process, but members are several; give file:///folder or s3://bucket/run")
+def _claim_folder(url: str) -> tuple[ObjectStore, str]:
+    """The run's folder and name. The folder is one that members can share, honest about create-only puts, and empty."""
+    refuse_memory(url)
     store = open_store(url)
-    if store.list("rosters"):
-        raise InputError(f"{url} already holds a run; give another folder, or remove this one first")
+    if not store.is_empty():
+        raise InputError(f"{url} is not empty: it holds a run or something else; give a folder that does not exist yet")
     check_create_only(store)
-    return store
+    claim = RunClaim(run=secrets.token_hex(4))
+    try:
+        store.create(keys.CLAIM, encode_record(claim))
+    except ObjectExists as error:
+        raise InputError(f"another run has just begun in {url}; give another folder") from error
+    return store, claim.run
 
 
 def _first_roster(plan: Plan, run: str) -> Roster:

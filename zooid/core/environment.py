@@ -12,8 +12,11 @@ _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOI
 
 
 def member_environment(num_threads: int) -> dict[str, str]:
-    """For a process on this machine: what this one has, credentials included, and how many threads it may use."""
-    return {**os.environ, "OMP_NUM_THREADS": str(num_threads)}
+    """For a process on this machine: what this one has, credentials included, and how many threads it may use.
+
+    Members compute on the processor; accelerators are hidden from them, so that nothing reaches for one by itself.
+    """
+    return {**os.environ, "OMP_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def s3_endpoint() -> str | None:

@@ -6,8 +6,8 @@ ZooidError
 │   ├── RecordError         a file of a newer version, of another kind, or with a wrong field
 │   ├── JobError            a job file or one of its parts
 │   ├── CatalogError        an offer or a price that is unknown, or a malformed row
+│   ├── LayerError          a model that cannot be traced or cut into layers
 │   └── PlanError           limits that no plan can meet, or a plan that does not fit the job
-├── LayerError              a model that cannot be cut into layers
 ├── ScheduleError           an action list that is incomplete, out of order, or would deadlock
 ├── StoreError              the object store
 │   ├── ObjectNotFound      no object under this key
@@ -51,8 +51,8 @@ class PlanError(InputError):
     """Limits that no plan can meet, or a plan that does not fit the job."""
 
 
-class LayerError(ZooidError):
-    """A model that cannot be cut into layers."""
+class LayerError(InputError):
+    """A model that cannot be traced or cut into layers."""
 
 
 class ScheduleError(ZooidError):

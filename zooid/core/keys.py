@@ -2,9 +2,10 @@
 
 PLAN = "plan.json"
 PROFILE = "profile.json"
-FINISHED = "finished.json"
+CLAIM = "run.json"
 EVENTS = "events"
 COMM = "comm"
+PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 
 

@@ -44,7 +44,7 @@ class StagePlan(Record, frozen=True, kw_only=True):
     """One past the last layer."""
     offer: str
     memory_bytes: int
-    """Predicted peak of one member; what the member is given is this plus a margin."""
+    """Predicted peak of one member."""
 
     def __post_init__(self) -> None:
         require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
@@ -62,8 +62,6 @@ class Prediction(Record, frozen=True, kw_only=True):
 
     step_s: float
     """One full step, from its first action to its last member's apply."""
-    compute_s: float
-    """Of the busiest member within a step."""
     num_steps: int
     startup_s: float
     run_s: float

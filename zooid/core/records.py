@@ -32,10 +32,14 @@ class _Envelope(msgspec.Struct):
 AnyFileRecord = TypeVar("AnyFileRecord", bound=FileRecord)
 
 
+class InvalidValue(RecordError, ValueError):
+    """A record was given a value that it refuses; msgspec adds the field's path where it comes from a file."""
+
+
 def require(condition: bool, message: str) -> None:
-    """Refuse a record's value; msgspec turns the ValueError into an error that carries the field's path."""
+    """Refuse a record's value."""
     if not condition:
-        raise ValueError(message)
+        raise InvalidValue(message)
 
 
 def encode_record(record: FileRecord) -> bytes:

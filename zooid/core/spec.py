@@ -5,6 +5,12 @@ from typing import Literal
 from zooid.core.records import FileRecord
 
 
+class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
+    """Written create-only before anything else: whoever writes it owns the folder."""
+
+    run: str
+
+
 class MemberSpec(FileRecord, frozen=True, kw_only=True):
     """Common to every program that a platform can start."""
 

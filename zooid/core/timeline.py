@@ -24,5 +24,5 @@ class Timeline(FileRecord, frozen=True, kw_only=True, tag="timeline"):
         return max((interval.end_s for interval in self.intervals), default=0.0)
 
     def busy_s(self, member: str, lane: str) -> float:
-        """Time that a lane of a member was at work, without its waits."""
+        """Time that a lane of a member spent in actions; waiting for peers inside a reduce or commit counts."""
         return sum(i.end_s - i.start_s for i in self.intervals if i.member == member and i.lane == lane)

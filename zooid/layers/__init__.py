@@ -3,7 +3,7 @@
 from zooid.layers.batches import Batch, collate, flatten_inputs
 from zooid.layers.checking import CheckedJob, build_model, build_model_on_meta, check_data, check_job
 from zooid.layers.objective import loss_sum_and_weight
-from zooid.layers.randomness import grain_randomness
+from zooid.layers.randomness import grain_randomness, seed_data
 from zooid.layers.stages import Stage, build_stage
 from zooid.layers.tracing import LayeredModel, trace
 
@@ -21,5 +21,6 @@ __all__ = [
     "flatten_inputs",
     "grain_randomness",
     "loss_sum_and_weight",
+    "seed_data",
     "trace",
 ]

@@ -1,9 +1,11 @@
 """Random numbers that depend on run, step, grain and layer alone, so that a step run again is the same step."""
 
 import contextlib
+import random
 import threading
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from zooid.schedule.samples import derive_seed
@@ -19,6 +21,14 @@ def grain_randomness(seed: int, step: int, grain: int) -> Iterator[None]:
         yield
     finally:
         _current.key = None
+
+
+def seed_data(seed: int, step: int, grain: int) -> None:
+    """Before a grain's samples are read: all stages that read them then draw the same augmentation."""
+    derived = derive_seed("data", seed, step, grain)
+    torch.manual_seed(derived)
+    np.random.seed(derived % 2**32)
+    random.seed(derived)
 
 
 def seed_layer(layer: int) -> None:

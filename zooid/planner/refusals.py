@@ -22,7 +22,10 @@ def no_layout(profile: Profile, limits: Limits, smallest_grain: int) -> str:
 
 
 def missing_bytes(plan: Plan) -> int:
-    """What the worst stage needs beyond its offer's memory; not above 0 where all fit."""
+    """What the worst stage needs beyond its offer's memory; not above 0 where all fit. Local members share theirs."""
+    if plan.offers[0].platform == "local":
+        together = plan.num_replicas * sum(stage.memory_bytes for stage in plan.stages)
+        return together - plan.offers[0].memory_bytes
     return max(stage.memory_bytes - plan.offer_of(at).memory_bytes for at, stage in enumerate(plan.stages))
 
 
@@ -47,6 +50,12 @@ def what_binds(plans: list[Plan], limits: Limits) -> str:
 
 
 def _memory(closest: Plan) -> str:
+    if closest.offers[0].platform == "local":
+        needed = missing_bytes(closest) + closest.offers[0].memory_bytes
+        return (
+            f"no plan fits the memory of this machine: the one with the smallest need, {closest.layout}, needs "
+            f"{format_bytes(needed)} of {format_bytes(closest.offers[0].memory_bytes)}; give a smaller job.grain_size"
+        )
     at, stage = max(enumerate(closest.stages), key=lambda pair: pair[1].memory_bytes)
     offer = closest.offer_of(at)
     return (

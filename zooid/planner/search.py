@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
-from zooid.core.plan import Limits, Plan, Prediction, StagePlan
+from zooid.core.plan import AllReduceName, Limits, Plan, Prediction, StagePlan
 from zooid.core.profile import Profile
 from zooid.planner.partition import Partition, best_partitions
 from zooid.planner.refusals import missing_bytes, no_layout, what_binds
@@ -17,6 +17,8 @@ from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
 Goal = Literal["fastest", "cheapest"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
+
+ALL_REDUCE: AllReduceName = "three_phase"
 
 SIMULATED_PARTITIONS = 3
 """Of each layout and grain size, so many of the closed form's best are simulated."""
@@ -67,6 +69,7 @@ def _evaluate(
         upload=links[0],
         download=links[1],
         host_cores=host_cores,
+        all_reduce=ALL_REDUCE,
     )
     timeline = simulate_step(schedule_step("gpipe", len(partition), split_grains(num_grains, shares)), layout)
     samples = SamplePlan(
@@ -83,11 +86,6 @@ def _evaluate(
     terms = run_cost([offer] * num_members, run_s)
     prediction = Prediction(
         step_s=timeline.step_s,
-        compute_s=max(
-            timeline.busy_s(f"r{replica}s{stage}", "compute")
-            for replica in range(num_replicas)
-            for stage in range(len(partition))
-        ),
         num_steps=samples.num_steps,
         startup_s=startup_s,
         run_s=run_s,
@@ -111,7 +109,7 @@ def _evaluate(
         ),
         schedule="gpipe",
         transport="store",
-        all_reduce="three_phase",
+        all_reduce=ALL_REDUCE,
         offers=(offer,),
         prediction=prediction,
     )

@@ -11,10 +11,10 @@ from zooid.predictor.stages import StageTimes
 from zooid.schedule.actions import Action, Kind, Lane, local_dependencies, peer_action
 from zooid.schedule.collectives import TransferList, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule
+from zooid.schedule.steps import Vote
 
-VOTE_ELEMENTS = 5
-"""A commit's all-reduce carries a Vote: five float64."""
 VOTE_ELEMENT_BYTES = 8
+"""A commit's all-reduce carries a Vote in float64."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,9 @@ class Layout:
     """From the store to a member."""
     host_cores: int | None
     """Cores that all members share, where they run on one machine; None where each has its own."""
+    all_reduce: str
+    """Name of the algorithm, as the plan has it."""
     parameter_element_bytes: int = 4
-    all_reduce: str = "three_phase"
 
 
 Seat = tuple[int, int]
@@ -153,7 +154,7 @@ class _StepSimulation:
         if len(self._cores) == 1:
             done()
         else:
-            num_bytes = VOTE_ELEMENTS * VOTE_ELEMENT_BYTES
+            num_bytes = len(Vote().values()) * VOTE_ELEMENT_BYTES
             self._join("commit", list(self._cores), num_bytes, VOTE_ELEMENT_BYTES, seat, done)
 
     def _join(self, name: str, seats: list[Seat], num_bytes: int, element_bytes: int, seat: Seat, done: Done) -> None:

@@ -6,6 +6,8 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 
+from zooid.core.errors import TrainingError
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -24,6 +26,9 @@ def busy_neighbours(count: int, work: Callable[[], None]) -> Iterator[None]:
                 _repeat(work, parent)
             children.append(child)
         yield
+        if ended := [child for child in children if os.waitpid(child, os.WNOHANG) != (0, 0)]:
+            children = [child for child in children if child not in ended]
+            raise TrainingError("a neighbour process ended while layers were measured; times with company are unknown")
     finally:
         for child in children:
             os.kill(child, signal.SIGKILL)

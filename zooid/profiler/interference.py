@@ -9,9 +9,11 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zooid.comm.transport import StoreTransport
+from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.profiler.company import busy_neighbours
 from zooid.store import ObjectStore
@@ -72,21 +74,22 @@ class _Chatter:
     def __init__(self, store: ObjectStore, num_bytes: int) -> None:
         self.num_ends = 0
         self._abort = Abort()
-        prefix = f"probe/{secrets.token_hex(8)}"
+        prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
         self._transport = StoreTransport(store, prefix, timeout_s=60.0, abort=self._abort)
         self._data = memoryview(bytearray(num_bytes))
         self._stopping = threading.Event()
-        self._threads = [threading.Thread(target=self._send), threading.Thread(target=self._receive)]
+        self._threads = ThreadPoolExecutor(2)
+        self._lanes: list[Future[None]] = []
 
     def __enter__(self) -> "_Chatter":
-        for thread in self._threads:
-            thread.start()
+        self._lanes = [self._threads.submit(lane) for lane in (self._send, self._receive)]
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self._stopping.set()
-        for thread in self._threads:
-            thread.join()
+        for lane in self._lanes:
+            lane.result()
+        self._threads.shutdown()
 
     def _send(self) -> None:
         number = 0

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from zooid.comm.transport import StoreTransport
+from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.link import STORE_SITE, Link
 from zooid.profiler.interference import MessageCost
@@ -27,7 +28,7 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
 
     A get is timed when its reader has waited for a while, as it does in training, so that polling is part of it.
     """
-    prefix = f"probe/{secrets.token_hex(8)}"
+    prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
     transport = StoreTransport(store, prefix, timeout_s=_TIMEOUT_S, abort=Abort())
     put_s, get_s = _times(transport, "small", _SMALL_BYTES, _SMALL_REPEATS)
     large_put_s, large_get_s = _times(transport, "large", _LARGE_BYTES, _LARGE_REPEATS)

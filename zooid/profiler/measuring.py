@@ -1,8 +1,6 @@
 """Makes the profile of a job: checks it, measures layers at several grain sizes, and the way to the store."""
 
-import os
 import platform
-import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -13,6 +11,7 @@ import torch
 
 from zooid.comm.tensors import combine_in_order
 from zooid.core.job import Job
+from zooid.core.machine import num_cores
 from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
@@ -76,7 +75,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         device=DeviceKind(
             name=platform.processor() or platform.machine(),
             num_threads=torch.get_num_threads(),
-            num_cores=len(os.sched_getaffinity(0)),
+            num_cores=num_cores(),
         ),
         num_samples=checked.num_samples,
         batch_size=job.batch_size,
@@ -157,4 +156,6 @@ def _measure_loading(checked: CheckedJob, num_samples: int) -> float:
 
 
 def _resident_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """The peak of this process alone; what getrusage says is inherited from whoever started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -46,7 +46,7 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
         table.add_row(str(number), span, stage.offer, format_bytes(stage.memory_bytes))
     table.caption = (
         f"predicted: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
-        f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)}"
+        f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for the members' time and starts"
     )
     return table
 

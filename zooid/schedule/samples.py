@@ -4,6 +4,7 @@ All of it follows from the seed, the epoch and the step, whoever computes; so a 
 in another layout, is the same step, and every sample counts exactly once per epoch.
 """
 
+import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zooid.core.errors import ScheduleError
+from zooid.core.job import Job
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,17 @@ class SamplePlan:
     grain_size: int
     epochs: int
     seed: int
+
+    @staticmethod
+    def of(job: Job, num_samples: int, grain_size: int) -> "SamplePlan":
+        """The samples of a job, cut into grains of this size."""
+        return SamplePlan(
+            num_samples=num_samples,
+            batch_size=job.batch_size,
+            grain_size=grain_size,
+            epochs=job.epochs,
+            seed=job.seed,
+        )
 
     @property
     def steps_per_epoch(self) -> int:
@@ -45,9 +58,8 @@ class SamplePlan:
         return -(-self.step_size(step) // self.grain_size)
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """A permutation of the data set, from a counter-based generator so that it is the same everywhere."""
-        generator = np.random.Generator(np.random.Philox(key=derive_seed(self.seed, "order", epoch)))
-        return generator.permutation(self.num_samples)
+        """A permutation of the data set, the same everywhere."""
+        return _order(self.seed, epoch, self.num_samples)
 
     def grains(self, step: int) -> list[npt.NDArray[np.int64]]:
         """Sample indices of every grain of a step, in grain order; only the last one may be smaller."""
@@ -56,6 +68,14 @@ class SamplePlan:
         start = (step % self.steps_per_epoch) * self.batch_size
         own = self.order(self.epoch_of(step))[start : start + self.step_size(step)]
         return [own[at : at + self.grain_size] for at in range(0, len(own), self.grain_size)]
+
+
+@functools.lru_cache(maxsize=2)
+def _order(seed: int, epoch: int, num_samples: int) -> npt.NDArray[np.int64]:
+    """From a counter-based generator; kept while its epoch lasts, since millions of samples take a while."""
+    order = np.random.Generator(np.random.Philox(key=derive_seed(seed, "order", epoch))).permutation(num_samples)
+    order.setflags(write=False)
+    return order
 
 
 def split_grains(num_grains: int, shares: Sequence[int]) -> list[tuple[int, ...]]:

@@ -85,13 +85,16 @@ class StepState:
         return replace(self, phase=Phase.PREPARED)
 
     def decide(self, total: Vote, num_members: int) -> Decision:
-        """The verdict of the whole roster; the same on every member, since all see the same sums."""
+        """The verdict of the whole roster; the same on every member, since all see the same sums.
+
+        What is not finite, or weighs nothing, cannot be applied.
+        """
         self._expect(Phase.PREPARED, "decide")
         if total.num_prepared != num_members:
             raise ScheduleError(
                 f"step {self.step} was voted on with {total.num_prepared:g} of {num_members} members prepared"
             )
-        return Decision.APPLY if total.num_finite == num_members else Decision.DROP
+        return Decision.APPLY if total.num_finite == num_members and total.weight > 0 else Decision.DROP
 
     def apply(self) -> "StepState":
         self._expect(Phase.PREPARED, "apply")

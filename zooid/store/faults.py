@@ -95,6 +95,9 @@ class FaultyStore:
     def list_folders(self, prefix: str) -> Keys:
         return self._run("list", prefix, lambda: self._inner.list_folders(prefix))
 
+    def is_empty(self) -> bool:
+        return self._run("list", "", self._inner.is_empty)
+
     def delete(self, keys: Iterable[str]) -> None:
         doomed = tuple(keys)
         self._run("delete", " ".join(doomed), lambda: self._inner.delete(doomed))

@@ -155,6 +155,13 @@ class ObstoreStore:
             raise self._translate(error, "list", prefix) from error
         return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
 
+    def is_empty(self) -> bool:
+        _check_process()
+        try:
+            return not any(obstore.list(self._client, chunk_size=1))
+        except _FAILURES as error:
+            raise self._translate(error, "list", "") from error
+
     def delete(self, keys: Iterable[str]) -> None:
         _check_process()
         doomed = [*keys]
@@ -210,7 +217,8 @@ def sweep(store: ObjectStore, prefix: str, *, min_age_s: float = 60.0) -> int:
     """Remove what killed writers left under a folder of a file:// store; how many files that were.
 
     A put there is staged as `name#1` and then renamed. Listings do not show staged files, so nobody else removes
-    them. Younger ones may belong to a put that is still going on. Other stores have no such leftovers.
+    them. Younger ones may belong to a put that is still going on. What a put in parts leaves in a cloud
+    store is for the bucket's own rule on incomplete uploads.
     """
     parts = urlsplit(store.url)
     if parts.scheme != "file":

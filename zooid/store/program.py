@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from zooid.core import keys
-from zooid.core.errors import CommError, InputError, LayerError, ZooidError
+from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, ZooidError
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.store.objects import open_store
@@ -32,12 +32,21 @@ def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[An
     store = open_store(store_url)
     spec = decode_record(bytes(store.get(key)), kind, arguments[0])
     try:
-        work(spec, store)
+        _without_exit(work, spec, store)
     except Exception as error:
         logging.getLogger(__name__).exception("member %s failed", spec.member)
         store.put(keys.failure(spec.member), encode_record(_failure(spec, error)))
         return EXIT_FAILED
     return 0
+
+
+def _without_exit(work: Callable[[AnySpec, ObjectStore], None], spec: AnySpec, store: ObjectStore) -> None:
+    try:
+        work(spec, store)
+    except SystemExit as error:
+        raise JobError(
+            f"{spec.job_file} calls sys.exit({error.code!r}); a job file must only define its job"
+        ) from error
 
 
 def end_process(status: int) -> None:
@@ -54,6 +63,6 @@ def _failure(spec: MemberSpec, error: Exception) -> Failure:
         error=type(error).__name__,
         message=str(error) if isinstance(error, ZooidError) else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
-        is_input_error=isinstance(error, (InputError, LayerError)),
-        is_consequence=isinstance(error, CommError),
+        is_input_error=isinstance(error, InputError),
+        is_consequence=isinstance(error, (CommAborted, CommTimeout)),
     )

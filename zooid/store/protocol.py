@@ -43,6 +43,9 @@ class ObjectStore(Protocol):
         A folder whose objects were all deleted may or may not be among them.
         """
 
+    def is_empty(self) -> bool:
+        """Whether the folder holds no object at all; one request, however many it holds."""
+
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; those that do not exist are fine."""
 

@@ -6,20 +6,20 @@ import time
 from msgspec import structs
 from torch import distributed as dist
 
-import zooid.comm  # noqa: F401  # registers the backend
 from zooid.comm import ObjectRendezvous
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, Shard
 from zooid.core.errors import PlanError
 from zooid.core.events import CheckpointSaved, MemberStarted
-from zooid.core.job import load_job
+from zooid.core.job import Job, load_job
 from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
 from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, Stage, build_model_on_meta, build_stage, check_data, check_job, collate, trace
 from zooid.layers.checking import EXAMPLE_SIZE
+from zooid.schedule.samples import SamplePlan
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import checkpoint
 from zooid.worker.checkpoint import Tensors
@@ -33,7 +33,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     plan = _read_plan(store)
     checked = check_job(load_job(spec.job_file))
     layered = trace(build_model_on_meta(checked.job), checked.example.to("meta"))
-    _check_plan(plan, layered, checked.job.batch_size)
+    _check_plan(plan, layered, checked.job, checked.num_samples)
     checkpoint.write_initial(store, checked.model, _stage_names(layered, plan), layered)
 
 
@@ -46,10 +46,16 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     job = load_job(spec.job_file)
     data = check_data(job)
     layered = trace(build_model_on_meta(job), collate(data, range(EXAMPLE_SIZE)).to("meta"))
-    _check_plan(plan, layered, job.batch_size)
+    _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
     stage, unused = _load_stage(store, manifest, layered, plan, place.stage)
-    rendezvous = ObjectRendezvous(store, keys.comm_of(spec.run, roster.number), timeout_s=spec.timeout_s, abort=abort)
+    rendezvous = ObjectRendezvous(
+        store,
+        keys.comm_of(spec.run, roster.number),
+        timeout_s=spec.timeout_s,
+        abort=abort,
+        all_reduce=plan.all_reduce,
+    )
     dist.init_process_group(
         "zooid",
         store=rendezvous,
@@ -81,17 +87,22 @@ def _read_plan(store: ObjectStore) -> Plan:
     return decode_record(bytes(store.get(keys.PLAN)), Plan, f"{store.url}/{keys.PLAN}")
 
 
-def _check_plan(plan: Plan, layered: LayeredModel, batch_size: int) -> None:
+def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -> None:
     if plan.model_fingerprint != layered.fingerprint:
         raise PlanError(
             "the plan was made for another model (its fingerprint differs): the job file has changed since; "
             "run `zooid plan` again"
         )
-    if plan.batch_size != batch_size:
-        raise PlanError(
-            f"the plan was made for a batch size of {plan.batch_size}, but job.batch_size is {batch_size}; "
-            "run `zooid plan` again"
-        )
+    steps = SamplePlan.of(job, num_samples, plan.grain_size).num_steps
+    for what, planned, given in (
+        ("a batch size", plan.batch_size, job.batch_size),
+        ("a grain size", plan.grain_size, job.grain_size or plan.grain_size),
+        ("a number of steps", plan.prediction.num_steps, steps),
+    ):
+        if planned != given:
+            raise PlanError(
+                f"the plan was made for {what} of {planned}, but the job has {given}; run `zooid plan` again"
+            )
     assert plan.stages[-1].end_layer == layered.num_layers, "equal fingerprints imply equal layers"
 
 

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from zooid.core.job import Job
 from zooid.core.roster import Roster
-from zooid.layers import Batch, Stage, collate, flatten_inputs, grain_randomness, loss_sum_and_weight
+from zooid.layers import Batch, Stage, collate, flatten_inputs, grain_randomness, loss_sum_and_weight, seed_data
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.steps import Vote
 from zooid.worker.boundary import Boundary
@@ -99,7 +99,7 @@ class StageRunner:
 
     def _forward(self, action: Action) -> None:
         grain = _grain(action)
-        batch = collate(self._data, self._indices[grain]) if self._needs_data else None
+        batch = self._read(grain) if self._needs_data else None
         if self._stage.first_layer == 0:
             assert batch is not None
             inputs = flatten_inputs(batch)
@@ -113,6 +113,10 @@ class StageRunner:
             assert batch is not None
             outputs = [self._loss(outputs, batch)]
         self._grains[grain] = _Grain(inputs, outputs)
+
+    def _read(self, grain: int) -> Batch:
+        seed_data(self._job.seed, self._step, grain)
+        return collate(self._data, self._indices[grain])
 
     def _loss(self, values: list[torch.Tensor], batch: Batch) -> torch.Tensor:
         """Gradients are scaled by the nominal batch size here; the apply corrects for the true weight of the step."""

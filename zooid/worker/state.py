@@ -35,12 +35,20 @@ class TrainingState:
             [p.grad if p.grad is not None else torch.zeros_like(p, requires_grad=False) for p in self._parameters]
             + [_flag(parameter) for parameter in self._parameters]
         )
-        self._held_statistics = _flatten([buffer for buffer in self._buffers if buffer.is_floating_point()])
+        self._held_statistics = _flatten([change for _, _, change in self._changes()])
         if group is not None:
             for bucket in self._held.values():
                 dist.all_reduce(bucket, group=group)
             for bucket in self._held_statistics.values():
                 dist.all_reduce(bucket, op=dist.ReduceOp.AVG, group=group)
+
+    def _changes(self) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """Floating-point buffers, as they were, and what the step did to them: exactly 0 where it did nothing."""
+        return [
+            (buffer, before, torch.where(buffer == before, torch.zeros_like(buffer), buffer - before))
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True)
+            if buffer.is_floating_point()
+        ]
 
     def square_sum(self) -> float:
         """Σg² of the held gradients; not finite where any of them is not."""
@@ -55,9 +63,10 @@ class TrainingState:
             parameter.grad = None if not touched else gradient if scale == 1.0 else gradient * scale
         if self._optimizer is not None:
             self._optimizer.step()
-        floating = [buffer for buffer in self._buffers if buffer.is_floating_point()]
-        for buffer, value in zip(floating, _unflatten(self._held_statistics, floating), strict=True):
-            buffer.copy_(value)
+        changes = self._changes()
+        means = _unflatten(self._held_statistics, [change for _, _, change in changes])
+        for (buffer, before, _), mean in zip(changes, means, strict=True):
+            buffer.copy_(before + mean)
 
     def drop(self) -> None:
         """Forget the step: nothing of it remains."""

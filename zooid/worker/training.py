@@ -48,13 +48,7 @@ class Trainer:
         self._total = Vote()
         self.last_timeline: tuple[int, Timeline] | None = None
         """Of the last full step."""
-        self._samples = SamplePlan(
-            num_samples=len(assignment.data),
-            batch_size=assignment.job.batch_size,
-            grain_size=assignment.plan.grain_size,
-            epochs=assignment.job.epochs,
-            seed=assignment.job.seed,
-        )
+        self._samples = SamplePlan.of(assignment.job, len(assignment.data), assignment.plan.grain_size)
         self._schedules: dict[int, StepSchedule] = {}
         self._runner = StageRunner(assignment.job, assignment.data, assignment.stage, state, self._seat)
         name = self._seat.roster.members[self._seat.rank].name
@@ -105,9 +99,9 @@ class Trainer:
             self._state.drop()
             self._step = self._step.drop()
             raise TrainingError(
-                f"step {self._step.step + 1} gave a loss or gradients that are not finite (summed loss "
-                f"{self._total.loss_sum:g}); nothing of it was applied, and the last checkpoint is untouched: "
-                "lower the learning rate or look at the data"
+                f"step {self._step.step + 1} gave a loss or gradients that are not finite, or no weight (summed loss "
+                f"{self._total.loss_sum:g}, weight {self._total.weight:g}); nothing of it was applied, and the last "
+                "checkpoint is untouched: lower the learning rate or look at the data"
             )
         self._state.apply(self._assignment.job.batch_size / self._total.weight)
         self._step = self._step.apply()

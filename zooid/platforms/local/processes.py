@@ -64,9 +64,9 @@ class LocalPlatform:
         except subprocess.TimeoutExpired:
             _signal_session(handle, signal.SIGKILL)
             handle.process.wait()
+        _signal_session(handle, signal.SIGKILL)  # what it had started may have outlived it
 
 
 def _signal_session(handle: LocalHandle, number: signal.Signals) -> None:
-    if handle.process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(handle.process.pid, number)
+    with suppress(ProcessLookupError):
+        os.killpg(handle.process.pid, number)
