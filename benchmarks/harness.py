@@ -20,7 +20,8 @@ def run_benchmark(title: str, measure: Measure, num_rows: Callable[[bool], int])
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short form: fewer rows, less exact")
     quick: bool = parser.parse_args().quick
-    console = Console(stderr=True)
+    terminal = Console(stderr=True)
+    console = terminal if terminal.is_terminal else Console(stderr=True, width=160)
     rows: list[Row] = []
     with Progress(console=console) as progress:
         task = progress.add_task(title, total=num_rows(quick))
@@ -35,7 +36,7 @@ def _table(title: str, rows: list[Row]) -> Table:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(title=title)
     for name in columns:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*(_cell(row.get(name)) for name in columns))
     return table

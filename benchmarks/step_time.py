@@ -6,6 +6,8 @@ share this machine's cores, so that what a layout gains is bounded by their numb
 
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ import torch
 
 import zooid
 from benchmarks.harness import Row, run_benchmark
-from zooid.core.job import Job, load_job
+from zooid.core.environment import member_environment
+from zooid.core.job import load_job
 from zooid.core.plan import Limits
 from zooid.core.profile import Profile
 
@@ -29,7 +32,7 @@ def layouts(quick: bool) -> tuple[tuple[int, int], ...]:
 
 
 def measure(quick: bool) -> Iterator[Row]:
-    plain_s = plain_step_s(load_job(JOB_FILE))
+    plain_s = plain_step_s()
     profile = zooid.profile(JOB_FILE)
     errors = []
     for layout in layouts(quick):
@@ -55,9 +58,16 @@ def measure_layout(profile: Profile, num_replicas: int, num_stages: int) -> Row:
     }
 
 
-def plain_step_s(job: Job) -> float:
-    """Median full step of a hand-written loop."""
+def plain_step_s() -> float:
+    """Median full step of a hand-written loop, in a process that is held to one thread as members are."""
+    command = [sys.executable, "-c", "from benchmarks import step_time; print(step_time.plain_loop())"]
+    ended = subprocess.run(command, env=member_environment(1), check=True, capture_output=True, text=True)
+    return float(ended.stdout.split()[-1])
+
+
+def plain_loop() -> float:
     torch.set_num_threads(1)
+    job = load_job(JOB_FILE)
     model, data = job.model(), job.data()
     optimizer = job.optimizer(list(model.named_parameters()))
     loader = torch.utils.data.DataLoader(data, batch_size=job.batch_size, shuffle=True, drop_last=True)
