@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check lint types imports unit bench format clean
+.PHONY: demo test check lint types imports unit conformance bench format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
@@ -36,6 +36,9 @@ imports: $(INSTALLED)
 
 unit: $(INSTALLED)
 	$(BIN)/python -m pytest -q tests/unit
+
+conformance: $(INSTALLED)  ## PyTorch's own suite of a backend on Gloo and on zooid, over files and over TCP, with 2 and 3 ranks
+	$(BIN)/python -m tests.conformance
 
 bench: $(INSTALLED)  ## every benchmark, each ending in one line of JSON; QUICK=1 for the short form
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)

@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -20,6 +22,7 @@ def run_benchmark(title: str, measure: Measure, num_rows: Callable[[bool], int])
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short form: fewer rows, less exact")
     quick: bool = parser.parse_args().quick
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that the laboratory is cleared away
     terminal = Console(stderr=True)
     console = terminal if terminal.is_terminal else Console(stderr=True, width=160)
     rows: list[Row] = []

@@ -1,7 +1,8 @@
 """Members that really cannot reach one another: a network namespace for each, joined to the store's alone.
 
 A star of veth pairs with the store in the middle, which forwards nothing; one more pair leads to the namespace of the
-calling process, where the coordinator runs. Needs root.
+calling process, where the coordinator runs. `shape` gives the members' links a bandwidth, `connect_members` lets them
+reach one another after all. Needs root.
 """
 
 import itertools
@@ -17,6 +18,13 @@ from zooid.core.errors import ZooidError
 
 _MTU = 9000
 """At 1500, acknowledgements eat a fifth of a slow duplex link."""
+_BURST_BYTES = 2**16
+"""What a shaped link lets pass at once: one packet as the kernel's offloading makes them. With only two jumbo frames a
+timer that fires late costs 2 % of 5 MB/s; with more, messages of this size would see no limit at all."""
+_QUEUE_S = 0.05
+"""What waits longer before a shaped link is dropped; TCP slows down before that."""
+_CONGESTION_CONTROL = ("congctl", "cubic")
+"""Given with the routes, so that a machine's own choice does not matter; bbr leaves up to 8 % of 5 MB/s unused."""
 _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _MAX_MEMBERS = 200
 _FIRST_MEMBER = 10
@@ -108,9 +116,24 @@ def set_forwarding(namespace: Namespace, allowed: bool) -> None:
 def add_route(source: Namespace, target: Namespace, through: Namespace) -> None:
     """Let one namespace send what is for another to a third, which may or may not pass it on."""
     device = source.device if isinstance(source, Member) else "lo"
-    _run(
-        [*source.prefix, "ip", "route", "add", f"{target.address}/32", "via", through.address, "dev", device, "onlink"]
-    )
+    way = ["via", through.address, "dev", device, "onlink"]
+    _run([*source.prefix, "ip", "route", "add", f"{target.address}/32", *way, *_CONGESTION_CONTROL])
+
+
+def shape(made: Star, bytes_per_s: int) -> None:
+    """Limit what each member sends and what it receives, each to so much; frames count whole, headers included."""
+    queue_bytes = _BURST_BYTES + round(bytes_per_s * _QUEUE_S)
+    limits = ["rate", f"{8 * bytes_per_s}bit", "burst", str(_BURST_BYTES), "limit", str(queue_bytes)]
+    for member in made.members:
+        for end, device in ((member, member.device), (made.store, member.store_device)):
+            _run([*end.prefix, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *limits])
+
+
+def connect_members(made: Star) -> None:
+    """Let members reach one another through the store's namespace: over both their links, as through a switch."""
+    for source, target in itertools.permutations(made.members, 2):
+        add_route(source, target, through=made.store)
+    set_forwarding(made.store, True)
 
 
 def _join(store: Namespace, store_device: str, address: str, device: str, member: Namespace | None) -> None:
@@ -122,8 +145,9 @@ def _join(store: Namespace, store_device: str, address: str, device: str, member
     _run([*prefix, "ip", "address", "add", f"{address}/32", "dev", device])
     _run([*prefix, "ip", "link", "set", device, "up"])
     _run([*store.prefix, "ip", "link", "set", store_device, "up"])
-    _run([*prefix, "ip", "route", "add", f"{store.address}/32", "dev", device, "src", address])
-    _run([*store.prefix, "ip", "route", "add", f"{address}/32", "dev", store_device, "src", store.address])
+    there, back = (["dev", device, "src", address], ["dev", store_device, "src", store.address])
+    _run([*prefix, "ip", "route", "add", f"{store.address}/32", *there, *_CONGESTION_CONTROL])
+    _run([*store.prefix, "ip", "route", "add", f"{address}/32", *back, *_CONGESTION_CONTROL])
 
 
 def _free_network() -> str:

@@ -1,7 +1,7 @@
 """S3 servers on this machine, each for the length of a `with` block.
 
 `rclone_s3` is fast and moves bytes like a real service, but ignores create-only puts; `moto_s3` honours them, and
-everything else of S3, at a few milliseconds a call.
+everything else of S3, at a few milliseconds a call; `delayed` puts either as far away as is asked for.
 """
 
 import importlib
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.lab import relay
 from zooid.core.errors import InputError, ZooidError
 
 _ACCESS_KEY = "zooid-laboratory"  # rclone refuses access keys of one or two characters
@@ -78,6 +79,20 @@ def moto_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3S
     """moto's server, in a process of its own; `bind` and `prefix` as for `rclone_s3`."""
     with _running([*prefix, sys.executable, "-m", "moto.server", "--host", bind, "--port", "0"], bind) as server:
         yield server
+
+
+@contextmanager
+def delayed(
+    server: S3Server, round_trip_s: float, bind: str = "127.0.0.1", prefix: Sequence[str] = ()
+) -> Iterator[S3Server]:
+    """The same server from further away: every request and its response take so much longer together.
+
+    Bandwidth stays as it is, and so does the opening of a connection, which clients do seldom. `bind` and `prefix` say
+    where the relay runs, as for `rclone_s3`.
+    """
+    target = server.endpoint.removeprefix("http://")
+    with _running([*prefix, sys.executable, relay.__file__, bind, target, str(round_trip_s / 2)], bind) as relayed:
+        yield relayed
 
 
 @contextmanager

@@ -4,9 +4,12 @@ Importing this registers the backend `zooid`, as torch.distributed backends do.
 """
 
 from zooid.comm.backend import register
+from zooid.comm.monitoring import monitored_barrier, statistics
+from zooid.comm.options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import ObjectRendezvous
+from zooid.comm.statistics import Statistics
 
 register()
 
-__all__ = ["ObjectRendezvous", "ProcessGroup"]
+__all__ = ["ObjectRendezvous", "Options", "ProcessGroup", "Statistics", "monitored_barrier", "statistics"]

@@ -1,159 +1,460 @@
-"""One process group: executes transfer lists, and point-to-point messages, over a transport."""
+"""One process group: every collective and message of torch.distributed, as transfer lists over a transport.
 
-from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+Methods have the names and parameters under which torch calls them.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from zooid.comm.execution import Call, Pools, execute
-from zooid.comm.tensors import fill, wire_view
+from zooid.comm import barriers, sparse
+from zooid.comm.arguments import (
+    SUM,
+    check_count,
+    check_same_type,
+    check_times,
+    copy_into,
+    operation,
+    single,
+    split_sizes,
+    timeout_s,
+)
+from zooid.comm.buffers import FlatBuffer, PartBuffers
+from zooid.comm.call import Buffers
+from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
+from zooid.comm.engine import Engine
+from zooid.comm.options import Options
+from zooid.comm.profiling import begin_event, end_event, quietly
+from zooid.comm.program import Program
+from zooid.comm.staging import stage
+from zooid.comm.statistics import Counter
+from zooid.comm.tensors import Reduction, flat_values, wire_view
 from zooid.comm.transport import Transport
-from zooid.comm.work import TransferWork
+from zooid.comm.work import Completion, JoinedWork, TransferWork
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
 from zooid.schedule import collectives
 from zooid.schedule.collectives import TransferList
 
-_NUM_RECEIVING = 64
-"""Waiting for a message holds a thread; threads start only when needed."""
-_NUM_SENDING = 16
-"""Apart from those that wait, so that a send never stands behind receives that need it."""
+Tensor = torch.Tensor
+Start = Callable[[list[Tensor], int], Completion]
+"""Begins a call on tensors in the processor's memory, under the number that was reserved for it."""
+
+_ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 1e9}
+"""What a link is taken to carry when sizes are weighed against its measured latency."""
+_MAX_PROGRAMS = 1024
 
 
 class ProcessGroup(dist.ProcessGroup):
-    """A torch.distributed process group over any transport. Collectives run one after the other, in call order."""
+    """A torch.distributed process group over any transport. Calls start at once and overlap."""
 
     def __init__(
-        self, transport: Transport, rank: int, size: int, *, abort: Abort, all_reduce: str = "three_phase"
+        self,
+        transport: Transport,
+        rank: int,
+        size: int,
+        *,
+        abort: Abort,
+        timeout_s: float,
+        options: Options,
+        counter: Counter,
+        meeting: Any = None,
+        latency_s: float | None = None,
+        on_left: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
-        self.rendezvous: object = None
-        """Whatever must live as long as the group does."""
-        self._transport = transport
+        self.counter = counter
+        self.engine = Engine(transport, rank, size, timeout_s=timeout_s, abort=abort)
+        self.meeting = meeting
+        """The c10d store through which the group met; torch itself keeps only its C++ half alive."""
+        self._num_monitored = 0
+        self._name = ""
+        self._description = ""
         self._rank = rank
         self._size = size
-        self._abort = abort
-        self._all_reduce = all_reduce
-        self._order = ThreadPoolExecutor(1, thread_name_prefix="zooid-collective")
-        self._receiving = ThreadPoolExecutor(_NUM_RECEIVING, thread_name_prefix="zooid-receive")
-        self._sending = ThreadPoolExecutor(_NUM_SENDING, thread_name_prefix="zooid-send")
-        self._num_collectives = 0
-        self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
-        self._undiscarded: list[str] = []
-        """Messages of earlier calls that some reader may not have taken yet."""
+        self._options = options
+        self._on_left = on_left
+        self._exchange_max_bytes = (
+            collectives.EXCHANGE_MAX_BYTES
+            if latency_s is None or size == 1 or options.all_reduce != "auto"
+            else collectives.break_even_bytes(latency_s, _ASSUMED_BYTES_PER_S[options.transport], size)
+        )
+        self._programs: dict[int, Program] = {}
+        self._residuals = Residuals()
+        self._coalesced: list[TransferWork] | None = None
 
     def getBackendName(self) -> str:  # noqa: N802
         return "zooid"
 
-    def allreduce(  # type: ignore[override]  # torch calls the form with opts
-        self, tensors: list[torch.Tensor], opts: Any = None
+    _get_backend_name = getBackendName
+
+    # torch's own setters need a backend of its own kind below the group.
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    # Reductions
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> TransferWork:  # type: ignore[override]
+        tensor = single(tensors, "all_reduce")
+        if tensor.is_sparse:
+            return self._sparse_all_reduce(tensor, operation(opts))
+        return self._work("all_reduce", [tensor], lambda cpu, n: self._all_reduce(cpu[0], opts, n, kept_with=tensor))
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> TransferWork:
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            joined = torch.cat([values.detach().reshape(-1) for values in cpu])
+
+            def spread() -> None:
+                for values, part in zip(cpu, torch.split(joined, [values.numel() for values in cpu]), strict=True):
+                    copy_into(values, part)
+
+            return self._all_reduce(joined, opts, number, kept_with=tensors[0], then=spread)
+
+        check_same_type(tensors, "all_reduce_coalesced")
+        return self._work("all_reduce", tensors, start)
+
+    def reduce(self, tensors: Any, opts: Any) -> TransferWork:  # type: ignore[override]
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            is_root = opts.rootRank == self._rank
+            transfers = collectives.reduce(cpu[0].numel(), self._size, opts.rootRank)
+            flat, write_back = self._flat(cpu[0], write=is_root)
+            reduction = Reduction(operation(opts), flat.dtype)
+
+            def finish() -> None:
+                if is_root and reduction.is_average:
+                    flat.div_(self._size)
+                write_back()
+
+            return self._run("reduce", transfers, FlatBuffer(flat, self._rank, reduction, finish), opts, number)
+
+        return self._work("reduce", [single(tensors, "reduce")], start)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:  # type: ignore[override]
+        parts = inputs[0] if isinstance(inputs[0], list | tuple) else inputs
+        check_count(parts, self._size, "reduce_scatter", "inputs")
+        return self._reduce_scatter("reduce_scatter", single(outputs, "reduce_scatter"), parts, opts)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> TransferWork:
+        check_times(input, output, self._size, "reduce_scatter_tensor")
+        parts = input.detach().contiguous().reshape(self._size, -1).unbind(0)
+        return self._reduce_scatter("reduce_scatter", output, parts, opts)
+
+    _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> TransferWork:
-        operation = opts.reduceOp if opts is not None else dist.ReduceOp(dist.ReduceOp.SUM)
-        tensor = _single(tensors, "all_reduce")
-        transfers = collectives.choose_all_reduce(
-            tensor.numel(), tensor.element_size(), self._size, preferred=self._all_reduce
+        pairs = zip(outputs, inputs, strict=True)
+        return JoinedWork([self.reduce_scatter_single(output, input, opts) for output, input in pairs], outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    # Copies
+
+    def broadcast(self, tensors: Any, opts: Any) -> TransferWork:  # type: ignore[override]
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            values, write_back = self._flat(cpu[0], write=opts.rootRank != self._rank)
+            transfers = collectives.broadcast(1, self._size, opts.rootRank)
+            return self._run("broadcast", transfers, PartBuffers({0: values}, {0: values}, write_back), opts, number)
+
+        return self._work("broadcast", [single(tensors, "broadcast")], start)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:
+        own = single(inputs, "all_gather")
+        parts = outputs[0] if isinstance(outputs[0], list | tuple) else outputs
+        check_count(parts, self._size, "all_gather", "outputs")
+        return self._work(
+            "all_gather",
+            [own, *parts],
+            lambda cpu, number: self._all_gather(cpu[0], cpu[1:], opts, number),
+            result=parts,
+            num_inputs=1,
         )
-        return self._collective("all_reduce", transfers, tensors, operation)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> TransferWork:  # type: ignore[override]
-        tensor = _single(tensors, "broadcast")
-        transfers = collectives.broadcast(tensor.numel(), self._size, opts.rootRank)
-        return self._collective("broadcast", transfers, tensors, hears_everyone=False)
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> TransferWork:
+        check_times(output, input, self._size, "all_gather_into_tensor")
+        if not output.is_contiguous():
+            raise ValueError("all_gather_into_tensor needs a contiguous output")
 
-    def allgather(  # type: ignore[override]
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            return self._all_gather(cpu[0], list(cpu[1].detach().reshape(self._size, -1).unbind(0)), opts, number)
+
+        return self._work("all_gather", [input, output], start, result=[output], num_inputs=1)
+
+    _allgather_base = all_gather_single
+
+    def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> TransferWork:
+        """Outputs come by rank, each with all inputs of that rank."""
+        check_count(outputs, self._size, "all_gather_coalesced", "lists of outputs")
+        event = begin_event("all_gather", inputs)
+        with quietly():
+            works = [self.allgather([[of[i] for of in outputs]], [own], opts) for i, own in enumerate(inputs)]
+        joined = JoinedWork(works, [tensor for of_rank in outputs for tensor in of_rank])
+        end_event(event, joined)
+        return joined
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> TransferWork:
-        own = _single(inputs, "all_gather")
-        parts = outputs[0]
-        joined = torch.empty(own.numel() * self._size, dtype=own.dtype)
-        joined[own.numel() * self._rank : own.numel() * (self._rank + 1)] = own.detach().reshape(-1)
+        pairs = zip(outputs, inputs, strict=True)
+        return JoinedWork([self.all_gather_single(output, input, opts) for output, input in pairs], outputs)
 
-        def spread() -> None:
-            for part, piece in zip(parts, joined.chunk(self._size), strict=True):
-                part.detach().copy_(piece.view_as(part))
+    allgather_into_tensor_coalesced = all_gather_single_coalesced  # type: ignore[assignment]
 
-        transfers = collectives.all_gather(joined.numel(), self._size)
-        return self._collective("all_gather", transfers, [joined], then=spread, result=parts)
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> TransferWork:  # type: ignore[override]
+        is_root = opts.rootRank == self._rank
+        parts = list(outputs[0]) if is_root else []
+        if is_root:
+            check_count(parts, self._size, "gather", "outputs")
+
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            incoming, write_back = self._incoming(cpu[1:], cpu[0])
+            buffers = PartBuffers({self._rank: flat_values(cpu[0])}, incoming, write_back)
+            return self._run("gather", collectives.gather(self._size, opts.rootRank), buffers, opts, number)
+
+        return self._work("gather", [single(inputs, "gather"), *parts], start, result=parts, num_inputs=1)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> TransferWork:  # type: ignore[override]
+        is_root = opts.rootRank == self._rank
+        own = single(outputs, "scatter")
+        parts = list(inputs[0]) if is_root else []
+        if is_root:
+            check_count(parts, self._size, "scatter", "inputs")
+
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            if is_root:
+                copy_into(cpu[0], cpu[1 + self._rank])
+            outgoing = {rank: flat_values(part) for rank, part in enumerate(cpu[1:])}
+            values, write_back = self._flat(cpu[0], write=not is_root)
+            buffers = PartBuffers(outgoing, {self._rank: values}, write_back)
+            return self._run("scatter", collectives.scatter(self._size, opts.rootRank), buffers, opts, number)
+
+        return self._work("scatter", [own, *parts], start, result=[own])
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:
+        check_count(outputs, self._size, "all_to_all", "outputs")
+        check_count(inputs, self._size, "all_to_all", "inputs")
+        size = self._size
+        return self._work(
+            "all_to_all",
+            [*inputs, *outputs],
+            lambda cpu, number: self._all_to_all(cpu[size:], cpu[:size], opts, number),
+            result=outputs,
+            num_inputs=size,
+        )
+
+    def all_to_all_single(
+        self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
+    ) -> TransferWork:
+        output_sizes = split_sizes(output, output_sizes, self._size, "output")
+        input_sizes = split_sizes(input, input_sizes, self._size, "input")
+
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            outputs, inputs = torch.split(cpu[1].detach(), output_sizes), torch.split(cpu[0].detach(), input_sizes)
+            return self._all_to_all(outputs, inputs, opts, number)
+
+        return self._work("all_to_all", [input, output], start, result=[output], num_inputs=1)
+
+    alltoall_base = all_to_all_single  # type: ignore[assignment]
 
     def barrier(self, opts: Any = None) -> TransferWork:
-        total = dist.ReduceOp(dist.ReduceOp.SUM)
-        return self._collective("barrier", collectives.exchange(1, self._size), [torch.zeros(1)], total)
+        def start(_: list[Tensor], number: int) -> Completion:
+            token = torch.zeros(1)
+            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), _nothing)
+            return self._run("barrier", collectives.exchange(1, self._size), buffers, opts, number)
 
-    def send(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
-        tensor = _single(tensors, "send").detach().contiguous()
-        name = self._message_name(self._rank, rank, tag)
-        done = self._sending.submit(self._transport.send, name, wire_view(tensor), (rank,))
-        return TransferWork(done, tensors, f"send to rank {rank}")
+        return self._work("barrier", [], start)
 
-    def recv(self, tensors: list[torch.Tensor], rank: int, tag: int = 0) -> TransferWork:
-        tensor = _single(tensors, "recv")
-        name = self._message_name(rank, self._rank, tag)
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """See `zooid.comm.monitored_barrier`."""
+        limit_s = self.engine.timeout_s if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
+        folder = f"monitored_barrier/{self._num_monitored}"
+        self._num_monitored += 1
+        barriers.monitored_barrier(
+            self.meeting, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
+        )
 
-        def receive() -> None:
-            data = self._transport.receive(name, rank)
-            _write(tensor, lambda flat: fill(flat, data))
-            self._sending.submit(self._transport.discard, [name])
+    # Messages
 
-        return TransferWork(self._receiving.submit(receive), tensors, f"receive from rank {rank}")
+    def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            return self.engine.send(wire_view(flat_values(cpu[0])), rank, tag, number)
+
+        number = self.engine.reserve_message(self._rank, rank, tag)
+        return self._work("send", [single(tensors, "send")], start, number=number)
+
+    def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            values, write_back = self._flat(cpu[0])
+            return self.engine.receive(wire_view(values), rank, tag, number, write_back)
+
+        number = self.engine.reserve_message(rank, self._rank, tag)
+        work = self._work("recv", [single(tensors, "recv")], start, number=number)
+        work.sources.append(rank)
+        return work
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> TransferWork:
+        sources: list[int] = []
+
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            values, write_back = self._flat(cpu[0])
+            return self.engine.receive_any(wire_view(values), tag, sources.append, write_back)
+
+        work = self._work("recvAnySource", [single(tensors, "recv")], start, number=-1)
+        work.sources = sources
+        return work
+
+    # Life
 
     def abort(self) -> None:
         """Free every wait of this group, at once and for good."""
-        self._abort.set("the process group was aborted")
+        self.engine.abort("the process group was aborted")
 
     def shutdown(self) -> None:
-        for pool in (self._order, self._receiving, self._sending):
-            pool.shutdown(wait=True, cancel_futures=self._abort.is_set)
+        if self.engine.close():
+            self._on_left()
+        self.meeting = None
 
-    def _message_name(self, source: int, target: int, tag: int) -> str:
-        number = self._num_messages[source, target, tag]
-        self._num_messages[source, target, tag] += 1
-        return f"messages/{source}-{target}/{tag}/{number:08d}"
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._coalesced = []
 
-    def _collective(
+    def _end_coalescing(self, device: torch.device) -> TransferWork:
+        works, self._coalesced = self._coalesced or [], None
+        return JoinedWork(works, [])
+
+    # How calls are made
+
+    def _all_reduce(
+        self, values: Tensor, opts: Any, number: int, *, kept_with: Tensor, then: Callable[[], None] = lambda: None
+    ) -> Completion:
+        """`kept_with` is the tensor with which a codec keeps what it loses."""
+        codec, preferred = self._options.codec, self._options.all_reduce
+        is_lossy = is_coded(codec, values, operation(opts))
+        if is_lossy and preferred == "ring":
+            preferred = "streaming"  # a ring would lose digits at every hop
+        transfers = collectives.choose_all_reduce(
+            values.numel(), values.element_size(), self._size, preferred, self._exchange_max_bytes
+        )
+        flat, write_back = self._flat(values)
+        reduction = Reduction(operation(opts), flat.dtype)
+
+        def finish() -> None:
+            if reduction.is_average:
+                flat.div_(self._size)
+            write_back()
+            then()
+
+        buffers: Buffers
+        if is_lossy and transfers:
+            residual = self._residuals.of(kept_with, flat, codec)
+            buffers = CodedBuffer(flat, self._rank, reduction, finish, codec, residual)
+        else:
+            buffers = FlatBuffer(flat, self._rank, reduction, finish)
+        return self._run("all_reduce", transfers, buffers, opts, number)
+
+    def _sparse_all_reduce(self, tensor: Tensor, reduce_op: Any) -> TransferWork:
+        if reduce_op != dist.ReduceOp.SUM:
+            raise RuntimeError("all_reduce of sparse tensors can only sum")
+        if tensor.device.type != "cpu":
+            raise CommError("all_reduce of sparse tensors works in the processor's memory; use tensor.cpu()")
+        first = self.engine.reserve(sparse.NUM_GATHERS)
+        done = sparse.all_reduce(tensor, self._size, lambda n, own, all: self._all_gather(own, all, None, first + n))
+        return TransferWork(done, [tensor], "all_reduce")
+
+    def _reduce_scatter(self, name: str, output: Tensor, parts: Sequence[Tensor], opts: Any) -> TransferWork:
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            joined = torch.cat([part.detach().reshape(-1) for part in cpu[1:]])
+            spans = tuple(pairwise(accumulate((part.numel() for part in cpu[1:]), initial=0)))
+            own = joined[slice(*spans[self._rank])]
+            reduction = Reduction(operation(opts), joined.dtype)
+
+            def deliver() -> None:
+                if reduction.is_average:
+                    own.div_(self._size)
+                copy_into(cpu[0], own)
+
+            buffers = FlatBuffer(joined, self._rank, reduction, deliver)
+            return self._run(name, collectives.reduce_scatter(spans), buffers, opts, number)
+
+        return self._work(name, [output, *parts], start, result=[output])
+
+    def _all_gather(self, own: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
+        incoming, write_back = self._incoming(parts, own)
+        buffers = PartBuffers({self._rank: flat_values(own)}, incoming, write_back)
+        return self._run("all_gather", collectives.all_gather(self._size, self._size), buffers, opts, number)
+
+    def _all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any, number: int) -> Completion:
+        size, rank = self._size, self._rank
+        incoming, write_back = self._incoming(outputs, inputs[rank])
+        numbered = {source * size + rank: values for source, values in incoming.items()}
+        outgoing = {rank * size + reader: flat_values(part) for reader, part in enumerate(inputs)}
+        buffers = PartBuffers(outgoing, numbered, write_back)
+        return self._run("all_to_all", collectives.all_to_all(size), buffers, opts, number)
+
+    def _run(self, name: str, transfers: TransferList, buffers: Buffers, opts: Any, number: int) -> Completion:
+        program = self._programs.get(id(transfers))
+        if program is None:
+            if len(self._programs) >= _MAX_PROGRAMS:
+                self._programs.clear()
+            program = Program(transfers, self._rank)  # keeps the list, and so its id, alive
+            self._programs[id(transfers)] = program
+        return self.engine.run(name, program, buffers, number, timeout_s(opts))
+
+    def _work(
         self,
-        what: str,
-        transfers: TransferList,
-        tensors: list[torch.Tensor],
-        operation: Any = None,
-        then: Callable[[], None] | None = None,
-        result: list[torch.Tensor] | None = None,
-        hears_everyone: bool = True,
+        name: str,
+        tensors: Sequence[Tensor],
+        start: Start,
+        *,
+        result: Sequence[Tensor] | None = None,
+        number: int | None = None,
+        num_inputs: int | None = None,
     ) -> TransferWork:
-        name = f"{self._num_collectives:08d}-{what}"
-        self._num_collectives += 1
-        tensor = tensors[0]
+        """Begin a call; tensors of a GPU are copied to the processor's memory and back. The first are its inputs."""
+        shown = tensors if result is None else result
+        reserved = self.engine.reserve() if number is None else number
+        event = begin_event(name, tensors[:num_inputs])
+        work: TransferWork
+        if any(tensor.device.type != "cpu" for tensor in tensors):
+            work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
+        else:
+            work = TransferWork(start(list(tensors), reserved), shown, name)
+        end_event(event, work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
 
-        def run() -> None:
-            call = Call(name, transfers, self._rank, operation)
-            pools = Pools(self._sending, self._receiving)
-            _write(tensor, lambda flat: execute(call, flat, self._transport, pools))
-            if hears_everyone:  # whoever has everyone's part of a call knows that all have finished the calls before
-                self._sending.submit(self._transport.discard, self._undiscarded)
-                self._undiscarded = []
-            self._undiscarded = [*self._undiscarded, *call.sent_names]
-            if then is not None:
-                then()
+    def _flat(self, tensor: Tensor, write: bool = True) -> tuple[Tensor, Callable[[], None]]:
+        """The tensor's values, flat, and how to bring what becomes of them into the tensor."""
+        flat = flat_values(tensor)
+        if not write or flat.data_ptr() == tensor.data_ptr():
+            return flat, _nothing
+        return flat, lambda: copy_into(tensor, flat)
 
-        return TransferWork(self._order.submit(run), result or tensors, what)
+    def _incoming(self, parts: Sequence[Tensor], own: Tensor) -> tuple[dict[int, Tensor], Callable[[], None]]:
+        """Where the parts of other ranks arrive, if any do; this rank's own part is copied at once."""
+        if parts:
+            copy_into(parts[self._rank], own)
+        flats = {rank: self._flat(part) for rank, part in enumerate(parts) if rank != self._rank}
 
+        def write_back() -> None:
+            for _, copy_back in flats.values():
+                copy_back()
 
-def _single(tensors: list[torch.Tensor], call: str) -> torch.Tensor:
-    if len(tensors) != 1:
-        raise CommError(f"{call} takes one tensor per call, not {len(tensors)}")
-    if tensors[0].device.type != "cpu":
-        raise CommError(f"{call} on {tensors[0].device}: the backend zooid moves CPU tensors")
-    return tensors[0]
+        return {rank: flat for rank, (flat, _) in flats.items()}, write_back
 
 
-def _write(tensor: torch.Tensor, action: Callable[[torch.Tensor], None]) -> None:
-    """Let `action` change the tensor's values as a flat contiguous tensor, copying only where it is not one."""
-    values = tensor.detach()
-    if values.is_contiguous():
-        action(values.reshape(-1))
-    else:
-        flat = values.reshape(-1).contiguous()
-        action(flat)
-        values.copy_(flat.view_as(values))
+def _nothing() -> None:
+    return None

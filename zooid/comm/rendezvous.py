@@ -11,9 +11,10 @@ from urllib.parse import quote
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in its __all__
 
+from zooid.comm.options import Options
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, ObjectExists
-from zooid.store import ObjectStore, wait_for
+from zooid.store import ObjectStore, RetryingStore, wait_for
 
 _NONCE_BYTES = 16
 DEFAULT_TIMEOUT_S = 300.0
@@ -29,14 +30,21 @@ class ObjectRendezvous(Store):
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         abort: Abort | None = None,
-        all_reduce: str = "three_phase",
+        options: Options | None = None,
+        latency_s: float | None = None,
+        lobby: str | None = None,
     ) -> None:
         super().__init__()
-        self.objects = objects
-        self.prefix = prefix
         self.abort = abort or Abort()
-        self.all_reduce = all_reduce
-        """Algorithm of the groups that meet here, by its name in `schedule.collectives`."""
+        self.objects = objects
+        self._store = RetryingStore(objects, self.abort, give_up_s=timeout_s)
+        self.prefix = prefix
+        self.options = options or Options()
+        """Of the groups that meet here and have none of their own."""
+        self.latency_s = latency_s
+        """Of a small request, as all ranks know it; None where it was not measured."""
+        self.prefixes = (prefix,) if lobby is None else (prefix, lobby)
+        """What there is to remove when all ranks have left."""
         self.set_timeout(datetime.timedelta(seconds=timeout_s))
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -81,12 +89,12 @@ class ObjectRendezvous(Store):
                 raise CommTimeout(f"no rank set the key {key!r} at the rendezvous within {timeout_s:g} s") from error
 
     def delete_key(self, key: str) -> bool:
-        versions = self.objects.list(self._folder(key))
-        self.objects.delete(versions)
+        versions = self._store.list(self._folder(key))
+        self._store.delete(versions)
         return bool(versions)
 
     def num_keys(self) -> int:
-        return len({key.rpartition("/")[0] for key in self.objects.list(f"{self.prefix}/kv")})
+        return len({key.rpartition("/")[0] for key in self._store.list(f"{self.prefix}/kv")})
 
     # Under these names the C++ half of a wrapping PrefixStore looks for them.
     deleteKey = delete_key  # noqa: N815
@@ -99,15 +107,15 @@ class ObjectRendezvous(Store):
         return f"{self._folder(key)}/{version:08d}"
 
     def _num_versions(self, key: str) -> int:
-        return len(self.objects.list(self._folder(key)))
+        return len(self._store.list(self._folder(key)))
 
     def _latest(self, key: str, count: int) -> bytes:
-        return bytes(self.objects.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
+        return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
 
     def _append(self, key: str, version: int, value: bytes) -> bool:
         """Write the next version; False where another rank was first. The nonce tells its writer apart."""
         try:
-            self.objects.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
+            self._store.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
         except ObjectExists:
             return False
         return True

@@ -1,15 +1,31 @@
 """Tensors as the bytes on the wire, and the sums of what arrived."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.distributed import ReduceOp
 
 from zooid.core.errors import CommError
 
-Combine = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Array: TypeAlias = npt.NDArray[Any]
+
+_OPERATIONS: tuple[tuple[Any, str, str], ...] = (
+    (ReduceOp.SUM, "add", "add"),
+    (ReduceOp.AVG, "add", "add"),
+    (ReduceOp.PRODUCT, "multiply", "mul"),
+    (ReduceOp.MIN, "minimum", "minimum"),
+    (ReduceOp.MAX, "maximum", "maximum"),
+    (ReduceOp.BAND, "bitwise_and", "bitwise_and"),
+    (ReduceOp.BOR, "bitwise_or", "bitwise_or"),
+    (ReduceOp.BXOR, "bitwise_xor", "bitwise_xor"),
+)
+"""The operation, its name in numpy, its name in torch."""
+_BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+_IN_TORCH = (torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+"""Types that numpy lacks or is slow with, or orders otherwise."""
 
 
 def wire_view(tensor: torch.Tensor) -> memoryview:
@@ -17,42 +33,65 @@ def wire_view(tensor: torch.Tensor) -> memoryview:
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
-def fill(tensor: torch.Tensor, data: memoryview) -> None:
-    """Write received bytes into a contiguous CPU tensor of the same size."""
-    target = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+def flat_values(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's values as a flat contiguous tensor: the same memory where that is possible, else a copy."""
+    return tensor.detach().contiguous().reshape(-1)
+
+
+def copy_bytes(target: memoryview, data: memoryview) -> None:
+    """Copy without holding the GIL."""
     if target.nbytes != data.nbytes:
         raise CommError(f"a message of {data.nbytes} bytes arrived where {target.nbytes} were expected")
-    np.copyto(target, np.frombuffer(data, dtype=np.uint8))
+    np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
 
 
-def received(data: memoryview, like: torch.Tensor) -> torch.Tensor:
-    """Received bytes as a new tensor of the same type and number of elements."""
-    tensor = torch.empty(like.numel(), dtype=like.dtype)
-    fill(tensor, data)
-    return tensor
+class Reduction:
+    """One ReduceOp on one type: adds parts up in their order, in place where it can."""
+
+    def __init__(self, operation: Any, dtype: torch.dtype) -> None:
+        names = next(((numpy, name) for known, numpy, name in _OPERATIONS if operation == known), None)
+        if names is None:
+            raise CommError(
+                f"the backend zooid cannot reduce with {getattr(operation, 'op', operation)}; it can with SUM, AVG, "
+                "PRODUCT, MIN, MAX, BAND, BOR and BXOR"
+            )
+        self.is_average = operation == ReduceOp.AVG
+        if self.is_average and not (dtype.is_floating_point or dtype.is_complex):
+            raise CommError(f"{dtype} cannot be averaged; reduce with SUM, or convert to float first")
+        is_bitwise = any(operation == known for known in _BITWISE)
+        if is_bitwise and (dtype.is_floating_point or dtype.is_complex):
+            raise CommError(f"{dtype} has no bitwise reductions; those are for integers and booleans")
+        self._dtype = dtype
+        self._ufunc: np.ufunc = getattr(np, names[0])
+        self._function: Callable[..., torch.Tensor] = getattr(torch, names[1])
+
+    def combine(self, own: torch.Tensor, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
+        """Let `own` hold the sum of itself and the parts, in the order of ranks."""
+        if own.numel() == 0:
+            return
+        ordered = sorted([(rank, own), *((source, self._as_tensor(data)) for source, data in parts)], key=_first)
+        if ordered[0][1] is own or len(ordered) == 2:  # two parts may be swapped without changing a bit
+            for _, part in ordered:
+                if part is not own:
+                    self._apply(own, part, own)
+            return
+        total = ordered[0][1]  # the arrived bytes are ours to overwrite
+        for _, part in ordered[1:-1]:
+            self._apply(total, part, total)
+        self._apply(total, ordered[-1][1], own)
+
+    def divide(self, values: torch.Tensor, count: int) -> None:
+        values.div_(count)
+
+    def _as_tensor(self, data: memoryview) -> torch.Tensor:
+        return torch.frombuffer(data, dtype=self._dtype)
+
+    def _apply(self, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
+        if self._dtype in _IN_TORCH:
+            self._function(first, second, out=out)
+        else:  # numpy stays on this thread, where torch would wake others for large spans
+            self._ufunc(first.numpy(), second.numpy(), out=out.numpy())
 
 
-def combine_in_order(parts: Sequence[torch.Tensor], operation: Any) -> torch.Tensor:
-    """Reduce parts one after the other, so that the order of arrival never changes a bit of the result."""
-    combine = _combine_function(operation)
-    if operation == ReduceOp.AVG and not (parts[0].is_floating_point() or parts[0].is_complex()):
-        raise CommError(f"{parts[0].dtype} cannot be averaged; reduce with SUM, or convert to float first")
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total = combine(total, part)
-    return total.div_(len(parts)) if operation == ReduceOp.AVG else total
-
-
-def _combine_function(operation: Any) -> Combine:
-    known: list[tuple[Any, Combine]] = [
-        (ReduceOp.SUM, torch.Tensor.add_),
-        (ReduceOp.AVG, torch.Tensor.add_),
-        (ReduceOp.PRODUCT, torch.Tensor.mul_),
-        (ReduceOp.MIN, torch.minimum),
-        (ReduceOp.MAX, torch.maximum),
-    ]
-    for candidate, combine in known:
-        if operation == candidate:
-            return combine
-    name = getattr(operation, "op", operation)
-    raise CommError(f"the backend zooid cannot reduce with {name}; it can with SUM, AVG, PRODUCT, MIN and MAX")
+def _first(pair: tuple[int, torch.Tensor]) -> int:
+    return pair[0]

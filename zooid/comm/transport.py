@@ -1,46 +1,62 @@
 """How the bytes of a transfer get from one member to another."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
-from zooid.core.abort import Abort
-from zooid.core.errors import CommTimeout
-from zooid.store import ObjectStore, wait_for
+COLLECTIVE = 0
+POINT_TO_POINT = 1
+
+
+class Message(NamedTuple):
+    """Names one message of a group, for good: no name is used twice between the same two ranks."""
+
+    kind: int
+    """COLLECTIVE or POINT_TO_POINT."""
+    tag: int
+    """The caller's tag of a point-to-point message; the source's place in its own order of a collective's sends."""
+    number: int
+    """Of the collective call, or of the message between these two ranks with this tag."""
+    part: int = 0
+    """Number of the transfer in its list."""
+
+
+Done: TypeAlias = Callable[[BaseException | None], object]
+"""Called once, from any thread, with what went wrong if anything did."""
+Land: TypeAlias = Callable[[], memoryview]
+"""Gives the memory that an arriving message is written to; called when its first bytes are there."""
 
 
 class Transport(Protocol):
-    """Moves named messages. A name is used once; `receive` waits until it is there, or the abort flag is set."""
+    """Moves named messages between the ranks of one group. Every call returns at once."""
 
-    def send(self, name: str, data: memoryview, readers: Sequence[int]) -> None:
-        """Hand over the bytes; they may be changed as soon as this returns."""
+    on_failure: Callable[[BaseException], None]
+    """Set by whoever uses the transport; called when it fails for everyone, as when a peer is lost."""
 
-    def receive(self, name: str, source: int) -> memoryview:
-        """The bytes of the message, once they have arrived."""
+    @property
+    def trouble(self) -> str | None:
+        """What keeps messages from moving at present, as far as this rank can see."""
 
-    def discard(self, names: Sequence[str]) -> None:
-        """These messages have been taken by all of their readers."""
+    def send(self, message: Message, data: memoryview, readers: Sequence[int], done: Done) -> None:
+        """Hand over the bytes; they may be changed as soon as `done` was called."""
 
+    def receive(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
+        """Write the message to where it shall land, once it has arrived."""
 
-class StoreTransport:
-    """Messages as objects: for members that accept no connections."""
+    def receive_any(
+        self,
+        candidates: Callable[[], list[tuple[int, Message]]],
+        claim: Callable[[int, Message], bool],
+        num_bytes: int,
+        land: Land,
+        done: Done,
+    ) -> None:
+        """Take the first message that arrives of those that `candidates` names, from whichever rank.
 
-    def __init__(self, objects: ObjectStore, prefix: str, *, timeout_s: float, abort: Abort) -> None:
-        self._objects = objects
-        self._prefix = prefix
-        self._timeout_s = timeout_s
-        self._abort = abort
+        `claim` is asked before a message is taken, and refuses what another call has taken meanwhile.
+        """
 
-    def send(self, name: str, data: memoryview, readers: Sequence[int]) -> None:
-        self._abort.check()
-        self._objects.put(f"{self._prefix}/{name}", data)
+    def finished(self, number: int) -> None:
+        """This rank has finished all collective calls up to and including this one."""
 
-    def receive(self, name: str, source: int) -> memoryview:
-        try:
-            return wait_for(self._objects, f"{self._prefix}/{name}", timeout_s=self._timeout_s, abort=self._abort)
-        except CommTimeout as error:
-            raise CommTimeout(
-                f"rank {source} did not deliver {name} of {self._prefix} within {self._timeout_s:g} s; is it alive?"
-            ) from error
-
-    def discard(self, names: Sequence[str]) -> None:
-        self._objects.delete([f"{self._prefix}/{name}" for name in names])
+    def close(self, reason: str | None) -> None:
+        """Leave the group: in peace after everything sent has been delivered, or at once and for a reason."""

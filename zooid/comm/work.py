@@ -1,7 +1,8 @@
 """Handles of calls under way, as torch.distributed returns them."""
 
-import concurrent.futures
 import datetime
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,35 +11,93 @@ from torch.distributed import Work
 from zooid.core.errors import CommTimeout
 
 
+class Completion:
+    """Something that ends once, well or with an error; whoever waits for it is woken with the least delay."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gate = threading.Lock()
+        self._gate.acquire()
+        self._is_done = False
+        self._callbacks: list[Callable[[], None]] = []
+        self.error: BaseException | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_done
+
+    def end(self, error: BaseException | None = None) -> bool:
+        """False where it had already ended."""
+        with self._lock:
+            if self._is_done:
+                return False
+            self.error = error
+            self._is_done = True
+            callbacks, self._callbacks = self._callbacks, []
+        self._gate.release()
+        for callback in callbacks:
+            callback()
+        return True
+
+    def then(self, callback: Callable[[], None]) -> None:
+        """Call back when it has ended; at once if it has."""
+        with self._lock:
+            if not self._is_done:
+                self._callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it ended in time."""
+        if self._is_done:
+            return True
+        arrived = self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        if arrived:
+            self._gate.release()
+        return arrived
+
+
 class TransferWork(Work):
     """Completes when the call's transfers have; failing transfers raise at `wait`, in the caller's thread."""
 
-    def __init__(self, done: "concurrent.futures.Future[None]", result: list[torch.Tensor], name: str) -> None:
+    def __init__(self, done: Completion, result: Sequence[torch.Tensor], name: str) -> None:
         super().__init__()
-        self._done = done
-        self._result = result
-        self._name = name
+        self.done = done
+        self._result = list(result)
+        self.name = name
         self._future: torch.futures.Future[Any] | None = None
+        self._last: torch.futures.Future[Any] | None = None
+        self.sources: list[int] = []
+        """Of a receive: the rank that sent, once it is known."""
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        # torch passes a zero time-out for "no limit of its own"; the transport's limit holds anyway.
+        # torch passes a zero time-out for "no limit of its own"; the group's limit holds anyway.
         limit_s = timeout.total_seconds() if timeout else 0.0
-        try:
-            self._done.result(limit_s if limit_s > 0 else None)
-        except concurrent.futures.TimeoutError as error:
-            if self._done.done():
-                raise
-            raise CommTimeout(f"{self._name} was not finished within {limit_s:g} s") from error
+        if not self.done.wait(limit_s if limit_s > 0 else None):
+            raise CommTimeout(f"{self.name} was not finished within {limit_s:g} s")
+        if self.done.error is not None:
+            raise self.done.error
+        if self._last is not None:
+            self._last.wait()
+        self.synchronize()
         return True
 
     def is_completed(self) -> bool:
-        return self._done.done()
+        return self.done.is_done
 
     def is_success(self) -> bool:
-        return self._done.done() and self._done.exception() is None
+        return self.done.is_done and self.done.error is None
 
     def exception(self) -> BaseException | None:
-        return self._done.exception() if self._done.done() else None
+        return self.done.error if self.done.is_done else None
+
+    def source_rank(self) -> int:
+        return self.sources[0] if self.sources else -1
+
+    _source_rank = source_rank
+
+    def synchronize(self) -> None:
+        """Let the caller's stream see the result; the processor's own memory needs nothing."""
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
@@ -46,15 +105,48 @@ class TransferWork(Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         if self._future is None:
-            future: torch.futures.Future[Any] = torch.futures.Future()
-            self._future = future
-
-            def settle(done: "concurrent.futures.Future[None]") -> None:
-                error = done.exception()
-                if error is None:
-                    future.set_result(self._result)
-                else:
-                    future.set_exception(error)
-
-            self._done.add_done_callback(settle)
+            future = self._future = self._new_future()
+            self.done.then(lambda: self.settle(future))
         return self._future
+
+    def end_with(self, future: torch.futures.Future[Any]) -> None:
+        """Let this future, which follows the call's own, be what callers get and wait for."""
+        self._future = self._last = future
+
+    def _new_future(self) -> torch.futures.Future[Any]:
+        return torch.futures.Future()
+
+    def settle(self, future: torch.futures.Future[Any]) -> None:
+        if self.done.error is None:
+            future.set_result(self._result)
+        elif isinstance(self.done.error, Exception):
+            future.set_exception(self.done.error)
+
+
+class JoinedWork(TransferWork):
+    """Several calls as one: done when all are."""
+
+    def __init__(self, works: Sequence[TransferWork], result: Sequence[torch.Tensor]) -> None:
+        done = Completion()
+        super().__init__(done, result, " and ".join(sorted({work.name for work in works})))
+        self._works = works
+        left = [len(works)]
+        lock = threading.Lock()
+
+        def one_ended(work: TransferWork) -> None:
+            with lock:
+                left[0] -= 1
+                is_last = left[0] == 0
+            if work.done.error is not None:
+                done.end(work.done.error)
+            elif is_last:
+                done.end()
+
+        for work in works:
+            work.done.then(lambda work=work: one_ended(work))  # type: ignore[misc]
+        if not works:
+            done.end()
+
+    def synchronize(self) -> None:
+        for work in self._works:
+            work.synchronize()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 from zooid.core.errors import CommAborted
 
@@ -10,14 +11,34 @@ class Abort:
     """Set once, by any thread; every wait that was given this flag then raises CommAborted with the reason."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._event = threading.Event()
         self._reason = ""
+        self._callbacks: list[Callable[[str], None]] = []
 
     def set(self, reason: str) -> None:
         """Free all waits; the first reason stays."""
-        if not self._event.is_set():
+        with self._lock:
+            if self._event.is_set():
+                return
             self._reason = reason
             self._event.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(reason)
+
+    def on_set(self, callback: Callable[[str], None]) -> None:
+        """Call back with the reason when the flag is set, from the thread that sets it; at once if it already is."""
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks.append(callback)
+                return
+        callback(self._reason)
+
+    def forget(self, callback: Callable[[str], None]) -> None:
+        """Take back an `on_set`."""
+        with self._lock:
+            self._callbacks = [kept for kept in self._callbacks if kept != callback]
 
     @property
     def is_set(self) -> bool:

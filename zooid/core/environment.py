@@ -19,6 +19,16 @@ def member_environment(num_threads: int) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": ""}
 
 
+def torch_number(name: str) -> int | None:
+    """RANK or WORLD_SIZE, as torchrun sets them for every process; None where it is not set."""
+    value = os.environ.get(name)
+    if value is None:
+        return None
+    if not value.isdigit():
+        raise InputError(f"{name} is {value!r}; it must be a number")
+    return int(value)
+
+
 def s3_endpoint() -> str | None:
     """The S3 service to use instead of AWS itself, or None where none is set."""
     for name in _S3_ENDPOINT_VARIABLES:

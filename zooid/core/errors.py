@@ -16,7 +16,9 @@ ZooidError
 │   └── UnsafeStore         the store lets a second writer win a create-only put
 ├── CommError               a transfer between members
 │   ├── CommAborted         the wait was aborted
-│   └── CommTimeout         a peer did not deliver in time
+│   ├── CommTimeout         a peer did not deliver in time
+│   ├── PeerLost            a peer's connection broke, or the peer gave up
+│   └── DamagedMessage      a message that is truncated or altered, however often it is read
 ├── CheckpointError         a checkpoint that is missing, damaged, or of another model
 ├── TrainingError           training itself cannot go on, for example a loss that is not finite
 └── MemberFailed            a member exited; carries its name, its exit and its own traceback
@@ -79,8 +81,8 @@ class UnsafeStore(StoreError):
     """The store lets a second writer win a create-only put."""
 
 
-class CommError(ZooidError):
-    """A transfer between members failed."""
+class CommError(ZooidError, RuntimeError):
+    """A transfer between members failed; a RuntimeError too, as torch.distributed's own backends raise."""
 
 
 class CommAborted(CommError):
@@ -89,6 +91,14 @@ class CommAborted(CommError):
 
 class CommTimeout(CommError):
     """A peer did not deliver in time."""
+
+
+class PeerLost(CommError):
+    """A peer's connection broke, or the peer gave up and said so."""
+
+
+class DamagedMessage(CommError):
+    """A message is truncated or altered, however often it is read."""
 
 
 class CheckpointError(ZooidError):

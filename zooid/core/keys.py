@@ -5,6 +5,7 @@ PROFILE = "profile.json"
 CLAIM = "run.json"
 EVENTS = "events"
 COMM = "comm"
+LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 
@@ -28,6 +29,16 @@ def events_of(writer: str) -> str:
 def comm_of(run: str, roster_number: int) -> str:
     """Prefix of everything members exchange under one roster; groups add their own names."""
     return f"{COMM}/{run}/{roster_number:06d}"
+
+
+def session(name: str) -> str:
+    """Prefix of everything that the ranks of a process group exchange which met in the lobby."""
+    return f"{COMM}/session-{name}"
+
+
+def lobby(session_name: str, what: str = "") -> str:
+    """Where a session is called out, answered and begun."""
+    return f"{LOBBY}/{session_name}/{what}" if what else f"{LOBBY}/{session_name}"
 
 
 def timeline(step: int, member: str) -> str:

@@ -7,8 +7,8 @@ from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
 
 ScheduleName = Literal["gpipe"]
-TransportName = Literal["store"]
-AllReduceName = Literal["three_phase"]
+TransportName = Literal["store", "tcp"]
+AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
 
 DEFAULT_MAX_MEMBERS = 4

@@ -172,7 +172,8 @@ Move = Callable[[int, float, Done], None]
 
 
 class _Collective:
-    """A transfer list in simulated time: a rank sends what it may and takes what is there, from when it joins."""
+    """A transfer list in simulated time: a rank sends what it may and takes what is there, from when it joins, round
+    by round."""
 
     def __init__(self, transfers: TransferList, element_bytes: int, upload: Move, download: Move) -> None:
         self._transfers = transfers
@@ -183,21 +184,32 @@ class _Collective:
         self._stored: set[int] = set()
         self._taken: defaultdict[int, set[int]] = defaultdict(set)
         self._started: set[tuple[str, int, int]] = set()
-        self._left: dict[int, int] = {}
+        self._round: dict[int, int] = {}
+        self._left: dict[int, list[int]] = {}
+        """By rank: sends and takes of each round that are not done."""
 
     def join(self, rank: int, done: Done) -> None:
         self._joined[rank] = done
-        self._left[rank] = sum((t.source == rank) + (rank in t.readers) for t in self._transfers)
-        if self._left[rank] == 0:
-            done()
+        own = [t.send_round for t in self._transfers if t.source == rank]
+        own += [t.take_round for t in self._transfers if rank in t.readers]
+        self._left[rank] = [own.count(number) for number in range(max(own, default=-1) + 1)]
+        self._round[rank] = 0
         self._progress(rank)
 
     def _progress(self, rank: int) -> None:
+        left = self._left[rank]
+        while self._round[rank] < len(left) and left[self._round[rank]] == 0:
+            self._round[rank] += 1
+        if self._round[rank] == len(left):
+            self._joined.pop(rank, lambda: None)()
+            return
+        now = self._round[rank]
         for number, transfer in enumerate(self._transfers):
             size = float(transfer.num_elements * self._element_bytes)
-            if transfer.source == rank and self._taken[rank].issuperset(transfer.after):
+            is_free = self._taken[rank].issuperset(transfer.after)
+            if transfer.source == rank and transfer.send_round == now and is_free:
                 self._start("up", rank, number, size)
-            if rank in transfer.readers and number in self._stored:
+            if rank in transfer.readers and transfer.take_round == now and number in self._stored:
                 self._start("down", rank, number, size)
 
     def _start(self, direction: str, rank: int, number: int, size: float) -> None:
@@ -206,16 +218,16 @@ class _Collective:
         self._started.add((direction, rank, number))
 
         def done() -> None:
+            transfer = self._transfers[number]
             if direction == "up":
                 self._stored.add(number)
-                for reader in self._transfers[number].readers:
+                self._left[rank][transfer.send_round] -= 1
+                for reader in transfer.readers:
                     if reader in self._joined:
                         self._progress(reader)
             else:
                 self._taken[rank].add(number)
-                self._progress(rank)
-            self._left[rank] -= 1
-            if self._left[rank] == 0:
-                self._joined[rank]()
+                self._left[rank][transfer.take_round] -= 1
+            self._progress(rank)
 
         (self._upload if direction == "up" else self._download)(rank, size, done)

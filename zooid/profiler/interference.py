@@ -4,7 +4,6 @@ A member's transfers and its layers share cores, caches and the interpreter. The
 without messages going on beside it, both times with all cores at work; what it loses, it loses to the messages.
 """
 
-import secrets
 import statistics
 import threading
 import time
@@ -12,9 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from zooid.comm.transport import StoreTransport
-from zooid.core import keys
-from zooid.core.abort import Abort
+from zooid.comm.probing import StoreProbe
 from zooid.profiler.company import busy_neighbours
 from zooid.store import ObjectStore
 
@@ -73,10 +70,10 @@ class _Chatter:
 
     def __init__(self, store: ObjectStore, num_bytes: int) -> None:
         self.num_ends = 0
-        self._abort = Abort()
-        prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
-        self._transport = StoreTransport(store, prefix, timeout_s=60.0, abort=self._abort)
+        self._probe = StoreProbe(store)
         self._data = memoryview(bytearray(num_bytes))
+        self._num_sent: int | None = None
+        """How many messages there are in all, once that is known."""
         self._stopping = threading.Event()
         self._threads = ThreadPoolExecutor(2)
         self._lanes: list[Future[None]] = []
@@ -90,19 +87,20 @@ class _Chatter:
         for lane in self._lanes:
             lane.result()
         self._threads.shutdown()
+        self._probe.close()
 
     def _send(self) -> None:
         number = 0
         while not self._stopping.wait(_PAUSE_S):
-            self._transport.send(f"{number:08d}", self._data, (0,))
+            self._probe.send(number, self._data)
             self.num_ends += 1
             number += 1
-        self._transport.send(f"{number:08d}", memoryview(b""), (0,))
+        self._num_sent = number + 1
+        self._probe.send(number, self._data)
 
     def _receive(self) -> None:
         number = 0
-        while len(self._transport.receive(f"{number:08d}", 0)):
-            self._transport.discard([f"{number:08d}"])
+        while number != self._num_sent:
+            self._probe.receive(number, self._data.nbytes)
             self.num_ends += 1
             number += 1
-        self._transport.discard([f"{number:08d}"])

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from zooid.comm.transport import StoreTransport
-from zooid.core import keys
-from zooid.core.abort import Abort
+from zooid.comm.probing import StoreProbe
 from zooid.core.link import STORE_SITE, Link
 from zooid.profiler.interference import MessageCost
 from zooid.store import ObjectStore
@@ -20,7 +18,6 @@ _LARGE_BYTES = 8 * 2**20
 _SMALL_REPEATS = 30
 _LARGE_REPEATS = 5
 _HEAD_START_S = 0.03
-_TIMEOUT_S = 60.0
 
 
 def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link, Link]:
@@ -28,11 +25,10 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
 
     A get is timed when its reader has waited for a while, as it does in training, so that polling is part of it.
     """
-    prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
-    transport = StoreTransport(store, prefix, timeout_s=_TIMEOUT_S, abort=Abort())
-    put_s, get_s = _times(transport, "small", _SMALL_BYTES, _SMALL_REPEATS)
-    large_put_s, large_get_s = _times(transport, "large", _LARGE_BYTES, _LARGE_REPEATS)
-    store.delete(store.list(prefix))
+    probe = StoreProbe(store)
+    put_s, get_s = _times(probe, 0, _SMALL_BYTES, _SMALL_REPEATS)
+    large_put_s, large_get_s = _times(probe, _SMALL_REPEATS, _LARGE_BYTES, _LARGE_REPEATS)
+    probe.close()
     today = datetime.date.today().isoformat()
     source = f"probe of {store.url.partition('://')[0]}"
 
@@ -52,17 +48,16 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
     return link(site, STORE_SITE, put_s, large_put_s), link(STORE_SITE, site, get_s, large_get_s)
 
 
-def _times(transport: StoreTransport, kind: str, num_bytes: int, repeats: int) -> tuple[float, float]:
+def _times(probe: StoreProbe, first: int, num_bytes: int, repeats: int) -> tuple[float, float]:
     """Median time of a put, and mean time from the end of the put until a waiting reader has the bytes."""
     data = memoryview(secrets.token_bytes(num_bytes))
     puts, gets = [], []
     with ThreadPoolExecutor(1) as reader:
-        for repeat in range(repeats):
-            name = f"{kind}-{repeat:03d}"
-            arrival = reader.submit(_timed, lambda name=name: transport.receive(name, 0))  # type: ignore[misc]
+        for number in range(first, first + repeats):
+            arrival = reader.submit(_timed, lambda n=number: probe.receive(n, num_bytes))  # type: ignore[misc]
             time.sleep(_HEAD_START_S * random.uniform(1, 1.5))  # at no fixed place between two polls
             begin_s = time.perf_counter()
-            transport.send(name, data, (1,))
+            probe.send(number, data)
             end_s = time.perf_counter()
             puts.append(end_s - begin_s)
             gets.append(max(0.0, arrival.result() - end_s))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from zooid.comm.tensors import combine_in_order
+from zooid.comm.tensors import Reduction, wire_view
 from zooid.core.job import Job
 from zooid.core.machine import num_cores
 from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
@@ -140,11 +140,12 @@ def _measure_optimizer(checked: CheckedJob) -> tuple[float, int]:
 def _measure_reducing(checked: CheckedJob) -> float:
     """Time to gather all gradients into one buffer, and to add those of one other replica."""
     gradients = [torch.zeros_like(parameter).reshape(-1) for parameter in checked.model.parameters()]
+    other = wire_view(torch.cat(gradients))
     times = []
     for _ in range(5):
         begin_s = time.perf_counter()
         own = torch.cat(gradients)
-        own.copy_(combine_in_order([own, own.clone()], torch.distributed.ReduceOp.SUM))
+        Reduction(torch.distributed.ReduceOp.SUM, own.dtype).combine(own, [(1, other)], 0)
         times.append(time.perf_counter() - begin_s)
     return statistics.median(times)
 

@@ -3,10 +3,14 @@
 A transfer moves a span of the buffer from one rank to one or more readers. Over an object store it is one put and a get
 for each reader; over sockets, a message to each. What `reduce` transfers bring is added to the reader's own span when
 all of that span are in, in the order of their ranks, so that every run of the same step gives the same bits.
+
+A rank begins the sends and the takes of a round when it has finished those of the rounds before. Most lists have one
+round: everything starts as early as its data exist, in the order of the list where a link is busy.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
@@ -24,6 +28,8 @@ class Transfer:
     combine: Literal["reduce", "copy"]
     after: tuple[int, ...] = ()
     """Transfers that the source must have taken in before it sends this one."""
+    send_round: int = 0
+    take_round: int = 0
 
     @property
     def num_elements(self) -> int:
@@ -31,9 +37,10 @@ class Transfer:
 
 
 TransferList = tuple[Transfer, ...]
+Span = tuple[int, int]
 
 
-def spans(num_elements: int, num_parts: int) -> list[tuple[int, int]]:
+def spans(num_elements: int, num_parts: int) -> list[Span]:
     """Even cuts of a buffer; the first parts take what does not divide.
 
     >>> spans(10, 3)
@@ -44,6 +51,7 @@ def spans(num_elements: int, num_parts: int) -> list[tuple[int, int]]:
     return list(pairwise(starts))
 
 
+@lru_cache(maxsize=512)
 def exchange(num_elements: int, num_ranks: int) -> TransferList:
     """All-reduce with the least latency: everyone publishes everything, everyone adds up. For small tensors."""
     if num_ranks == 1:
@@ -52,7 +60,8 @@ def exchange(num_elements: int, num_ranks: int) -> TransferList:
 
 
 def three_phase(num_elements: int, num_ranks: int) -> TransferList:
-    """LambdaML's scatter-reduce (FuncPipe §3.3): upload the others' splits, merge one's own, gather the merged."""
+    """LambdaML's scatter-reduce (FuncPipe §3.3): upload the others' splits; take and merge one's own; upload the
+    merged split, then take the others'. Time 3s/w − 2s/(nw) + 4l (FuncPipe (1))."""
     if num_ranks == 1:
         return ()
     parts = spans(num_elements, num_ranks)
@@ -60,36 +69,180 @@ def three_phase(num_elements: int, num_ranks: int) -> TransferList:
     for distance in range(1, num_ranks):  # everyone begins with the next rank, so that no reader is besieged
         for source in range(num_ranks):
             owner = (source + distance) % num_ranks
-            transfers.append(Transfer(source, (owner,), *parts[owner], "reduce"))
-    for owner in range(num_ranks):
-        incoming = tuple(i for i, part in enumerate(transfers) if part.combine == "reduce" and owner in part.readers)
-        transfers.append(Transfer(owner, _others(owner, num_ranks), *parts[owner], "copy", incoming))
+            transfers.append(Transfer(source, (owner,), *parts[owner], "reduce", (), 0, 1))
+    return _publish_merged(transfers, parts, send_round=2)
+
+
+def pipelined(num_elements: int, num_ranks: int) -> TransferList:
+    """FuncPipe's scatter-reduce (§3.3): in step k, rank i uploads split i + k while it takes its own split that rank
+    i − (k − 1) uploaded a step before; merged splits as in `three_phase`. Time 2s/w + (n + 2)l (FuncPipe (2))."""
+    if num_ranks == 1:
+        return ()
+    parts = spans(num_elements, num_ranks)
+    transfers: list[Transfer] = []
+    for step in range(1, num_ranks):
+        for source in range(num_ranks):
+            owner = (source + step) % num_ranks
+            transfers.append(Transfer(source, (owner,), *parts[owner], "reduce", (), step - 1, step))
+    return _publish_merged(transfers, parts, send_round=num_ranks)
+
+
+def streaming(num_elements: int, num_ranks: int, num_chunks: int = 8) -> TransferList:
+    """Scatter-reduce without phases: splits travel in chunks, a chunk is merged when its n − 1 parts are in and goes
+    out while later chunks still arrive. The bound is the downlink, 2s(n−1)/(nw); a chunk or two of filling is lost.
+    """
+    if num_ranks == 1:
+        return ()
+    chunks = [_chunks(part, num_chunks) for part in spans(num_elements, num_ranks)]
+    transfers: list[Transfer] = []
+    for number in range(num_chunks):
+        parts = [chunks[owner][number] for owner in range(num_ranks)]
+        arriving: list[list[int]] = [[] for _ in range(num_ranks)]
+        for distance in range(1, num_ranks):
+            for source in range(num_ranks):
+                owner = (source + distance) % num_ranks
+                arriving[owner].append(len(transfers))
+                transfers.append(Transfer(source, (owner,), *parts[owner], "reduce"))
+        for owner in range(num_ranks):
+            readers = tuple((owner + distance) % num_ranks for distance in range(1, num_ranks))
+            transfers.append(Transfer(owner, readers, *parts[owner], "copy", tuple(arriving[owner])))
     return tuple(transfers)
 
 
+def ring(num_elements: int, num_ranks: int, num_chunks: int = 1) -> TransferList:
+    """All-reduce around a ring: n − 1 hops in which a split gathers its sum, n − 1 in which the sum goes round. Every
+    rank talks to its two neighbours only; time 2s(n−1)/(nw) + 2(n−1)l."""
+    if num_ranks == 1:
+        return ()
+    chunks = [_chunks(part, num_chunks) for part in spans(num_elements, num_ranks)]
+    transfers: list[Transfer] = []
+    latest: dict[tuple[int, int], int] = {}
+    for hop in range(2 * (num_ranks - 1)):
+        is_sum = hop < num_ranks - 1
+        for number in range(num_chunks):
+            for source in range(num_ranks):
+                part = (source - hop) % num_ranks
+                after = (latest[part, number],) if hop else ()
+                reader = (source + 1) % num_ranks
+                span = chunks[part][number]
+                transfers.append(Transfer(source, (reader,), *span, "reduce" if is_sum else "copy", after))
+                latest[part, number] = len(transfers) - 1
+    return tuple(transfers)
+
+
+@lru_cache(maxsize=512)
 def broadcast(num_elements: int, num_ranks: int, root: int) -> TransferList:
     """One publishes, the others take."""
     return (Transfer(root, _others(root, num_ranks), 0, num_elements, "copy"),) if num_ranks > 1 else ()
 
 
-def all_gather(num_elements: int, num_ranks: int) -> TransferList:
+@lru_cache(maxsize=512)
+def reduce(num_elements: int, num_ranks: int, root: int) -> TransferList:
+    """Everyone sends to the root, which adds up."""
+    return tuple(Transfer(rank, (root,), 0, num_elements, "reduce") for rank in _others(root, num_ranks))
+
+
+@lru_cache(maxsize=512)
+def reduce_scatter(parts: tuple[Span, ...]) -> TransferList:
+    """Everyone sends each owner its part, and adds up its own."""
+    num_ranks = len(parts)
+    return tuple(
+        Transfer(source, ((source + distance) % num_ranks,), *parts[(source + distance) % num_ranks], "reduce")
+        for distance in range(1, num_ranks)
+        for source in range(num_ranks)
+    )
+
+
+@lru_cache(maxsize=512)
+def all_gather(num_parts: int, num_ranks: int) -> TransferList:
     """The buffer holds one equal part per rank; each publishes its own and takes the others'."""
     if num_ranks == 1:
         return ()
-    parts = spans(num_elements, num_ranks)
+    parts = spans(num_parts, num_ranks)
     return tuple(Transfer(rank, _others(rank, num_ranks), *parts[rank], "copy") for rank in range(num_ranks))
 
 
-ALL_REDUCE: dict[str, Callable[[int, int], TransferList]] = {"exchange": exchange, "three_phase": three_phase}
+@lru_cache(maxsize=512)
+def gather(num_ranks: int, root: int) -> TransferList:
+    """Each sends its own part, numbered by its rank, to the root."""
+    return tuple(Transfer(rank, (root,), rank, rank + 1, "copy") for rank in _others(root, num_ranks))
+
+
+@lru_cache(maxsize=512)
+def scatter(num_ranks: int, root: int) -> TransferList:
+    """The root sends each rank its part, numbered by that rank."""
+    return tuple(Transfer(root, (rank,), rank, rank + 1, "copy") for rank in _others(root, num_ranks))
+
+
+@lru_cache(maxsize=512)
+def all_to_all(num_ranks: int) -> TransferList:
+    """Everyone sends everyone a part; the part from i to j has the number i·n + j."""
+    return tuple(
+        Transfer(source, (reader,), source * num_ranks + reader, source * num_ranks + reader + 1, "copy")
+        for distance in range(1, num_ranks)
+        for source in range(num_ranks)
+        for reader in [(source + distance) % num_ranks]
+    )
+
+
+ALL_REDUCE: dict[str, Callable[[int, int], TransferList]] = {
+    "exchange": exchange,
+    "three_phase": three_phase,
+    "pipelined": pipelined,
+    "streaming": streaming,
+    "ring": ring,
+}
 
 EXCHANGE_MAX_BYTES = 64 * 1024
 """Below this, latency rather than bandwidth decides, and `exchange` has half the round trips."""
+MIN_CHUNK_BYTES = 256 * 1024
+"""Smaller chunks fill a pipe no better, and each is a request."""
+MAX_CHUNKS = 8
 
 
-def choose_all_reduce(num_elements: int, element_bytes: int, num_ranks: int, preferred: str) -> TransferList:
-    """The transfer list of one all-reduce: the preferred algorithm, or `exchange` for what is small."""
-    small = num_elements * element_bytes <= EXCHANGE_MAX_BYTES or num_elements < num_ranks
-    return (exchange if small else ALL_REDUCE[preferred])(num_elements, num_ranks)
+@lru_cache(maxsize=512)
+def choose_all_reduce(
+    num_elements: int, element_bytes: int, num_ranks: int, preferred: str, exchange_max_bytes: int = EXCHANGE_MAX_BYTES
+) -> TransferList:
+    """The transfer list of one all-reduce: the preferred algorithm, or `exchange` for what is small.
+
+    `auto` is `streaming`, which no other algorithm beats on bytes, once a buffer is not small; `exchange_max_bytes`
+    says where that begins on the links at hand (see `break_even_bytes`).
+    """
+    num_bytes = num_elements * element_bytes
+    if preferred == "exchange" or num_bytes <= exchange_max_bytes or num_elements < num_ranks:
+        return exchange(num_elements, num_ranks)
+    if preferred in ("auto", "streaming", "ring"):
+        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // MIN_CHUNK_BYTES))
+        return (ring if preferred == "ring" else streaming)(num_elements, num_ranks, num_chunks)
+    return ALL_REDUCE[preferred](num_elements, num_ranks)
+
+
+def break_even_bytes(latency_s: float, bytes_per_s: float, num_ranks: int) -> int:
+    """The size up to which `exchange` is not slower than `streaming`.
+
+    `exchange` takes 2l + s/w + (n−1)s/w, one chunk of `streaming` 4l + 2s/w: equal at s = 2lw/(n − 2); between two
+    ranks `exchange` saves latency and costs nothing until a buffer can be cut into chunks.
+    """
+    if num_ranks == 2:
+        return 2 * MIN_CHUNK_BYTES
+    return int(2 * latency_s * bytes_per_s / (num_ranks - 2))
+
+
+def _publish_merged(transfers: list[Transfer], parts: list[Span], send_round: int) -> TransferList:
+    """Append every owner's merged split, which goes out when its parts are in and is taken a round later."""
+    num_ranks = len(parts)
+    merged = []
+    for owner in range(num_ranks):
+        incoming = tuple(i for i, part in enumerate(transfers) if owner in part.readers)
+        readers = _others(owner, num_ranks)
+        merged.append(Transfer(owner, readers, *parts[owner], "copy", incoming, send_round, send_round + 1))
+    return (*transfers, *merged)
+
+
+def _chunks(span: Span, num_chunks: int) -> list[Span]:
+    start, stop = span
+    return [(start + first, start + last) for first, last in spans(stop - start, num_chunks)]
 
 
 def _others(rank: int, num_ranks: int) -> tuple[int, ...]:

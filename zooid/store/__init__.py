@@ -2,14 +2,15 @@
 
 `open_store` gives the run's folder, on S3, GCS, Azure, a file system or in memory; `wait_for` waits for an object;
 `check_create_only` refuses a store in which two writers can both win; `EventWriter` and `EventReader` carry what
-happens; `FaultyStore` fails on purpose.
+happens; `RetryingStore` asks again; `FaultyStore` fails on purpose.
 """
 
 from zooid.store.create_only import check_create_only
 from zooid.store.events import EventReader, EventWriter
 from zooid.store.faults import Faults, FaultyStore, Rates
-from zooid.store.objects import open_store, sweep
+from zooid.store.objects import clear, open_store, sweep
 from zooid.store.protocol import Data, ObjectStore
+from zooid.store.retrying import RetryingStore
 from zooid.store.waiting import wait_for
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "FaultyStore",
     "ObjectStore",
     "Rates",
+    "RetryingStore",
     "check_create_only",
+    "clear",
     "open_store",
     "sweep",
     "wait_for",

@@ -3,6 +3,7 @@
 obstore's calls release the GIL while they wait and while they move bytes, so threads overlap them with compute.
 """
 
+import contextlib
 import os
 import re
 import threading
@@ -225,7 +226,8 @@ def sweep(store: ObjectStore, prefix: str, *, min_age_s: float = 60.0) -> int:
         return 0
     newest_s = time.time() - min_age_s
     num_removed = 0
-    for path in (Path(unquote(parts.path)) / prefix).rglob("*#*"):
+    # os.walk takes no offence at folders that vanish under its feet.
+    for path in (Path(at) / name for at, _, names in os.walk(Path(unquote(parts.path)) / prefix) for name in names):
         try:
             if _STAGED.fullmatch(path.name) and path.stat().st_mtime <= newest_s:
                 path.unlink()
@@ -233,6 +235,26 @@ def sweep(store: ObjectStore, prefix: str, *, min_age_s: float = 60.0) -> int:
         except FileNotFoundError:
             continue  # its writer finished it after all
     return num_removed
+
+
+def clear(store: ObjectStore, prefix: str) -> int:
+    """Remove all objects of a folder; how many that were.
+
+    Where folders exist by themselves, this one goes too, and so do those around it that hold nothing else.
+    """
+    keys = store.list(prefix)
+    if keys:
+        store.delete(keys)
+    sweep(store, prefix, min_age_s=0.0)
+    parts = urlsplit(store.url)
+    if parts.scheme == "file":
+        root = Path(unquote(parts.path)) / prefix
+        folders = [Path(at) for at, _, _ in os.walk(root, topdown=False)]
+        above = [root, *root.parents][: len(Path(prefix).parts) + 1]
+        for folder in [*folders, *above]:
+            with contextlib.suppress(OSError):  # it is not empty, or somebody else has removed it
+                folder.rmdir()
+    return len(keys)
 
 
 def _split(url: str) -> SplitResult:

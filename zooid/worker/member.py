@@ -6,7 +6,7 @@ import time
 from msgspec import structs
 from torch import distributed as dist
 
-from zooid.comm import ObjectRendezvous
+from zooid.comm import ObjectRendezvous, Options
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, Shard
@@ -54,7 +54,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         keys.comm_of(spec.run, roster.number),
         timeout_s=spec.timeout_s,
         abort=abort,
-        all_reduce=plan.all_reduce,
+        options=Options(all_reduce=plan.all_reduce),
     )
     dist.init_process_group(
         "zooid",

@@ -1,0 +1,19 @@
+"""A sample of PyTorch's own suite of a backend: what Gloo passes, zooid passes. `make conformance` runs all of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize("transport", ["file", "tcp"])
+@pytest.mark.timeout(300)
+def test_zooid_passes_what_gloo_passes(transport: str) -> None:
+    command = [sys.executable, "-m", "tests.conformance", "--sample", "--transport", transport]
+    options = ["--limit-s", "30", "--details"]
+    ended = subprocess.run(
+        command + options, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=280, check=False
+    )
+    print(ended.stdout)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,46 @@
+"""What is written behind the bytes of a message in an object: enough to tell whether it is whole and the right one."""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from zooid.core.errors import DamagedMessage
+
+_TRAILER = struct.Struct("<4sIqQ")
+_MAGIC = b"zoo1"
+
+TRAILER_BYTES = _TRAILER.size
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A message and what its sender said besides."""
+
+    data: memoryview
+    watermark: int
+    """All collective calls up to this one have ended at the sender."""
+
+
+def seal(name: str, data: memoryview, watermark: int) -> memoryview:
+    """A copy of the data with its trailer; the checksum covers the name too, so that no object stands for another."""
+    sealed = np.empty(data.nbytes + TRAILER_BYTES, np.uint8)
+    np.copyto(sealed[: data.nbytes], np.frombuffer(data, np.uint8))
+    checksum = zlib.crc32(name.encode(), zlib.crc32(sealed.data[: data.nbytes]))
+    sealed[data.nbytes :] = np.frombuffer(_TRAILER.pack(_MAGIC, checksum, watermark, data.nbytes), np.uint8)
+    return sealed.data
+
+
+def unseal(name: str, sealed: memoryview) -> Opened:
+    """The message, not copied; DamagedMessage where it is truncated, altered or of another name."""
+    num_bytes = sealed.nbytes - TRAILER_BYTES
+    if num_bytes < 0:
+        raise DamagedMessage(f"{name} is truncated to {sealed.nbytes} bytes")
+    magic, checksum, watermark, expected_bytes = _TRAILER.unpack(sealed[num_bytes:])
+    data = sealed[:num_bytes]
+    if magic != _MAGIC or expected_bytes != num_bytes:
+        raise DamagedMessage(f"{name} is truncated or is no message: it has {sealed.nbytes} bytes")
+    if zlib.crc32(name.encode(), zlib.crc32(data)) != checksum:
+        raise DamagedMessage(f"{name} was altered: its checksum does not fit its {num_bytes} bytes")
+    return Opened(data, watermark)

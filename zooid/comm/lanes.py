@@ -1,0 +1,82 @@
+"""A few threads that work through a queue by priority, with a limit on the bytes that are on their way at once.
+
+Small messages go out side by side, which hides their latency; large ones two by two, so that the first is there
+early while the link never idles. Threads are daemons: a request that hangs must not keep a process from ending.
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+
+class Lane:
+    """Runs actions in the order of their priorities."""
+
+    def __init__(self, name: str, *, max_threads: int, min_at_once: int, max_bytes: int) -> None:
+        self._name = name
+        self._max_threads = max_threads
+        self._min_at_once = min_at_once
+        self._max_bytes = max_bytes
+        self._changed = threading.Condition()
+        self._queue: list[tuple[Any, int, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._num_threads = 0
+        self._num_idle = 0
+        self._num_active = 0
+        self._active_bytes = 0
+        self._is_closed = False
+
+    def submit(self, priority: Any, num_bytes: int, action: Callable[[], None]) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            heapq.heappush(self._queue, (priority, next(self._order), num_bytes, action))
+            if self._num_idle == 0 and self._num_threads < self._max_threads:
+                self._num_threads += 1
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            else:
+                self._changed.notify()
+
+    def close(self) -> None:
+        """Start nothing any more; what is under way ends by itself."""
+        with self._changed:
+            self._is_closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or under way."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue and self._num_active == 0, timeout_s)
+
+    def _may_start(self) -> bool:
+        if not self._queue:
+            return False
+        return self._num_active < self._min_at_once or self._active_bytes + self._queue[0][2] <= self._max_bytes
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._num_idle += 1
+                self._changed.wait_for(lambda: self._is_closed or self._may_start())
+                self._num_idle -= 1
+                if self._is_closed:
+                    self._num_threads -= 1
+                    return
+                _, _, num_bytes, action = heapq.heappop(self._queue)
+                self._num_active += 1
+                self._active_bytes += num_bytes
+            try:
+                action()
+            except Exception:
+                logger.exception("an action of %s failed", self._name)
+            finally:
+                with self._changed:
+                    self._num_active -= 1
+                    self._active_bytes -= num_bytes
+                    self._changed.notify_all()

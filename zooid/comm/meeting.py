@@ -1,0 +1,121 @@
+"""How ranks that share nothing but a folder of an object store find out that they belong together.
+
+Rank 0 calls with a session name nobody has used; the others answer; when all have, rank 0 says go. An answer to a fresh
+call cannot be left over from an earlier run, so nothing of an earlier run under the same prefix is ever taken for this
+one's, and no rank hosts anything.
+"""
+
+import json
+import logging
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zooid.core import keys
+from zooid.core.abort import Abort
+from zooid.core.errors import CommError, CommTimeout, ObjectExists, StoreError
+from zooid.store import ObjectStore, RetryingStore, clear
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = (0.002, 0.3)
+_PAUSE_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Session:
+    """What everyone agreed on."""
+
+    prefix: str
+    """Where everything of this session lies."""
+    lobby: str
+    """Where it was agreed on."""
+    latency_s: float
+    """Of a small request, as rank 0 measured it."""
+
+
+def meet(objects: ObjectStore, rank: int, size: int, *, timeout_s: float, abort: Abort) -> Session:
+    """Wait until all ranks are here; CommTimeout names those that are not."""
+    store = RetryingStore(objects, abort, give_up_s=timeout_s)
+    lobby = _Lobby(store, size, time.monotonic() + timeout_s, timeout_s, abort)
+    return lobby.call() if rank == 0 else lobby.answer(rank)
+
+
+def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *, timeout_s: float) -> None:
+    """Say that this rank needs nothing under these prefixes any more; the last to say so removes all of it."""
+    store = RetryingStore(objects, Abort(), give_up_s=timeout_s)
+    try:
+        store.put(f"{prefixes[0]}/left/{rank:06d}", b"left")
+        if len(store.list(f"{prefixes[0]}/left")) == size:
+            for prefix in prefixes:
+                clear(store, prefix)
+    except StoreError as error:  # what is left harms nobody, and `zooid clean` removes it
+        logger.warning("what the group exchanged could not be removed from %s: %s", objects.url, error)
+
+
+class _Lobby:
+    def __init__(self, store: ObjectStore, size: int, deadline_s: float, timeout_s: float, abort: Abort) -> None:
+        self._store = store
+        self._size = size
+        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
+        self._abort = abort
+        self._waited_s = 0.0
+
+    def call(self) -> Session:
+        session = secrets.token_hex(8)
+        began_s = time.monotonic()
+        self._store.put(keys.lobby(session, "call"), json.dumps({"size": self._size}).encode())
+        latency_s = time.monotonic() - began_s
+        while True:
+            began_s = time.monotonic()
+            here = {key.rpartition("/")[2] for key in self._store.list(keys.lobby(session))}
+            latency_s = min(latency_s, time.monotonic() - began_s)
+            missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in here]
+            if not missing:
+                break
+            self._pause(f"ranks {', '.join(map(str, missing))} did not come")
+        self._store.put(keys.lobby(session, "go"), json.dumps({"latency_s": latency_s}).encode())
+        return Session(keys.session(session), keys.lobby(session), latency_s)
+
+    def answer(self, rank: int) -> Session:
+        nonce = secrets.token_bytes(16)
+        answered: set[str] = set()
+        seen: set[str] = set()
+        while True:
+            objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
+            for session, name in objects:
+                if name == "call" and session not in seen:
+                    seen.add(session)
+                    if self._say_here(session, rank, nonce):
+                        answered.add(session)
+            for session, name in objects:
+                if name == "go" and session in answered:
+                    said = json.loads(bytes(self._store.get(keys.lobby(session, "go"))))
+                    return Session(keys.session(session), keys.lobby(session), said["latency_s"])
+            self._pause("rank 0 did not come, or waits for others")
+
+    def _say_here(self, session: str, rank: int, nonce: bytes) -> bool:
+        """Answer a call; False where somebody else did so in this rank's name, in an earlier run."""
+        said = json.loads(bytes(self._store.get(keys.lobby(session, "call"))))
+        present = self._store.list(keys.lobby(session))
+        if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:
+            return False
+        if said["size"] != self._size:
+            raise CommError(
+                f"rank 0 meets with world_size={said['size']} at {self._store.url}, but rank {rank} with "
+                f"world_size={self._size}: give every rank the same"
+            )
+        try:
+            self._store.create(keys.lobby(session, f"here-{rank}"), nonce)
+        except ObjectExists:
+            return False
+        return True
+
+    def _pause(self, what: str) -> None:
+        if time.monotonic() > self._deadline_s:
+            raise CommTimeout(f"{what} to {self._store.url} within {self._timeout_s:g} s")
+        pause_s = min(max(_POLL_S[0], self._waited_s * _PAUSE_SHARE), _POLL_S[1])
+        self._waited_s += pause_s
+        self._abort.sleep(pause_s)

@@ -1,0 +1,252 @@
+"""Takes messages out of the store as they come, looking as seldom as it can."""
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zooid.comm.arrivals import Lags, Progress, pause_after_miss
+from zooid.comm.envelope import Opened, unseal
+from zooid.comm.statistics import Counter
+from zooid.comm.tensors import copy_bytes
+from zooid.comm.transport import Done, Land, Message
+from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
+from zooid.store import ObjectStore
+
+_MAX_THREADS = 32
+_MIN_AT_ONCE = 4
+_MAX_BYTES = 2 * 2**20
+"""As for lanes: large objects come four at a time, small ones as many as fit."""
+_LOCAL_PAUSE_S = (0.0005, 0.010)
+"""Where a look is free, it is repeated after a tenth of the time waited, within these limits."""
+_MAX_READS = 4
+"""Of an object that is damaged, before it is reported."""
+
+Candidates = Callable[[], list[tuple[int, Message]]]
+
+
+@dataclass(eq=False)
+class Wanted:
+    """A message that somebody waits for."""
+
+    candidates: Candidates
+    """Where it may come from: one place, or the next message of every rank."""
+    claim: Callable[[int, Message], bool]
+    num_bytes: int
+    land: Land
+    done: Done
+    order: tuple[int, int, int] = (0, 0, 0)
+    source: int | None = None
+    message: Message | None = None
+    expected_s: float | None = None
+    """Since when it has been expected; None before that."""
+    next_look_s: float = 0.0
+    last_miss_s: float = 0.0
+    num_misses: int = 0
+    num_damaged: int = 0
+
+
+class Poller:
+    """A few threads that look for all wanted messages of a group, the earliest of the earliest call first."""
+
+    def __init__(
+        self, store: ObjectStore, key_of: Callable[[int, Message], str], counter: Counter, progress: Progress,
+        on_taken: Callable[[int, Message, str, Opened], None],
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._is_local = store.url.startswith(("file://", "memory://"))
+        self._key_of = key_of
+        self._counter = counter
+        self._progress = progress
+        self._on_taken = on_taken
+        self._lags = Lags()
+        self._changed = threading.Condition()
+        self._wanted: list[Wanted] = []
+        self._order = itertools.count()
+        self._num_threads = 0
+        self._num_idle = 0
+        self._num_active = 0
+        self._active_bytes = 0
+        self._is_closed = False
+        self.trouble: str | None = None
+        """Why the store fails at present."""
+
+    def want(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
+        place = [(source, message)]
+        order = (message.kind, message.number, message.part)
+        self._add(Wanted(lambda: place, _always, num_bytes, land, done, order, source, message))
+
+    def want_any(
+        self, candidates: Candidates, claim: Callable[[int, Message], bool], num_bytes: int, land: Land, done: Done
+    ) -> None:
+        self._add(Wanted(candidates, claim, num_bytes, land, done, (1, 0, 0)))
+
+    def look_again(self) -> None:
+        """This rank's own sending went on, so that more is expected."""
+        if not self._is_local:
+            with self._changed:
+                self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._wanted.clear()
+            self._changed.notify_all()
+
+    def _add(self, wanted: Wanted) -> None:
+        with self._changed:
+            if self._is_closed:
+                return
+            self._insert(wanted)
+            self._wake()
+
+    def _insert(self, wanted: Wanted) -> None:
+        at = len(self._wanted)
+        while at and self._wanted[at - 1].order > wanted.order:
+            at -= 1
+        self._wanted.insert(at, wanted)
+
+    def _wake(self) -> None:
+        if self._num_idle == 0 and self._num_threads < _MAX_THREADS:
+            self._num_threads += 1
+            threading.Thread(target=self._work, name="zooid-receive", daemon=True).start()
+        else:
+            self._changed.notify()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                wanted = self._next()
+                if wanted is None:
+                    self._num_threads -= 1
+                    return
+                self._num_active += 1
+                self._active_bytes += wanted.num_bytes
+                if self._wanted:
+                    self._wake()
+            try:
+                self._look(wanted)
+            except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+                wanted.done(error)
+
+    def _next(self) -> Wanted | None:
+        """The wanted message to look for now, taken off the list; None when the group is closed."""
+        while not self._is_closed:
+            now_s = time.monotonic()
+            wake_s: float | None = None
+            blocked: set[tuple[int | None, int]] = set()
+            for wanted in self._wanted:
+                self._expect(wanted, now_s)
+                if wanted.expected_s is None:
+                    continue
+                edge = (wanted.source, wanted.order[1])
+                if edge in blocked:  # what a source sends later is not there before what it sends earlier
+                    continue
+                if wanted.next_look_s <= now_s:
+                    if not self._may_start(wanted):
+                        break
+                    self._wanted.remove(wanted)
+                    return wanted
+                wake_s = wanted.next_look_s if wake_s is None else min(wake_s, wanted.next_look_s)
+                if wanted.num_misses and wanted.source is not None:
+                    blocked.add(edge)
+            self._num_idle += 1
+            self._changed.wait(None if wake_s is None else wake_s - now_s)
+            self._num_idle -= 1
+        return None
+
+    def _may_start(self, wanted: Wanted) -> bool:
+        return self._num_active < _MIN_AT_ONCE or self._active_bytes + wanted.num_bytes <= _MAX_BYTES
+
+    def _expect(self, wanted: Wanted, now_s: float) -> None:
+        if wanted.expected_s is not None:
+            return
+        if self._is_local or wanted.message is None or wanted.source is None:
+            wanted.expected_s = wanted.next_look_s = now_s
+        elif self._progress.is_expected(wanted.message):
+            wanted.expected_s = now_s
+            edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
+            wanted.next_look_s = now_s + self._lags.expected_s(edge)
+
+    def _look(self, wanted: Wanted) -> None:
+        found: tuple[int, Message, str, memoryview] | None = None
+        try:
+            for source, message in wanted.candidates():
+                key = self._key_of(source, message)
+                try:
+                    found = (source, message, key, self._store.get(key))
+                    break
+                except ObjectNotFound:
+                    self._counter.add(num_missed_gets=1)
+            self.trouble = None
+        except StoreUnavailable as error:
+            self.trouble = str(error)
+            self._counter.add(num_retries=1)
+            self._put_back(wanted, random.uniform(0.01, 0.05) * (1 + wanted.num_misses), is_miss=True)
+            return
+        if found is None:
+            self._put_back(wanted, None, is_miss=True)
+            return
+        self._take(wanted, *found)
+
+    def _take(self, wanted: Wanted, source: int, message: Message, key: str, sealed: memoryview) -> None:
+        now_s = time.monotonic()
+        try:
+            opened = unseal(key, sealed)
+        except DamagedMessage as error:
+            wanted.num_damaged += 1
+            if wanted.num_damaged < _MAX_READS:
+                self._counter.add(num_retries=1)
+                self._put_back(wanted, 0.02 * wanted.num_damaged, is_miss=False)
+                return
+            raise DamagedMessage(f"a message of rank {source}, read {_MAX_READS} times: {error}") from error
+        finally:
+            self._counter.add(num_gets=1, received_bytes=sealed.nbytes)
+        if not wanted.claim(source, message):
+            self._put_back(wanted, 0.0, is_miss=False)
+            return
+        self._learn(wanted, now_s)
+        self._release(wanted)
+        copy_bytes(wanted.land(), opened.data)
+        self._counter.add(num_messages_received=1)
+        self._on_taken(source, message, key, opened)
+        wanted.done(None)
+
+    def _learn(self, wanted: Wanted, now_s: float) -> None:
+        assert wanted.expected_s is not None
+        self._counter.add(waited_s=now_s - wanted.expected_s)
+        if self._is_local or wanted.message is None or wanted.source is None:
+            return
+        edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
+        if wanted.num_misses == 0:
+            self._lags.found_at_once(edge)
+        else:
+            self._lags.found_between(edge, wanted.last_miss_s - wanted.expected_s, now_s - wanted.expected_s)
+
+    def _put_back(self, wanted: Wanted, pause_s: float | None, *, is_miss: bool) -> None:
+        now_s = time.monotonic()
+        assert wanted.expected_s is not None
+        waited_s = now_s - wanted.expected_s
+        if is_miss:
+            wanted.num_misses += 1
+            wanted.last_miss_s = now_s
+        if pause_s is None:
+            shortest_s, longest_s = _LOCAL_PAUSE_S
+            local_s = min(max(shortest_s, 0.1 * waited_s), longest_s)
+            pause_s = local_s if self._is_local else pause_after_miss(waited_s)
+        wanted.next_look_s = now_s + pause_s
+        self._release(wanted)
+        self._add(wanted)
+
+    def _release(self, wanted: Wanted) -> None:
+        with self._changed:
+            self._num_active -= 1
+            self._active_bytes -= wanted.num_bytes
+            if self._wanted:
+                self._changed.notify()
+
+
+def _always(source: int, message: Message) -> bool:
+    return True

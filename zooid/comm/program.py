@@ -1,0 +1,87 @@
+"""One rank's part of a transfer list, laid out for executing."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from zooid.schedule.collectives import Transfer, TransferList
+
+
+@dataclass(frozen=True)
+class SpanSum:
+    """A span that this rank adds up: the transfers that bring its parts."""
+
+    start: int
+    stop: int
+    parts: tuple[int, ...]
+    sent_before: tuple[int, ...]
+    """Sends of the same elements as they were: the sum must not overwrite them on their way out."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a rank may do at the same time."""
+
+    sends: tuple[int, ...]
+    takes: tuple[int, ...]
+
+
+class Program:
+    """What one rank does in one call, whatever the data: made once and run for every call of the same shape."""
+
+    def __init__(self, transfers: TransferList, rank: int) -> None:
+        self.transfers = transfers
+        self.rank = rank
+        sends = [number for number, transfer in enumerate(transfers) if transfer.source == rank]
+        takes = [number for number, transfer in enumerate(transfers) if rank in transfer.readers]
+        last_round = max(
+            [transfers[n].send_round for n in sends] + [transfers[n].take_round for n in takes], default=-1
+        )
+        self.rounds = tuple(
+            Round(
+                tuple(n for n in sends if transfers[n].send_round == number),
+                tuple(n for n in takes if transfers[n].take_round == number),
+            )
+            for number in range(last_round + 1)
+        )
+        self.sums = _sums(transfers, rank, sends, takes)
+        self.sum_of = {number: span for span in self.sums for number in span.parts}
+        self.place = _places(transfers)
+        """Of each transfer: how many its source sends before it."""
+
+    @property
+    def num_actions(self) -> int:
+        return sum(len(each.sends) + len(each.takes) for each in self.rounds)
+
+    def missing_ranks(self, untaken: set[int]) -> list[int]:
+        """Who keeps this rank waiting: sources of what could have been sent without waiting for anybody, if any."""
+        blamed = {self.transfers[n].source for n in untaken if not self.transfers[n].after}
+        return sorted(blamed or {self.transfers[number].source for number in untaken})
+
+
+def _sums(transfers: TransferList, rank: int, sends: list[int], takes: list[int]) -> tuple[SpanSum, ...]:
+    groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for number in takes:
+        if transfers[number].combine == "reduce":
+            groups[transfers[number].start, transfers[number].stop].append(number)
+    return tuple(
+        SpanSum(
+            start,
+            stop,
+            tuple(parts),
+            tuple(n for n in sends if _overlaps(transfers[n], start, stop) and not set(transfers[n].after) & {*parts}),
+        )
+        for (start, stop), parts in groups.items()
+    )
+
+
+def _overlaps(transfer: Transfer, start: int, stop: int) -> bool:
+    return transfer.start < stop and start < transfer.stop
+
+
+def _places(transfers: TransferList) -> tuple[int, ...]:
+    counts: defaultdict[int, int] = defaultdict(int)
+    places = []
+    for transfer in transfers:
+        places.append(counts[transfer.source])
+        counts[transfer.source] += 1
+    return tuple(places)

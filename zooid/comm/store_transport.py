@@ -1,0 +1,158 @@
+"""Messages as objects: for members that accept no connections."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from zooid.comm.arrivals import Progress
+from zooid.comm.envelope import Opened, seal
+from zooid.comm.lanes import Lane
+from zooid.comm.poller import Poller
+from zooid.comm.statistics import Counter
+from zooid.comm.transport import COLLECTIVE, Done, Land, Message
+from zooid.core.abort import Abort
+from zooid.core.errors import StoreError
+from zooid.store import ObjectStore, RetryingStore
+
+_MAX_UPLOADS = 16
+_MIN_UPLOADS = 2
+_MAX_UPLOAD_BYTES = 2**20
+_DELETE_AT = 64
+"""Objects that nobody needs any more are deleted when they are this many, or this old:"""
+_DELETE_AFTER_S = 2.0
+_LEAVE_TIMEOUT_S = 60.0
+
+
+class StoreTransport:
+    """One rank of one group in an object store.
+
+    An object is deleted by its writer once all its readers have said, in what they send, that they are past its call;
+    a point-to-point message by its reader. What is left at the end goes when the last rank leaves (see `meeting`).
+    """
+
+    def __init__(
+        self,
+        objects: ObjectStore,
+        prefix: str,
+        rank: int,
+        *,
+        timeout_s: float,
+        counter: Counter,
+    ) -> None:
+        self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self._rank = rank
+        self._prefix = prefix
+        self._counter = counter
+        self._closed = Abort()
+        self._store = RetryingStore(
+            objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
+        )
+        self._uploads = Lane(
+            "zooid-send", max_threads=_MAX_UPLOADS, min_at_once=_MIN_UPLOADS, max_bytes=_MAX_UPLOAD_BYTES
+        )
+        self._chores = Lane("zooid-delete", max_threads=1, min_at_once=1, max_bytes=0)
+        self._progress = Progress()
+        self._poller = Poller(objects, self._key_of, counter, self._progress, self._took)
+        self._lock = threading.Lock()
+        self._watermark = -1
+        self._heard: defaultdict[int, int] = defaultdict(lambda: -1)
+        self._unread: list[tuple[int, tuple[int, ...], str]] = []
+        """Objects of this rank that some reader may still want: call, readers, key."""
+        self._doomed: list[str] = []
+        self._deleted_s = time.monotonic()
+
+    @property
+    def trouble(self) -> str | None:
+        return self._poller.trouble
+
+    def send(self, message: Message, data: memoryview, readers: Sequence[int], done: Done) -> None:
+        key = self._key_of(self._rank, message, readers[0])
+        self._progress.begin(message)
+
+        def upload() -> None:
+            try:
+                sealed = seal(key, data, self._watermark)
+                self._store.put(key, sealed)
+            except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+                done(error)
+                return
+            self._counter.add(num_puts=1, num_messages_sent=1, sent_bytes=sealed.nbytes)
+            if message.kind == COLLECTIVE:
+                with self._lock:
+                    self._unread.append((message.number, tuple(readers), key))
+            self._progress.end(message)
+            done(None)
+            self._poller.look_again()
+
+        self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
+
+    def receive(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
+        self._poller.want(message, source, num_bytes, land, done)
+
+    def receive_any(
+        self,
+        candidates: Callable[[], list[tuple[int, Message]]],
+        claim: Callable[[int, Message], bool],
+        num_bytes: int,
+        land: Land,
+        done: Done,
+    ) -> None:
+        self._poller.want_any(candidates, claim, num_bytes, land, done)
+
+    def finished(self, number: int) -> None:
+        self._watermark = number
+        self._progress.forget(number)
+        self._delete_read()
+
+    def close(self, reason: str | None) -> None:
+        self._poller.close()
+        if reason is None:
+            self._uploads.drain(_LEAVE_TIMEOUT_S)
+            self._chores.drain(_LEAVE_TIMEOUT_S)
+        self._closed.set(reason or "the process group was destroyed")
+        self._uploads.close()
+        self._chores.close()
+
+    def _key_of(self, source: int, message: Message, reader: int | None = None) -> str:
+        if message.kind == COLLECTIVE:
+            return f"{self._prefix}/calls/{message.number:08d}/{message.part:06d}"
+        reader = self._rank if reader is None else reader
+        return f"{self._prefix}/messages/{source}-{reader}/{message.tag}/{message.number:08d}"
+
+    def _took(self, source: int, message: Message, key: str, opened: Opened) -> None:
+        with self._lock:
+            self._heard[source] = max(self._heard[source], opened.watermark)
+            if message.kind != COLLECTIVE:
+                self._doomed.append(key)
+        if message.kind != COLLECTIVE:
+            self._delete_some()
+
+    def _delete_read(self) -> None:
+        """Mark what all readers are past."""
+        with self._lock:
+            kept = []
+            for number, readers, key in self._unread:
+                if all(self._heard[reader] >= number for reader in readers):
+                    self._doomed.append(key)
+                else:
+                    kept.append((number, readers, key))
+            self._unread = kept
+        self._delete_some()
+
+    def _delete_some(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            is_due = len(self._doomed) >= _DELETE_AT or now_s - self._deleted_s > _DELETE_AFTER_S
+            if not self._doomed or not is_due:
+                return
+            doomed, self._doomed = self._doomed, []
+            self._deleted_s = now_s
+        self._chores.submit((), 0, lambda: self._delete(doomed))
+
+    def _delete(self, keys: list[str]) -> None:
+        try:
+            self._store.delete(keys)
+        except StoreError:
+            return  # they go when the last rank leaves
+        self._counter.add(num_deletes=1)

@@ -1,0 +1,222 @@
+"""One socket between two ranks: frames out, in order and without copies; frames in, straight to where they belong."""
+
+import array
+import contextlib
+import fcntl
+import socket
+import termios
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
+from zooid.comm.tcp.loop import Loop
+
+_READ_AT_ONCE = 4 * 2**20
+"""What one stream may read before the others get their turn."""
+_MAX_BUFFERS = 32
+
+
+class Receiver(Protocol):
+    """Who takes what arrives on the streams of one peer."""
+
+    def body_of(self, peer: int, frame: Frame) -> memoryview:
+        """Where the body of this frame goes."""
+
+    def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
+        """The frame is complete."""
+
+    def on_closed(self, peer: int, has_left: bool, why: str) -> None:
+        """Nothing comes from this stream any more."""
+
+
+class Stream:
+    """One of the streams of a pair; `peer` is the rank at its other end."""
+
+    def __init__(self, sock: socket.socket, peer: int, receiver: Receiver, loop: Loop, *, read_ahead: int) -> None:
+        sock.setblocking(False)
+        self.peer = peer
+        self._socket = sock
+        self._receiver = receiver
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._out: deque[tuple[memoryview, Callable[[], object] | None]] = deque()
+        self._is_watching = False
+        self._is_closed = False
+        self._has_left = False
+        """The peer has said that it is done."""
+        self._inbox = bytearray(HEADER_BYTES + read_ahead)
+        self._have = 0
+        self._body: memoryview | None = None
+        self._frame: Frame | None = None
+        self._filled = 0
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def start(self) -> None:
+        self._loop.add(self)
+
+    def send(self, frame: Frame, body: memoryview | None = None, done: Callable[[], object] | None = None) -> None:
+        """Queue a frame, and send what the socket takes at once; `done` comes when the body has left this process."""
+        with self._lock:
+            if self._is_closed:
+                return
+            has_body = body is not None and body.nbytes > 0
+            self._out.append((memoryview(frame.pack()), None if has_body else done))
+            if has_body:
+                assert body is not None
+                self._out.append((body, done))
+            finished = [] if self._is_watching else self._flush()
+        for each in finished:
+            each()
+
+    def send_now(self, frame: Frame, body: bytes) -> None:
+        """Send a last frame if nothing is in its way; nobody is waited for."""
+        if self._lock.acquire(timeout=0.05):
+            try:
+                if not self._out and not self._is_closed:
+                    self._socket.send(frame.pack() + body)
+            except OSError:
+                pass
+            finally:
+                self._lock.release()
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until the peer's machine has acknowledged everything."""
+        while time.monotonic() < deadline_s:
+            with self._lock:
+                if self._is_closed:
+                    return True
+                unacknowledged = array.array("i", [0])
+                fcntl.ioctl(self._socket, termios.TIOCOUTQ, unacknowledged)
+                if not self._out and unacknowledged[0] == 0:
+                    return True
+            time.sleep(0.002)
+        return False
+
+    def end_sending(self) -> None:
+        with self._lock:
+            if not self._is_closed:
+                _shutdown(self._socket, socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """End it at once; the loop closes the socket."""
+        with self._lock:
+            self._out.clear()
+            if not self._is_closed:
+                _shutdown(self._socket, socket.SHUT_RDWR)
+
+    def on_events(self, readable: bool, writable: bool) -> None:
+        finished: list[Callable[[], object]] = []
+        if writable:
+            with self._lock:
+                finished = self._flush()
+        for each in finished:
+            each()
+        if readable:
+            try:
+                self._read()
+            except OSError as error:
+                self._close(error.strerror or str(error))
+            except ValueError as error:
+                self._close(str(error))
+
+    def _flush(self) -> list[Callable[[], object]]:
+        """Send what the socket takes; the callbacks of what has left. The lock is held."""
+        finished: list[Callable[[], object]] = []
+        try:
+            while self._out:
+                buffers = [self._out[at][0] for at in range(min(len(self._out), _MAX_BUFFERS))]
+                sent = self._socket.sendmsg(buffers)
+                while self._out and sent >= self._out[0][0].nbytes:
+                    data, done = self._out.popleft()
+                    sent -= data.nbytes
+                    if done is not None:
+                        finished.append(done)
+                if sent:
+                    data, done = self._out[0]
+                    self._out[0] = (data[sent:], done)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._out.clear()  # reading will say what happened
+        self._watch(bool(self._out))
+        return finished
+
+    def _watch(self, wanted: bool) -> None:
+        if wanted != self._is_watching and not self._is_closed:
+            self._is_watching = wanted
+            self._loop.watch_writing(self, wanted)
+
+    def _read(self) -> None:
+        budget = _READ_AT_ONCE
+        while budget > 0:
+            try:
+                if self._body is not None:
+                    count = self._socket.recv_into(self._body[self._filled :])
+                else:
+                    count = self._socket.recv_into(memoryview(self._inbox)[self._have :])
+            except BlockingIOError:
+                return
+            if count == 0:
+                self._close("it closed the connection")
+                return
+            budget -= count
+            if self._body is not None:
+                self._filled += count
+                if self._filled == self._body.nbytes:
+                    self._finish_body()
+            else:
+                self._have += count
+                self._parse()
+
+    def _parse(self) -> None:
+        """Take frames out of the inbox; a body that is not all there yet is read straight to its place."""
+        inbox = memoryview(self._inbox)
+        at = 0
+        while self._body is None and self._have - at >= HEADER_BYTES:
+            frame = Frame.unpack(inbox[at : at + HEADER_BYTES])
+            at += HEADER_BYTES
+            body = self._receiver.body_of(self.peer, frame) if frame.num_bytes else inbox[0:0]
+            here = min(frame.num_bytes, self._have - at)
+            body[:here] = inbox[at : at + here]
+            at += here
+            self._frame, self._filled = frame, here
+            if here == frame.num_bytes:
+                self._frame = None
+                self._deliver(frame, body)
+            else:
+                self._body = body
+        rest = self._have - at
+        self._inbox[:rest] = self._inbox[at : self._have]
+        self._have = rest
+
+    def _finish_body(self) -> None:
+        frame, body = self._frame, self._body
+        self._frame = self._body = None
+        assert frame is not None
+        assert body is not None
+        self._deliver(frame, body)
+
+    def _deliver(self, frame: Frame, body: memoryview) -> None:
+        if frame.kind is FrameKind.LEAVE:
+            self._has_left = True
+        self._receiver.on_frame(self.peer, frame, body)
+
+    def _close(self, why: str) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._out.clear()
+            self._loop.remove(self)
+            self._socket.close()
+        self._receiver.on_closed(self.peer, self._has_left, why)
+
+
+def _shutdown(sock: socket.socket, how: int) -> None:
+    with contextlib.suppress(OSError):  # it is not connected any more
+        sock.shutdown(how)
