@@ -29,6 +29,8 @@ _START_TIMEOUT_S = 120.0
 """Importing torch takes two seconds of a core; eight members on two cores, beside other work, take their time."""
 _LEAD_S = 0.1
 """From asking to a common start: enough for the request to reach everybody."""
+_COMPLAINTS_S = 0.5
+"""After one member failed, the others may say why: often its failure follows from theirs."""
 _END_TIMEOUT_S = 5.0
 _TAIL_CHARACTERS = 2000
 
@@ -67,10 +69,11 @@ class _Member:
         self.process.stdin.write(line)
         self.process.stdin.flush()
 
-    def failure(self, what: str) -> MemberFailed:
+    def last_words(self, what: str) -> str:
+        """What went wrong, and the end of what it printed."""
         self._log.seek(0)
         said = self._log.read().decode(errors="replace")[-_TAIL_CHARACTERS:].strip()
-        return MemberFailed(f"member {self.number} {what}; it said: {said!r}")
+        return f"member {self.number}: {what}; it said: {said!r}"
 
     def end(self) -> None:
         self.process.kill()
@@ -116,7 +119,7 @@ class Crew:
     ) -> list[Answer]:
         """Let every member (or only one) do a task, and return their answers in order.
 
-        MemberFailed as soon as one member fails, and at the latest after `timeout_s`.
+        MemberFailed soon after one member fails, and at the latest after `timeout_s`.
         """
         asked = self._members if only is None else [self._members[only]]
         line = json.dumps({**(arguments or {}), "task": task}) + "\n"
@@ -124,7 +127,7 @@ class Crew:
             try:
                 member.send(line)
             except OSError:
-                raise member.failure(f"is gone, and cannot be asked to {task}") from None
+                raise MemberFailed(member.last_words(f"is gone, and cannot be asked to {task}")) from None
         return self._collect(asked, timeout_s)
 
     def ask_at_once(self, task: str, arguments: Mapping[str, object], *, timeout_s: float) -> list[Answer]:
@@ -134,17 +137,24 @@ class Crew:
     def _collect(self, asked: Sequence[_Member], timeout_s: float) -> list[Answer]:
         deadline_s = time.monotonic() + timeout_s
         answers: dict[int, Answer] = {}
-        while len(answers) < len(asked):
+        failures: dict[int, str] = {}
+        while len({*answers, *failures}) < len(asked):
             try:
                 member, line = self._answers.get(timeout=max(0.0, deadline_s - time.monotonic()))
             except queue.Empty:
-                late = next(member for member in asked if member.number not in answers)
-                raise late.failure(f"did not answer within {timeout_s:.1f} s") from None
-            if not line:
-                raise member.failure(f"ended with status {member.process.wait()}")
-            answers[member.number] = json.loads(line)
-            if "error" in answers[member.number]:
-                raise member.failure(f"failed: {answers[member.number]['error']}")
+                late = [member for member in asked if member.number not in answers and not failures]
+                failures.update(
+                    {member.number: member.last_words(f"no answer in {timeout_s:.1f} s") for member in late}
+                )
+                break
+            answer = json.loads(line) if line else {"error": f"ended with status {member.process.wait()}"}
+            if "error" not in answer:
+                answers[member.number] = answer
+            elif member.number not in failures:
+                failures[member.number] = member.last_words(answer["error"])
+                deadline_s = min(deadline_s, time.monotonic() + _COMPLAINTS_S)
+        if failures:
+            raise MemberFailed("; ".join(failures.values()))
         return [answers[member.number] for member in asked]
 
 

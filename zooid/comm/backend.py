@@ -31,6 +31,8 @@ _LEAVE_TIMEOUT_S = 30.0
 
 _file_options: dict[str, Options] = {}
 """By path: what follows the question mark of a file:// URL, which torch's own handler drops."""
+_meetings: list[ObjectRendezvous] = []
+"""Where groups of this process meet, until they are destroyed: torch itself keeps only a store's C++ half alive."""
 _file_meetings: dict[str, ObjectRendezvous] = {}
 """By path: where the groups of this process meet beside torch's own file."""
 
@@ -81,7 +83,7 @@ def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Optio
     objects = open_store(store_url)
     abort = Abort()
     session = meet(objects, rank, size, timeout_s=timeout_s, abort=abort)
-    return ObjectRendezvous(
+    meeting = ObjectRendezvous(
         objects,
         session.prefix,
         timeout_s=timeout_s,
@@ -90,6 +92,8 @@ def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Optio
         latency_s=session.latency_s,
         lobby=session.lobby,
     )
+    _meetings.append(meeting)
+    return meeting
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
@@ -126,6 +130,8 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         if meeting is not None and (is_default or options.transport == "store"):
             prefixes = meeting.prefixes if is_default else (f"{meeting.prefix}/group-{group.group_id}",)
             leave(meeting.objects, prefixes, rank, size, timeout_s=min(timeout_s, _LEAVE_TIMEOUT_S))
+        if is_default and meeting in _meetings:
+            _meetings.remove(meeting)
 
     return ProcessGroup(
         transport,
@@ -161,6 +167,11 @@ def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
         url = f"file://{path}.zooid"
         options = _file_options.get(path, Options())
         _file_meetings[path] = _meet(url, group.group_rank, group.group_size, group.timeout.total_seconds(), options)
+    if path not in _file_meetings:
+        raise InputError(
+            "the default group is of another backend and meets through a file; let the default group be of the "
+            "backend zooid, or give this one a store of objects"
+        )
     return _file_meetings[path]
 
 

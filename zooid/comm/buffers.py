@@ -1,5 +1,7 @@
 """Where the bytes of a call lie: one flat tensor, or a tensor for each numbered part."""
 
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import torch
@@ -10,12 +12,41 @@ from zooid.schedule.collectives import Transfer
 
 Finish = Callable[[], None]
 
+_MAX_FREE_BYTES = 32 * 2**20
+
+
+class Scratch:
+    """Memory for what arrives to be added up, used again and again: fresh memory costs as much as the adding."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: defaultdict[int, list[memoryview]] = defaultdict(list)
+        self._free_bytes = 0
+
+    def take(self, num_bytes: int) -> memoryview:
+        with self._lock:
+            kept = self._free.get(num_bytes)
+            if kept:
+                self._free_bytes -= num_bytes
+                return kept.pop()
+        return wire_view(torch.empty(num_bytes, dtype=torch.uint8))
+
+    def give_back(self, memory: memoryview) -> None:
+        with self._lock:
+            if self._free_bytes + memory.nbytes > _MAX_FREE_BYTES:
+                self._free.clear()
+                self._free_bytes = 0
+            if memory.nbytes <= _MAX_FREE_BYTES:
+                self._free[memory.nbytes].append(memory)
+                self._free_bytes += memory.nbytes
+
 
 class FlatBuffer:
     """A flat tensor, whose spans are sent and received as they are."""
 
-    def __init__(self, flat: torch.Tensor, rank: int, reduction: Reduction | None, finish: Finish) -> None:
+    def __init__(self, flat: torch.Tensor, rank: int, reduction: Reduction, finish: Finish, scratch: Scratch) -> None:
         self.flat = flat
+        self._scratch = scratch
         self._rank = rank
         self._reduction = reduction
         self._finish = finish
@@ -31,14 +62,18 @@ class FlatBuffer:
     def landing(self, transfer: Transfer) -> memoryview:
         if transfer.combine == "copy":
             return self.outgoing(transfer)
-        return wire_view(torch.empty(transfer.num_elements, dtype=self.flat.dtype))
+        return self._scratch.take(self.num_bytes(transfer))
+
+    def keeps(self, transfer: Transfer) -> bool:
+        return transfer.combine == "reduce" and self._reduction.takes_any_memory
 
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         """It landed in place."""
 
     def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
-        assert self._reduction is not None, "a list that reduces comes with its operation"
         self._reduction.combine(self.flat[span.start : span.stop], parts, self._rank)
+        for memory in (memory for _, memory in parts if not memory.readonly):
+            self._scratch.give_back(memory)
 
     def finish(self) -> None:
         self._finish()
@@ -62,6 +97,9 @@ class PartBuffers:
 
     def landing(self, transfer: Transfer) -> memoryview:
         return wire_view(self._incoming[transfer.start])
+
+    def keeps(self, transfer: Transfer) -> bool:
+        return False
 
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         """It landed in place."""

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from zooid.comm.program import Program, SpanSum
-from zooid.comm.transport import COLLECTIVE, Done, Message, Transport
+from zooid.comm.tensors import copy_bytes
+from zooid.comm.transport import COLLECTIVE, Done, Message, Transport, wrong_size
 from zooid.comm.work import Completion
 from zooid.core.errors import CommAborted
 from zooid.schedule.collectives import Transfer
@@ -26,6 +27,9 @@ class Buffers(Protocol):
     def landing(self, transfer: Transfer) -> memoryview:
         """Where this transfer arrives; the memory is kept until `arrived`."""
 
+    def keeps(self, transfer: Transfer) -> bool:
+        """Whether it may as well stay where the transport has it, in memory that cannot be written to."""
+
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         """A `copy` has arrived there."""
 
@@ -34,6 +38,24 @@ class Buffers(Protocol):
 
     def finish(self) -> None:
         """Everything is in place: let the caller's tensors have it."""
+
+
+class _Landing:
+    """Where one transfer of a call arrives."""
+
+    def __init__(self, call: "Call", number: int, num_bytes: int) -> None:
+        self._call = call
+        self._number = number
+        self._num_bytes = num_bytes
+
+    def memory(self) -> memoryview:
+        return self._call.land(self._number)
+
+    def take(self, data: memoryview) -> None:
+        if data.nbytes != self._num_bytes:
+            raise wrong_size(data.nbytes, self._num_bytes)
+        if not self._call.keep(self._number, data):
+            copy_bytes(self.memory(), data)
 
 
 class Call:
@@ -76,7 +98,26 @@ class Call:
         return self._program.missing_ranks(untaken)
 
     def message(self, number: int) -> Message:
-        return Message(COLLECTIVE, self._program.place[number], self.number, number)
+        return Message(COLLECTIVE, 0, self.number, number)
+
+    def land(self, number: int) -> memoryview:
+        """Memory for a transfer that begins to arrive."""
+        self._check_alive()
+        memory = self._buffers.landing(self._program.transfers[number])
+        self._landing[number] = memory
+        return memory
+
+    def keep(self, number: int, data: memoryview) -> bool:
+        """Keep a transfer that has arrived where it is; False where it must be copied."""
+        self._check_alive()
+        if not self._buffers.keeps(self._program.transfers[number]):
+            return False
+        self._landing[number] = data
+        return True
+
+    def _check_alive(self) -> None:
+        if self.done.is_done:
+            raise CommAborted(f"{self.name} has ended")
 
     def _handle(self, event: Callable[[], None]) -> None:
         """Run the event, and those that come meanwhile from other threads, here; or leave it to who does so now."""
@@ -107,9 +148,9 @@ class Call:
             now = self._program.rounds[self._round]
             self._left = len(now.sends) + len(now.takes)
             self._unsent = set(now.sends)
+            self._send_ready()  # first, since what others send is expected by what this rank has sent
             for number in now.takes:
                 self._take(number)
-            self._send_ready()
 
     def _send_ready(self) -> None:
         for number in sorted(self._unsent):
@@ -117,23 +158,18 @@ class Call:
             if self._taken.issuperset(transfer.after):
                 self._unsent.remove(number)
                 data = self._buffers.outgoing(transfer)
-                self._transport.send(
-                    self.message(number), data, transfer.readers, self._event(partial(self._sent, number))
-                )
+                sent = self._event(partial(self._sent, number))
+                self._transport.send(self.message(number), data, transfer.readers, sent, self._program.place[number])
 
     def _take(self, number: int) -> None:
         transfer = self._program.transfers[number]
 
-        def land() -> memoryview:
-            if self.done.is_done:
-                raise CommAborted(f"{self.name} has ended")
-            memory = self._buffers.landing(transfer)
-            self._landing[number] = memory
-            return memory
-
         arrived = self._event(partial(self._arrived, number))
         num_bytes = self._buffers.num_bytes(transfer)
-        self._transport.receive(self.message(number), transfer.source, num_bytes, land, arrived)
+        landing = _Landing(self, number, num_bytes)
+        self._transport.receive(
+            self.message(number), transfer.source, num_bytes, landing, arrived, self._program.expected_by.get(number)
+        )
 
     def _event(self, action: Callable[[], None]) -> Done:
         def done(error: BaseException | None) -> None:

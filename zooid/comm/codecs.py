@@ -103,7 +103,7 @@ class CodedBuffer:
         encoded = encode(self._codec, values)
         decoded = decode(self._codec, encoded, transfer.num_elements, values.dtype)
         if self._residual is not None:
-            torch.sub(values, decoded, out=self._residual[span])
+            torch.sub(values, decoded, out=self._residual[span]).nan_to_num_(0.0, 0.0, 0.0)  # else it would stay NaN
         self._flat[span] = decoded
         return wire_view(encoded)
 
@@ -112,6 +112,9 @@ class CodedBuffer:
 
     def landing(self, transfer: Transfer) -> memoryview:
         return wire_view(torch.empty(self.num_bytes(transfer), dtype=torch.uint8))
+
+    def keeps(self, transfer: Transfer) -> bool:
+        return False
 
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         self._flat[transfer.start : transfer.stop] = self._decoded(data, transfer.num_elements)

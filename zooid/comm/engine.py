@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from zooid.comm.call import Buffers, Call
 from zooid.comm.program import Program
-from zooid.comm.transport import POINT_TO_POINT, Done, Land, Message, Transport
+from zooid.comm.tensors import copy_bytes
+from zooid.comm.transport import POINT_TO_POINT, Done, Message, Transport, wrong_size
 from zooid.comm.work import Completion
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
@@ -28,6 +29,24 @@ class _Pending:
     deadline_s: float
     done: Completion
     missing_ranks: Callable[[], list[int]]
+
+
+class _MemoryLanding:
+    """A receive's own memory."""
+
+    def __init__(self, memory: memoryview, done: Completion) -> None:
+        self._memory = memory
+        self._done = done
+
+    def memory(self) -> memoryview:
+        if self._done.is_done:
+            raise CommAborted("this receive has ended")
+        return self._memory
+
+    def take(self, data: memoryview) -> None:
+        if data.nbytes != self._memory.nbytes:
+            raise wrong_size(data.nbytes, self._memory.nbytes)
+        copy_bytes(self.memory(), data)
 
 
 class Engine:
@@ -88,7 +107,7 @@ class Engine:
         done = Completion()
         message = Message(POINT_TO_POINT, tag, number)
         if self._add(f"receive from rank {source}", done, lambda: [source]):
-            self._transport.receive(message, source, memory.nbytes, self._land(memory, done), _ending(done, then))
+            self._transport.receive(message, source, memory.nbytes, _MemoryLanding(memory, done), _ending(done, then))
         return done
 
     def receive_any(
@@ -110,8 +129,8 @@ class Engine:
             return True
 
         if self._add("receive from any rank", done, lambda: others):
-            land = self._land(memory, done)
-            self._transport.receive_any(candidates, claim, memory.nbytes, land, _ending(done, then))
+            landing = _MemoryLanding(memory, done)
+            self._transport.receive_any(candidates, claim, memory.nbytes, landing, _ending(done, then))
         return done
 
     def abort(self, reason: str) -> None:
@@ -193,15 +212,6 @@ class Engine:
             after = self._watermark
         if after > before and self._error is None:
             self._transport.finished(after)
-
-    @staticmethod
-    def _land(memory: memoryview, done: Completion) -> Land:
-        def land() -> memoryview:
-            if done.is_done:
-                raise CommAborted("this receive has ended")
-            return memory
-
-        return land
 
     def _on_abort(self, reason: str) -> None:
         self.fail(CommAborted(reason))

@@ -36,7 +36,7 @@ class Lane:
             if self._is_closed:
                 return
             heapq.heappush(self._queue, (priority, next(self._order), num_bytes, action))
-            if self._num_idle == 0 and self._num_threads < self._max_threads:
+            if self._num_idle < len(self._queue) and self._num_threads < self._max_threads:
                 self._num_threads += 1
                 threading.Thread(target=self._work, name=self._name, daemon=True).start()
             else:

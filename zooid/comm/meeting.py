@@ -11,10 +11,11 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.errors import CommError, CommTimeout, ObjectExists, StoreError
+from zooid.core.errors import CommError, CommTimeout, ObjectExists, ObjectNotFound, StoreError
 from zooid.store import ObjectStore, RetryingStore, clear
 
 logger = logging.getLogger(__name__)
@@ -86,25 +87,31 @@ class _Lobby:
         while True:
             objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
             for session, name in objects:
-                if name == "call" and session not in seen:
+                if name == "call" and session not in seen and (called := self._read(session, "call")) is not None:
                     seen.add(session)
-                    if self._say_here(session, rank, nonce):
+                    if self._say_here(session, called["size"], rank, nonce):
                         answered.add(session)
             for session, name in objects:
-                if name == "go" and session in answered:
-                    said = json.loads(bytes(self._store.get(keys.lobby(session, "go"))))
+                if name == "go" and session in answered and (said := self._read(session, "go")) is not None:
                     return Session(keys.session(session), keys.lobby(session), said["latency_s"])
             self._pause("rank 0 did not come, or waits for others")
 
-    def _say_here(self, session: str, rank: int, nonce: bytes) -> bool:
+    def _read(self, session: str, what: str) -> dict[str, Any] | None:
+        """What is said there; None where it is listed already and cannot be read yet, as some servers have it."""
+        try:
+            said: dict[str, Any] = json.loads(bytes(self._store.get(keys.lobby(session, what))))
+        except ObjectNotFound:
+            return None
+        return said
+
+    def _say_here(self, session: str, size: int, rank: int, nonce: bytes) -> bool:
         """Answer a call; False where somebody else did so in this rank's name, in an earlier run."""
-        said = json.loads(bytes(self._store.get(keys.lobby(session, "call"))))
         present = self._store.list(keys.lobby(session))
         if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:
             return False
-        if said["size"] != self._size:
+        if size != self._size:
             raise CommError(
-                f"rank 0 meets with world_size={said['size']} at {self._store.url}, but rank {rank} with "
+                f"rank 0 meets with world_size={size} at {self._store.url}, but rank {rank} with "
                 f"world_size={self._size}: give every rank the same"
             )
         try:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from zooid.comm.arrivals import Lags, Progress, pause_after_miss
 from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
-from zooid.comm.tensors import copy_bytes
-from zooid.comm.transport import Done, Land, Message
+from zooid.comm.transport import Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.store import ObjectStore
 
@@ -35,15 +34,15 @@ class Wanted:
     """Where it may come from: one place, or the next message of every rank."""
     claim: Callable[[int, Message], bool]
     num_bytes: int
-    land: Land
+    landing: Landing
     done: Done
     order: tuple[int, int, int] = (0, 0, 0)
     source: int | None = None
     message: Message | None = None
+    place: int | None = None
     expected_s: float | None = None
     """Since when it has been expected; None before that."""
     next_look_s: float = 0.0
-    last_miss_s: float = 0.0
     num_misses: int = 0
     num_damaged: int = 0
 
@@ -73,15 +72,22 @@ class Poller:
         self.trouble: str | None = None
         """Why the store fails at present."""
 
-    def want(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
-        place = [(source, message)]
+    def want(
+        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None
+    ) -> None:
+        candidates = [(source, message)]
         order = (message.kind, message.number, message.part)
-        self._add(Wanted(lambda: place, _always, num_bytes, land, done, order, source, message))
+        self._add(Wanted(lambda: candidates, _always, num_bytes, landing, done, order, source, message, place))
 
     def want_any(
-        self, candidates: Candidates, claim: Callable[[int, Message], bool], num_bytes: int, land: Land, done: Done
+        self,
+        candidates: Candidates,
+        claim: Callable[[int, Message], bool],
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
     ) -> None:
-        self._add(Wanted(candidates, claim, num_bytes, land, done, (1, 0, 0)))
+        self._add(Wanted(candidates, claim, num_bytes, landing, done, (1, 0, 0)))
 
     def look_again(self) -> None:
         """This rank's own sending went on, so that more is expected."""
@@ -165,10 +171,10 @@ class Poller:
             return
         if self._is_local or wanted.message is None or wanted.source is None:
             wanted.expected_s = wanted.next_look_s = now_s
-        elif self._progress.is_expected(wanted.message):
+        elif wanted.place is None or self._progress.has_sent(wanted.message.number, wanted.place):
             wanted.expected_s = now_s
             edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
-            wanted.next_look_s = now_s + self._lags.expected_s(edge)
+            wanted.next_look_s = now_s + self._lags.of(edge)
 
     def _look(self, wanted: Wanted) -> None:
         found: tuple[int, Message, str, memoryview] | None = None
@@ -209,7 +215,7 @@ class Poller:
             return
         self._learn(wanted, now_s)
         self._release(wanted)
-        copy_bytes(wanted.land(), opened.data)
+        wanted.landing.take(opened.data)
         self._counter.add(num_messages_received=1)
         self._on_taken(source, message, key, opened)
         wanted.done(None)
@@ -221,9 +227,9 @@ class Poller:
             return
         edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
         if wanted.num_misses == 0:
-            self._lags.found_at_once(edge)
+            self._lags.was_there(edge)
         else:
-            self._lags.found_between(edge, wanted.last_miss_s - wanted.expected_s, now_s - wanted.expected_s)
+            self._lags.came_late(edge, now_s - wanted.expected_s)
 
     def _put_back(self, wanted: Wanted, pause_s: float | None, *, is_miss: bool) -> None:
         now_s = time.monotonic()
@@ -231,11 +237,10 @@ class Poller:
         waited_s = now_s - wanted.expected_s
         if is_miss:
             wanted.num_misses += 1
-            wanted.last_miss_s = now_s
         if pause_s is None:
             shortest_s, longest_s = _LOCAL_PAUSE_S
             local_s = min(max(shortest_s, 0.1 * waited_s), longest_s)
-            pause_s = local_s if self._is_local else pause_after_miss(waited_s)
+            pause_s = local_s if self._is_local else pause_after_miss(waited_s, self._progress.pace_s)
         wanted.next_look_s = now_s + pause_s
         self._release(wanted)
         self._add(wanted)

@@ -22,7 +22,7 @@ from zooid.comm.arguments import (
     split_sizes,
     timeout_s,
 )
-from zooid.comm.buffers import FlatBuffer, PartBuffers
+from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch
 from zooid.comm.call import Buffers
 from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
 from zooid.comm.engine import Engine
@@ -43,8 +43,10 @@ Tensor = torch.Tensor
 Start = Callable[[list[Tensor], int], Completion]
 """Begins a call on tensors in the processor's memory, under the number that was reserved for it."""
 
-_ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 1e9}
+_ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
 """What a link is taken to carry when sizes are weighed against its measured latency."""
+_MIN_CHUNK_BYTES = {"store": collectives.MIN_CHUNK_BYTES, "tcp": 2 * 2**20}
+"""Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
 _MAX_PROGRAMS = 1024
 
 
@@ -84,6 +86,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
         self._programs: dict[int, Program] = {}
         self._residuals = Residuals()
+        self._scratch = Scratch()
         self._coalesced: list[TransferWork] | None = None
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -137,7 +140,9 @@ class ProcessGroup(dist.ProcessGroup):
                     flat.div_(self._size)
                 write_back()
 
-            return self._run("reduce", transfers, FlatBuffer(flat, self._rank, reduction, finish), opts, number)
+            return self._run(
+                "reduce", transfers, FlatBuffer(flat, self._rank, reduction, finish, self._scratch), opts, number
+            )
 
         return self._work("reduce", [single(tensors, "reduce")], start)
 
@@ -272,7 +277,7 @@ class ProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> TransferWork:
         def start(_: list[Tensor], number: int) -> Completion:
             token = torch.zeros(1)
-            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), _nothing)
+            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), _nothing, self._scratch)
             return self._run("barrier", collectives.exchange(1, self._size), buffers, opts, number)
 
         return self._work("barrier", [], start)
@@ -345,7 +350,12 @@ class ProcessGroup(dist.ProcessGroup):
         if is_lossy and preferred == "ring":
             preferred = "streaming"  # a ring would lose digits at every hop
         transfers = collectives.choose_all_reduce(
-            values.numel(), values.element_size(), self._size, preferred, self._exchange_max_bytes
+            values.numel(),
+            values.element_size(),
+            self._size,
+            preferred,
+            self._exchange_max_bytes,
+            _MIN_CHUNK_BYTES[self._options.transport],
         )
         flat, write_back = self._flat(values)
         reduction = Reduction(operation(opts), flat.dtype)
@@ -361,7 +371,7 @@ class ProcessGroup(dist.ProcessGroup):
             residual = self._residuals.of(kept_with, flat, codec)
             buffers = CodedBuffer(flat, self._rank, reduction, finish, codec, residual)
         else:
-            buffers = FlatBuffer(flat, self._rank, reduction, finish)
+            buffers = FlatBuffer(flat, self._rank, reduction, finish, self._scratch)
         return self._run("all_reduce", transfers, buffers, opts, number)
 
     def _sparse_all_reduce(self, tensor: Tensor, reduce_op: Any) -> TransferWork:
@@ -385,7 +395,7 @@ class ProcessGroup(dist.ProcessGroup):
                     own.div_(self._size)
                 copy_into(cpu[0], own)
 
-            buffers = FlatBuffer(joined, self._rank, reduction, deliver)
+            buffers = FlatBuffer(joined, self._rank, reduction, deliver, self._scratch)
             return self._run(name, collectives.reduce_scatter(spans), buffers, opts, number)
 
         return self._work(name, [output, *parts], start, result=[output])

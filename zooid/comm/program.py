@@ -43,10 +43,12 @@ class Program:
             )
             for number in range(last_round + 1)
         )
-        self.sums = _sums(transfers, rank, sends, takes)
+        self.sums = _sums(transfers, sends, takes)
         self.sum_of = {number: span for span in self.sums for number in span.parts}
         self.place = _places(transfers)
         """Of each transfer: how many its source sends before it."""
+        self.expected_by = _clock(transfers, self.place, sends, takes)
+        """Of transfers that this rank takes: their places, where it sends one of that place and does not wait for them."""
 
     @property
     def num_actions(self) -> int:
@@ -58,7 +60,7 @@ class Program:
         return sorted(blamed or {self.transfers[number].source for number in untaken})
 
 
-def _sums(transfers: TransferList, rank: int, sends: list[int], takes: list[int]) -> tuple[SpanSum, ...]:
+def _sums(transfers: TransferList, sends: list[int], takes: list[int]) -> tuple[SpanSum, ...]:
     groups: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for number in takes:
         if transfers[number].combine == "reduce":
@@ -68,7 +70,7 @@ def _sums(transfers: TransferList, rank: int, sends: list[int], takes: list[int]
             start,
             stop,
             tuple(parts),
-            tuple(n for n in sends if _overlaps(transfers[n], start, stop) and not set(transfers[n].after) & {*parts}),
+            tuple(n for n in sends if _overlaps(transfers[n], start, stop) and not transfers[n].after),
         )
         for (start, stop), parts in groups.items()
     )
@@ -85,3 +87,19 @@ def _places(transfers: TransferList) -> tuple[int, ...]:
         places.append(counts[transfer.source])
         counts[transfer.source] += 1
     return tuple(places)
+
+
+def _clock(transfers: TransferList, place: tuple[int, ...], sends: list[int], takes: list[int]) -> dict[int, int]:
+    """Which takes can be expected by what this rank has sent itself; the others would be waited for in a circle."""
+    own = {place[number]: number for number in sends}
+    needed: list[int] = []
+    for transfer in transfers:  # as sets of bits: all that must be taken before this can be sent
+        bits = 0
+        for earlier in transfer.after:
+            bits |= needed[earlier] | 1 << earlier
+        needed.append(bits)
+    return {
+        number: place[number]
+        for number in takes
+        if place[number] in own and not needed[own[place[number]]] >> number & 1
+    }

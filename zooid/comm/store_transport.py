@@ -10,7 +10,7 @@ from zooid.comm.envelope import Opened, seal
 from zooid.comm.lanes import Lane
 from zooid.comm.poller import Poller
 from zooid.comm.statistics import Counter
-from zooid.comm.transport import COLLECTIVE, Done, Land, Message
+from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
 from zooid.store import ObjectStore, RetryingStore
@@ -66,9 +66,10 @@ class StoreTransport:
     def trouble(self) -> str | None:
         return self._poller.trouble
 
-    def send(self, message: Message, data: memoryview, readers: Sequence[int], done: Done) -> None:
+    def send(
+        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, place: int | None = None
+    ) -> None:
         key = self._key_of(self._rank, message, readers[0])
-        self._progress.begin(message)
 
         def upload() -> None:
             try:
@@ -81,24 +82,27 @@ class StoreTransport:
             if message.kind == COLLECTIVE:
                 with self._lock:
                     self._unread.append((message.number, tuple(readers), key))
-            self._progress.end(message)
+            if place is not None:
+                self._progress.note_sent(message.number, place)
             done(None)
             self._poller.look_again()
 
         self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
 
-    def receive(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
-        self._poller.want(message, source, num_bytes, land, done)
+    def receive(
+        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
+    ) -> None:
+        self._poller.want(message, source, num_bytes, landing, done, place)
 
     def receive_any(
         self,
         candidates: Callable[[], list[tuple[int, Message]]],
         claim: Callable[[int, Message], bool],
         num_bytes: int,
-        land: Land,
+        landing: Landing,
         done: Done,
     ) -> None:
-        self._poller.want_any(candidates, claim, num_bytes, land, done)
+        self._poller.want_any(candidates, claim, num_bytes, landing, done)
 
     def finished(self, number: int) -> None:
         self._watermark = number

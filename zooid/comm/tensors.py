@@ -65,33 +65,35 @@ class Reduction:
         self._ufunc: np.ufunc = getattr(np, names[0])
         self._function: Callable[..., torch.Tensor] = getattr(torch, names[1])
 
+    @property
+    def takes_any_memory(self) -> bool:
+        """Whether parts may lie in memory that cannot be written to."""
+        return self._dtype not in _IN_TORCH
+
     def combine(self, own: torch.Tensor, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
         """Let `own` hold the sum of itself and the parts, in the order of ranks."""
         if own.numel() == 0:
             return
-        ordered = sorted([(rank, own), *((source, self._as_tensor(data)) for source, data in parts)], key=_first)
-        if ordered[0][1] is own or len(ordered) == 2:  # two parts may be swapped without changing a bit
-            for _, part in ordered:
-                if part is not own:
-                    self._apply(own, part, own)
-            return
-        total = ordered[0][1]  # the arrived bytes are ours to overwrite
-        for _, part in ordered[1:-1]:
-            self._apply(total, part, total)
-        self._apply(total, ordered[-1][1], own)
+        if self._dtype in _IN_TORCH:
+            self._add(self._function, own, [(source, self._as_tensor(data)) for source, data in parts], rank)
+        else:  # numpy stays on this thread, where torch would wake others for large spans
+            numbers = own.numpy()
+            self._add(self._ufunc, numbers, [(n, np.frombuffer(data, numbers.dtype)) for n, data in parts], rank)
 
-    def divide(self, values: torch.Tensor, count: int) -> None:
-        values.div_(count)
+    @staticmethod
+    def _add(add: Callable[..., Any], own: Any, parts: list[tuple[int, Any]], rank: int) -> None:
+        ordered = [part for _, part in sorted([(rank, own), *parts], key=_first)]
+        total = ordered[0]
+        memory = own if total is own else None
+        """Where the sum so far lies, if it may be written to: `own` from when it is part of the sum."""
+        for part in ordered[1:]:
+            memory = own if part is own else memory
+            total = add(total, part, out=memory)
+            memory = total
 
     def _as_tensor(self, data: memoryview) -> torch.Tensor:
         return torch.frombuffer(data, dtype=self._dtype)
 
-    def _apply(self, first: torch.Tensor, second: torch.Tensor, out: torch.Tensor) -> None:
-        if self._dtype in _IN_TORCH:
-            self._function(first, second, out=out)
-        else:  # numpy stays on this thread, where torch would wake others for large spans
-            self._ufunc(first.numpy(), second.numpy(), out=out.numpy())
 
-
-def _first(pair: tuple[int, torch.Tensor]) -> int:
+def _first(pair: tuple[int, Any]) -> int:
     return pair[0]

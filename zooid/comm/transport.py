@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from zooid.core.errors import CommError
+
 COLLECTIVE = 0
 POINT_TO_POINT = 1
 
@@ -13,7 +15,7 @@ class Message(NamedTuple):
     kind: int
     """COLLECTIVE or POINT_TO_POINT."""
     tag: int
-    """The caller's tag of a point-to-point message; the source's place in its own order of a collective's sends."""
+    """The caller's, of a point-to-point message."""
     number: int
     """Of the collective call, or of the message between these two ranks with this tag."""
     part: int = 0
@@ -22,8 +24,23 @@ class Message(NamedTuple):
 
 Done: TypeAlias = Callable[[BaseException | None], object]
 """Called once, from any thread, with what went wrong if anything did."""
-Land: TypeAlias = Callable[[], memoryview]
-"""Gives the memory that an arriving message is written to; called when its first bytes are there."""
+
+
+def wrong_size(given_bytes: int, expected_bytes: int) -> CommError:
+    return CommError(
+        f"a message of {given_bytes} bytes arrived where {expected_bytes} were expected: do all ranks make the same "
+        "call with tensors of the same size and type?"
+    )
+
+
+class Landing(Protocol):
+    """Where a message goes when it arrives. Raises CommAborted when nobody wants it any more."""
+
+    def memory(self) -> memoryview:
+        """Memory to write the message to, piece by piece; asked for when its first bytes are there."""
+
+    def take(self, data: memoryview) -> None:
+        """The whole message, in memory of its own that may be kept, but not written to."""
 
 
 class Transport(Protocol):
@@ -36,18 +53,34 @@ class Transport(Protocol):
     def trouble(self) -> str | None:
         """What keeps messages from moving at present, as far as this rank can see."""
 
-    def send(self, message: Message, data: memoryview, readers: Sequence[int], done: Done) -> None:
-        """Hand over the bytes; they may be changed as soon as `done` was called."""
+    def send(
+        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, place: int | None = None
+    ) -> None:
+        """Hand over the bytes; they may be changed as soon as `done` was called.
 
-    def receive(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
-        """Write the message to where it shall land, once it has arrived."""
+        `place` says how many messages of the call this rank sends before this one.
+        """
+
+    def receive(
+        self,
+        message: Message,
+        source: int,
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
+        place: int | None = None,
+    ) -> None:
+        """Bring the message to where it shall land, once it has arrived.
+
+        `place` says that the source is as far as this rank when this rank has sent its own message of that place.
+        """
 
     def receive_any(
         self,
         candidates: Callable[[], list[tuple[int, Message]]],
         claim: Callable[[int, Message], bool],
         num_bytes: int,
-        land: Land,
+        landing: Landing,
         done: Done,
     ) -> None:
         """Take the first message that arrives of those that `candidates` names, from whichever rank.

@@ -202,7 +202,12 @@ MAX_CHUNKS = 8
 
 @lru_cache(maxsize=512)
 def choose_all_reduce(
-    num_elements: int, element_bytes: int, num_ranks: int, preferred: str, exchange_max_bytes: int = EXCHANGE_MAX_BYTES
+    num_elements: int,
+    element_bytes: int,
+    num_ranks: int,
+    preferred: str,
+    exchange_max_bytes: int = EXCHANGE_MAX_BYTES,
+    min_chunk_bytes: int = MIN_CHUNK_BYTES,
 ) -> TransferList:
     """The transfer list of one all-reduce: the preferred algorithm, or `exchange` for what is small.
 
@@ -213,7 +218,7 @@ def choose_all_reduce(
     if preferred == "exchange" or num_bytes <= exchange_max_bytes or num_elements < num_ranks:
         return exchange(num_elements, num_ranks)
     if preferred in ("auto", "streaming", "ring"):
-        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // MIN_CHUNK_BYTES))
+        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // min_chunk_bytes))
         return (ring if preferred == "ring" else streaming)(num_elements, num_ranks, num_chunks)
     return ALL_REDUCE[preferred](num_elements, num_ranks)
 

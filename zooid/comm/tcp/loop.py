@@ -1,12 +1,9 @@
 """One thread per process that serves all sockets of all groups."""
 
-import logging
 import os
 import select
 import threading
 from typing import Protocol
-
-logger = logging.getLogger(__name__)
 
 _IDLE = select.EPOLLIN | select.EPOLLRDHUP
 _WRITING = _IDLE | select.EPOLLOUT
@@ -18,7 +15,7 @@ class Served(Protocol):
     def fileno(self) -> int: ...
 
     def on_events(self, readable: bool, writable: bool) -> None:
-        """Called by the loop's thread."""
+        """Called by the loop's thread; raises nothing."""
 
 
 class Loop:
@@ -46,11 +43,7 @@ class Loop:
                 served = self._served.get(descriptor)
                 if served is None:
                     continue
-                try:
-                    served.on_events(bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT))
-                except Exception:
-                    logger.exception("a socket could not be served")
-                    self.remove(served)
+                served.on_events(bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT))
 
 
 _lock = threading.Lock()

@@ -3,6 +3,7 @@
 import array
 import contextlib
 import fcntl
+import logging
 import socket
 import termios
 import threading
@@ -13,6 +14,8 @@ from typing import Protocol
 
 from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop
+
+logger = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 4 * 2**20
 """What one stream may read before the others get their turn."""
@@ -110,19 +113,19 @@ class Stream:
                 _shutdown(self._socket, socket.SHUT_RDWR)
 
     def on_events(self, readable: bool, writable: bool) -> None:
-        finished: list[Callable[[], object]] = []
-        if writable:
-            with self._lock:
-                finished = self._flush()
-        for each in finished:
-            each()
-        if readable:
-            try:
+        try:
+            if writable:
+                with self._lock:
+                    finished = self._flush()
+                for each in finished:
+                    each()
+            if readable:
                 self._read()
-            except OSError as error:
-                self._close(error.strerror or str(error))
-            except ValueError as error:
-                self._close(str(error))
+        except OSError as error:
+            self._close(error.strerror or str(error))
+        except Exception as error:
+            logger.exception("a frame from rank %d could not be handled", self.peer)
+            self._close(f"{type(error).__name__}: {error}")
 
     def _flush(self) -> list[Callable[[], object]]:
         """Send what the socket takes; the callbacks of what has left. The lock is held."""

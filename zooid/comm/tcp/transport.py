@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.transport import POINT_TO_POINT, Done, Land, Message
+from zooid.comm.transport import POINT_TO_POINT, Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
 
 EAGER_BYTES = 64 * 1024
@@ -28,7 +28,7 @@ Place = tuple[int, Message]
 @dataclass(eq=False)
 class _Wanted:
     num_bytes: int
-    land: Land
+    landing: Landing
     done: Done
     since_s: float
     memory: memoryview | None = None
@@ -72,7 +72,9 @@ class TcpTransport:
         for stream in [stream for of_peer in streams.values() for stream in of_peer]:
             stream.start()
 
-    def send(self, message: Message, data: memoryview, readers: Sequence[int], done: Done) -> None:
+    def send(
+        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, place: int | None = None
+    ) -> None:
         self._counter.add(num_messages_sent=len(readers), sent_bytes=data.nbytes * len(readers))
         all_sent = done if len(readers) == 1 else _after(len(readers), done)
         for reader in readers:
@@ -91,18 +93,20 @@ class TcpTransport:
             elif message.kind == POINT_TO_POINT:
                 self._streams[reader][0].send(Frame(FrameKind.OFFER, message, data.nbytes, 0, 0))
 
-    def receive(self, message: Message, source: int, num_bytes: int, land: Land, done: Done) -> None:
-        self._want(source, message, _Wanted(num_bytes, land, done, time.monotonic()))
+    def receive(
+        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
+    ) -> None:
+        self._want(source, message, _Wanted(num_bytes, landing, done, time.monotonic()))
 
     def receive_any(
         self,
         candidates: Callable[[], list[Place]],
         claim: Callable[[int, Message], bool],
         num_bytes: int,
-        land: Land,
+        landing: Landing,
         done: Done,
     ) -> None:
-        waiting = _WantedFromAny(candidates, claim, _Wanted(num_bytes, land, done, time.monotonic()))
+        waiting = _WantedFromAny(candidates, claim, _Wanted(num_bytes, landing, done, time.monotonic()))
         with self._lock:
             self._from_any.append(waiting)
         self._match_any()
@@ -141,7 +145,7 @@ class TcpTransport:
             return memoryview(bytearray(frame.num_bytes))  # `on_frame` reports it
         if wanted.memory is None:
             try:
-                wanted.memory = wanted.land()
+                wanted.memory = wanted.landing.memory()
             except CommError:  # the call has ended meanwhile
                 wanted.memory = memoryview(bytearray(wanted.num_bytes))
             wanted.num_missing = wanted.num_bytes
@@ -179,8 +183,8 @@ class TcpTransport:
         if wanted is None:
             self._match_any()
         elif frame.total_bytes != wanted.num_bytes:
-            wanted.done(_wrong_size(peer, frame.total_bytes, wanted.num_bytes))
-        elif frame.total_bytes == 0:
+            wanted.done(wrong_size(frame.total_bytes, wanted.num_bytes))
+        elif wanted.memory is None:  # it was wanted only after its first bytes were here, or it has none
             self._take_early(peer, wanted, body)
         else:
             self._arrived(wanted)
@@ -201,7 +205,7 @@ class TcpTransport:
         if wanted is None:
             self._match_any()
         elif wanted.num_bytes != num_bytes:
-            wanted.done(_wrong_size(place[0], num_bytes, wanted.num_bytes))
+            wanted.done(wrong_size(num_bytes, wanted.num_bytes))
 
     def _on_left(self, peer: int) -> None:
         """What was to come from a peer that left in peace will not come; the rest of the group goes on."""
@@ -226,15 +230,15 @@ class TcpTransport:
         elif gone is not None:
             wanted.done(PeerLost(gone))
         elif offered is not None and offered != wanted.num_bytes:
-            wanted.done(_wrong_size(source, offered, wanted.num_bytes))
+            wanted.done(wrong_size(offered, wanted.num_bytes))
         elif wanted.num_bytes > EAGER_BYTES:
             self._streams[source][0].send(Frame(FrameKind.READY, message, wanted.num_bytes, 0, 0))
 
     def _take_early(self, source: int, wanted: _Wanted, data: memoryview) -> None:
         if data.nbytes != wanted.num_bytes:
-            wanted.done(_wrong_size(source, data.nbytes, wanted.num_bytes))
+            wanted.done(wrong_size(data.nbytes, wanted.num_bytes))
             return
-        wanted.land()[:] = data
+        wanted.landing.memory()[:] = data
         self._arrived(wanted)
 
     def _arrived(self, wanted: _Wanted) -> None:
@@ -270,13 +274,6 @@ class TcpTransport:
     def _fail(self, error: BaseException) -> None:
         if not self._is_closed:
             self.on_failure(error)
-
-
-def _wrong_size(source: int, given_bytes: int, expected_bytes: int) -> CommError:
-    return CommError(
-        f"a message of {given_bytes} bytes came from rank {source} where {expected_bytes} were expected: do all ranks "
-        "make the same call with tensors of the same size and type?"
-    )
 
 
 def _after(count: int, done: Done) -> Done:
