@@ -11,13 +11,14 @@ from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
-    from zooid.coordinator import plan, profile, train
+    from zooid.coordinator import clean, plan, profile, train
     from zooid.worker.checkpoint import load_checkpoint
 
 __version__ = VERSION
-__all__ = ["Job", "Limits", "ZooidError", "load_checkpoint", "plan", "profile", "train"]
+__all__ = ["Job", "Limits", "ZooidError", "clean", "load_checkpoint", "plan", "profile", "train"]
 
 _LAZY = {
+    "clean": "zooid.coordinator",
     "plan": "zooid.coordinator",
     "profile": "zooid.coordinator",
     "train": "zooid.coordinator",

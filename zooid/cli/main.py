@@ -7,6 +7,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
+from zooid.cli.clean import clean
 from zooid.cli.plan import plan
 from zooid.cli.profile import profile
 from zooid.cli.train import train
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(profile)
 app.command()(plan)
 app.command()(train)
+app.command()(clean)
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
 """Makes `dist.init_process_group("zooid", init_method="s3://…")` work like any other backend."""
 
+import contextlib
 import importlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +30,8 @@ _torch_rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
 BACKEND = "zooid"
 SCHEMES = ("s3", "gs", "az")
 _LEAVE_TIMEOUT_S = 30.0
+_FOLDER_SUFFIX = ".zooid"
+"""The folder beside torch's own file, for a file:// URL."""
 
 _file_options: dict[str, Options] = {}
 """By path: what follows the question mark of a file:// URL, which torch's own handler drops."""
@@ -130,8 +134,8 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         if meeting is not None and (is_default or options.transport == "store"):
             prefixes = meeting.prefixes if is_default else (f"{meeting.prefix}/group-{group.group_id}",)
             leave(meeting.objects, prefixes, rank, size, timeout_s=min(timeout_s, _LEAVE_TIMEOUT_S))
-        if is_default and meeting in _meetings:
-            _meetings.remove(meeting)
+        if is_default and meeting is not None:
+            _forget(meeting)
 
     return ProcessGroup(
         transport,
@@ -164,7 +168,7 @@ def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
         return None
     path: str = store.path  # type: ignore[attr-defined]  # the stub lacks it
     if is_default:
-        url = f"file://{path}.zooid"
+        url = f"file://{path}{_FOLDER_SUFFIX}"
         options = _file_options.get(path, Options())
         _file_meetings[path] = _meet(url, group.group_rank, group.group_size, group.timeout.total_seconds(), options)
     if path not in _file_meetings:
@@ -173,6 +177,16 @@ def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
             "backend zooid, or give this one a store of objects"
         )
     return _file_meetings[path]
+
+
+def _forget(meeting: ObjectRendezvous) -> None:
+    """The default group is gone, and with it whatever kept its meeting; a folder that was made for it goes, too."""
+    if meeting in _meetings:
+        _meetings.remove(meeting)
+    for path in [path for path, kept in _file_meetings.items() if kept is meeting]:
+        del _file_meetings[path]
+        with contextlib.suppress(OSError):  # other ranks are not done yet, and the last one removes it
+            os.rmdir(path + _FOLDER_SUFFIX)
 
 
 def _unwrapped(store: Any) -> Any:

@@ -60,6 +60,7 @@ class Engine:
         self._abort = abort
         self._lock = threading.Lock()
         self._error: BaseException | None = None
+        self._refusal: BaseException | None = None
         self._is_closed = False
         self._pending: dict[int, _Pending] = {}
         self._num_pending_ever = 0
@@ -68,6 +69,7 @@ class Engine:
         self._watermark = -1
         self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         transport.on_failure = self.fail
+        transport.on_lost = self.refuse
         abort.on_set(self._on_abort)
         _watch(self)
 
@@ -147,6 +149,11 @@ class Engine:
             each.done.end(error)
         self._transport.close(f"{type(error).__name__}: {error}")
 
+    def refuse(self, error: BaseException) -> None:
+        """Let nothing new begin; what is under way may still end well."""
+        with self._lock:
+            self._refusal = self._refusal or error
+
     def close(self) -> bool:
         """Leave in peace; calls that are still under way are given up. Whether it was in peace, and is the first."""
         with self._lock:
@@ -184,7 +191,7 @@ class Engine:
     ) -> bool:
         """Register a call; False where the group has failed before, in which case the call has ended."""
         with self._lock:
-            error = self._error
+            error = self._error or self._refusal
             if error is None:
                 self._num_pending_ever += 1
                 key = self._num_pending_ever

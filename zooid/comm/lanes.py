@@ -80,3 +80,4 @@ class Lane:
                     self._num_active -= 1
                     self._active_bytes -= num_bytes
                     self._changed.notify_all()
+            del action  # while it waits for the next one, the thread must not keep this one's tensor alive

@@ -136,6 +136,7 @@ class Poller:
                 self._look(wanted)
             except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
                 wanted.done(error)
+            del wanted  # while it waits for the next one, the thread must not keep this one's tensor alive
 
     def _next(self) -> Wanted | None:
         """The wanted message to look for now, taken off the list; None when the group is closed."""

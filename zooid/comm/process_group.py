@@ -45,7 +45,7 @@ Start = Callable[[list[Tensor], int], Completion]
 
 _ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
 """What a link is taken to carry when sizes are weighed against its measured latency."""
-_MIN_CHUNK_BYTES = {"store": collectives.MIN_CHUNK_BYTES, "tcp": 2 * 2**20}
+_CHUNK_BYTES = {"store": None, "tcp": 2 * 2**20}
 """Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
 _MAX_PROGRAMS = 1024
 
@@ -355,7 +355,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._size,
             preferred,
             self._exchange_max_bytes,
-            _MIN_CHUNK_BYTES[self._options.transport],
+            _CHUNK_BYTES[self._options.transport],
         )
         flat, write_back = self._flat(values)
         reduction = Reduction(operation(opts), flat.dtype)

@@ -48,7 +48,7 @@ class Program:
         self.place = _places(transfers)
         """Of each transfer: how many its source sends before it."""
         self.expected_by = _clock(transfers, self.place, sends, takes)
-        """Of transfers that this rank takes: their places, where it sends one of that place and does not wait for them."""
+        """Of what this rank takes: its place, where this rank sends one of that place and does not wait for it."""
 
     @property
     def num_actions(self) -> int:

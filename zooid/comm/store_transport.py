@@ -41,6 +41,7 @@ class StoreTransport:
         counter: Counter,
     ) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self.on_lost: Callable[[BaseException], None] = lambda error: None
         self._rank = rank
         self._prefix = prefix
         self._counter = counter

@@ -47,7 +47,10 @@ class Transport(Protocol):
     """Moves named messages between the ranks of one group. Every call returns at once."""
 
     on_failure: Callable[[BaseException], None]
-    """Set by whoever uses the transport; called when it fails for everyone, as when a peer is lost."""
+    """Set by whoever uses the transport; called when it fails for everyone, as when a peer gives up."""
+    on_lost: Callable[[BaseException], None]
+    """Likewise; called when a peer is lost. Calls that need something from it have failed by themselves; others may
+    still end well, but nothing new can begin."""
 
     @property
     def trouble(self) -> str | None:

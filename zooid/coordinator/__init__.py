@@ -3,7 +3,8 @@
 Never imports torch; everything that needs it is done by members.
 """
 
+from zooid.coordinator.cleaning import clean
 from zooid.coordinator.planning import plan, profile
 from zooid.coordinator.training import RunResult, train
 
-__all__ = ["RunResult", "plan", "profile", "train"]
+__all__ = ["RunResult", "clean", "plan", "profile", "train"]

@@ -35,7 +35,7 @@ from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
-from zooid.store import EventWriter, ObjectStore, check_create_only, open_store, sweep
+from zooid.store import EventWriter, ObjectStore, check_create_only, clear, open_store, sweep
 
 _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
@@ -115,7 +115,7 @@ class _Run:
             self._writer.close()
             self.relay.flush()
             for folder in (keys.COMM, keys.PROBES) if self._has_begun else ("",):
-                self._store.delete(self._store.list(folder))
+                clear(self._store, folder)
         sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
 
     def enter(self, phase: str) -> None:

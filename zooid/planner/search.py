@@ -18,7 +18,7 @@ from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 Goal = Literal["fastest", "cheapest"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
-ALL_REDUCE: AllReduceName = "three_phase"
+ALL_REDUCE: AllReduceName = "auto"
 
 SIMULATED_PARTITIONS = 3
 """Of each layout and grain size, so many of the closed form's best are simulated."""

@@ -196,7 +196,9 @@ ALL_REDUCE: dict[str, Callable[[int, int], TransferList]] = {
 EXCHANGE_MAX_BYTES = 64 * 1024
 """Below this, latency rather than bandwidth decides, and `exchange` has half the round trips."""
 MIN_CHUNK_BYTES = 256 * 1024
-"""Smaller chunks fill a pipe no better, and each is a request."""
+"""Of `streaming`: smaller chunks fill a slow link no better, and each is a request."""
+AUTO_CHUNK_BYTES = 4 * 2**20
+"""Of `auto`, which does not know the price of requests: a fast link carries this in a tenth of a second."""
 MAX_CHUNKS = 8
 
 
@@ -207,18 +209,20 @@ def choose_all_reduce(
     num_ranks: int,
     preferred: str,
     exchange_max_bytes: int = EXCHANGE_MAX_BYTES,
-    min_chunk_bytes: int = MIN_CHUNK_BYTES,
+    min_chunk_bytes: int | None = None,
 ) -> TransferList:
     """The transfer list of one all-reduce: the preferred algorithm, or `exchange` for what is small.
 
     `auto` is `streaming`, which no other algorithm beats on bytes, once a buffer is not small; `exchange_max_bytes`
-    says where that begins on the links at hand (see `break_even_bytes`).
+    says where that begins on the links at hand (see `break_even_bytes`). Its chunks are larger than those of
+    `streaming` itself, so that it makes no more requests than the others unless buffers are large.
     """
     num_bytes = num_elements * element_bytes
     if preferred == "exchange" or num_bytes <= exchange_max_bytes or num_elements < num_ranks:
         return exchange(num_elements, num_ranks)
     if preferred in ("auto", "streaming", "ring"):
-        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // min_chunk_bytes))
+        chunk_bytes = min_chunk_bytes or (AUTO_CHUNK_BYTES if preferred == "auto" else MIN_CHUNK_BYTES)
+        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // chunk_bytes))
         return (ring if preferred == "ring" else streaming)(num_elements, num_ranks, num_chunks)
     return ALL_REDUCE[preferred](num_elements, num_ranks)
 

@@ -240,7 +240,8 @@ def sweep(store: ObjectStore, prefix: str, *, min_age_s: float = 60.0) -> int:
 def clear(store: ObjectStore, prefix: str) -> int:
     """Remove all objects of a folder; how many that were.
 
-    Where folders exist by themselves, this one goes too, and so do those around it that hold nothing else.
+    Where folders exist by themselves, this one goes too, and so do those around it that hold nothing else, up to the
+    store's own, which stays.
     """
     keys = store.list(prefix)
     if keys:
@@ -250,7 +251,7 @@ def clear(store: ObjectStore, prefix: str) -> int:
     if parts.scheme == "file":
         root = Path(unquote(parts.path)) / prefix
         folders = [Path(at) for at, _, _ in os.walk(root, topdown=False)]
-        above = [root, *root.parents][: len(Path(prefix).parts) + 1]
+        above = [root, *root.parents][: len(Path(prefix).parts)]
         for folder in [*folders, *above]:
             with contextlib.suppress(OSError):  # it is not empty, or somebody else has removed it
                 folder.rmdir()

@@ -47,6 +47,7 @@ class TcpTransport:
 
     def __init__(self, counter: Counter) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self.on_lost: Callable[[BaseException], None] = lambda error: None
         self._counter = counter
         self._streams: dict[int, list[Stream]] = {}
         self._lock = threading.Lock()
@@ -60,7 +61,7 @@ class TcpTransport:
         self._unsent: dict[Place, tuple[memoryview, Done]] = {}
         """Large messages whose readers have no place yet."""
         self._gone: dict[int, str] = {}
-        """Peers that have left in peace."""
+        """Peers that have left or were lost, and how."""
         self._is_closed = False
 
     @property
@@ -163,11 +164,13 @@ class TcpTransport:
                 if body.nbytes:
                     self._fail(PeerLost(f"rank {peer} gave up: {bytes(body).decode(errors='replace')}"))
                 else:
-                    self._on_left(peer)
+                    self._part_from(peer, PeerLost(f"rank {peer} has left the group"))
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
-        if not has_left:
-            self._fail(PeerLost(f"rank {peer} was lost: {why}"))
+        if not has_left and not self._is_closed:
+            error = PeerLost(f"rank {peer} was lost: {why}")
+            self._part_from(peer, error)
+            self.on_lost(error)
 
     def _on_data(self, peer: int, frame: Frame, body: memoryview) -> None:
         place = (peer, frame.message)
@@ -207,9 +210,8 @@ class TcpTransport:
         elif wanted.num_bytes != num_bytes:
             wanted.done(wrong_size(num_bytes, wanted.num_bytes))
 
-    def _on_left(self, peer: int) -> None:
-        """What was to come from a peer that left in peace will not come; the rest of the group goes on."""
-        error = PeerLost(f"rank {peer} has left the group")
+    def _part_from(self, peer: int, error: PeerLost) -> None:
+        """What was to come from a peer, or to go to it, will not; the rest goes on."""
         with self._lock:
             self._gone[peer] = str(error)
             ended = [self._wanted.pop(place).done for place in list(self._wanted) if place[0] == peer]
