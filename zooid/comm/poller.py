@@ -159,6 +159,7 @@ class Poller:
                 wake_s = wanted.next_look_s if wake_s is None else min(wake_s, wanted.next_look_s)
                 if wanted.num_misses and wanted.source is not None:
                     blocked.add(edge)
+            wanted = None  # type: ignore[assignment]  # it may be taken, and its tensor freed, while this thread waits
             self._num_idle += 1
             self._changed.wait(None if wake_s is None else wake_s - now_s)
             self._num_idle -= 1
@@ -191,7 +192,7 @@ class Poller:
         except StoreUnavailable as error:
             self.trouble = str(error)
             self._counter.add(num_retries=1)
-            self._put_back(wanted, random.uniform(0.01, 0.05) * (1 + wanted.num_misses), is_miss=True)
+            self._put_back(wanted, random.uniform(0.01, 0.05), is_miss=True)  # the client has backed off itself
             return
         if found is None:
             self._put_back(wanted, None, is_miss=True)

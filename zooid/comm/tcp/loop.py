@@ -5,9 +5,6 @@ import select
 import threading
 from typing import Protocol
 
-_IDLE = select.EPOLLIN | select.EPOLLRDHUP
-_WRITING = _IDLE | select.EPOLLOUT
-
 
 class Served(Protocol):
     """A socket with someone to serve it."""
@@ -28,10 +25,12 @@ class Loop:
 
     def add(self, served: Served) -> None:
         self._served[served.fileno()] = served
-        self._epoll.register(served.fileno(), _IDLE)
+        self._epoll.register(served.fileno(), select.EPOLLIN)
 
-    def watch_writing(self, served: Served, wanted: bool) -> None:
-        self._epoll.modify(served.fileno(), _WRITING if wanted else _IDLE)
+    def watch(self, served: Served, *, reading: bool, writing: bool) -> None:
+        """Which events to wait for; that the other end is gone is always among them."""
+        events = (select.EPOLLIN if reading else 0) | (select.EPOLLOUT if writing else 0)
+        self._epoll.modify(served.fileno(), events)
 
     def remove(self, served: Served) -> None:
         if self._served.pop(served.fileno(), None) is not None:

@@ -9,11 +9,12 @@ import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop
+from zooid.comm.transport import Done
+from zooid.core.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,10 @@ class Stream:
         self._receiver = receiver
         self._loop = loop
         self._lock = threading.Lock()
-        self._out: deque[tuple[memoryview, Callable[[], object] | None]] = deque()
+        self._out: deque[tuple[memoryview, Done | None]] = deque()
+        self._is_reading = True
         self._is_watching = False
+        """For the socket to take more."""
         self._is_closed = False
         self._has_left = False
         """The peer has said that it is done."""
@@ -62,19 +65,21 @@ class Stream:
     def start(self) -> None:
         self._loop.add(self)
 
-    def send(self, frame: Frame, body: memoryview | None = None, done: Callable[[], object] | None = None) -> None:
+    def send(self, frame: Frame, body: memoryview | None = None, done: Done | None = None) -> None:
         """Queue a frame, and send what the socket takes at once; `done` comes when the body has left this process."""
         with self._lock:
-            if self._is_closed:
-                return
-            has_body = body is not None and body.nbytes > 0
-            self._out.append((memoryview(frame.pack()), None if has_body else done))
-            if has_body:
-                assert body is not None
-                self._out.append((body, done))
-            finished = [] if self._is_watching else self._flush()
+            is_closed = self._is_closed
+            if not is_closed:
+                has_body = body is not None and body.nbytes > 0
+                self._out.append((memoryview(frame.pack()), None if has_body else done))
+                if has_body:
+                    assert body is not None
+                    self._out.append((body, done))
+            finished = [] if is_closed or self._is_watching else self._flush()
+        if is_closed and done is not None:
+            done(PeerLost(f"rank {self.peer} cannot be reached any more"))
         for each in finished:
-            each()
+            each(None)
 
     def send_now(self, frame: Frame, body: bytes) -> None:
         """Send a last frame if nothing is in its way; nobody is waited for."""
@@ -86,6 +91,13 @@ class Stream:
                 pass
             finally:
                 self._lock.release()
+
+    def read(self, wanted: bool) -> None:
+        """Whether to take what arrives; what is not taken holds up the sender."""
+        with self._lock:
+            if wanted != self._is_reading and not self._is_closed:
+                self._is_reading = wanted
+                self._loop.watch(self, reading=wanted, writing=self._is_watching)
 
     def drain(self, deadline_s: float) -> bool:
         """Wait until the peer's machine has acknowledged everything."""
@@ -118,7 +130,7 @@ class Stream:
                 with self._lock:
                     finished = self._flush()
                 for each in finished:
-                    each()
+                    each(None)
             if readable:
                 self._read()
         except OSError as error:
@@ -127,9 +139,9 @@ class Stream:
             logger.exception("a frame from rank %d could not be handled", self.peer)
             self._close(f"{type(error).__name__}: {error}")
 
-    def _flush(self) -> list[Callable[[], object]]:
+    def _flush(self) -> list[Done]:
         """Send what the socket takes; the callbacks of what has left. The lock is held."""
-        finished: list[Callable[[], object]] = []
+        finished: list[Done] = []
         try:
             while self._out:
                 buffers = [self._out[at][0] for at in range(min(len(self._out), _MAX_BUFFERS))]
@@ -145,18 +157,18 @@ class Stream:
         except BlockingIOError:
             pass
         except OSError:
-            self._out.clear()  # reading will say what happened
+            return finished  # reading says what happened, and closes the stream
         self._watch(bool(self._out))
         return finished
 
     def _watch(self, wanted: bool) -> None:
         if wanted != self._is_watching and not self._is_closed:
             self._is_watching = wanted
-            self._loop.watch_writing(self, wanted)
+            self._loop.watch(self, reading=self._is_reading, writing=wanted)
 
     def _read(self) -> None:
         budget = _READ_AT_ONCE
-        while budget > 0:
+        while budget > 0 and self._is_reading:
             try:
                 if self._body is not None:
                     count = self._socket.recv_into(self._body[self._filled :])
@@ -214,9 +226,12 @@ class Stream:
             if self._is_closed:
                 return
             self._is_closed = True
+            unsent = [done for _, done in self._out if done is not None]
             self._out.clear()
             self._loop.remove(self)
             self._socket.close()
+        for done in unsent:
+            done(PeerLost(f"rank {self.peer} was lost: {why}"))
         self._receiver.on_closed(self.peer, self._has_left, why)
 
 

@@ -1,12 +1,14 @@
 """The TCP transport of one group: matches what arrives with who waits for it.
 
-Small messages are sent at once, and kept by the reader until they are wanted. A large one is sent when its reader has
-said that it has a place for it, which it says when it begins the call: so its bytes go from the sender's tensor to the
-reader's without a copy in between, and a rank that runs ahead cannot fill the memory of one that is behind.
+Small messages are sent at once, and kept by the reader until they are wanted, up to a limit. A large one is sent when
+its reader has said that it has a place for it, which it says when it begins the call: so its bytes go from the sender's
+tensor to the reader's without a copy in between, and a rank that runs ahead cannot fill the memory of one that is
+behind.
 """
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,8 @@ from zooid.core.errors import CommError, PeerLost
 EAGER_BYTES = 64 * 1024
 _STRIPE_BYTES = 512 * 1024
 """A message is spread over several streams only if each gets this much."""
+_MAX_EARLY_BYTES = 16 * 2**20
+"""Of small messages from one peer that nobody wants yet: it is not listened to until half of them are taken."""
 _LEAVE_TIMEOUT_S = 10.0
 
 Place = tuple[int, Message]
@@ -54,6 +58,7 @@ class TcpTransport:
         self._wanted: dict[Place, _Wanted] = {}
         self._early: dict[Place, memoryview] = {}
         """Small messages that nobody wanted yet."""
+        self._early_bytes: defaultdict[int, int] = defaultdict(int)
         self._from_any: list[_WantedFromAny] = []
         self._offers: dict[Place, int] = {}
         self._ready: set[Place] = set()
@@ -81,15 +86,18 @@ class TcpTransport:
         for reader in readers:
             if data.nbytes <= EAGER_BYTES:
                 frame = Frame(FrameKind.DATA, message, data.nbytes, 0, data.nbytes)
-                self._streams[reader][0].send(frame, data, lambda: all_sent(None))
+                self._streams[reader][0].send(frame, data, all_sent)
                 continue
             with self._lock:
+                gone = self._gone.get(reader)
                 is_ready = (reader, message) in self._ready
                 if is_ready:
                     self._ready.remove((reader, message))
-                else:
+                elif gone is None:
                     self._unsent[reader, message] = (data, all_sent)
-            if is_ready:
+            if gone is not None:
+                all_sent(PeerLost(gone))
+            elif is_ready:
                 self._send_large(reader, message, data, all_sent)
             elif message.kind == POINT_TO_POINT:
                 self._streams[reader][0].send(Frame(FrameKind.OFFER, message, data.nbytes, 0, 0))
@@ -178,12 +186,16 @@ class TcpTransport:
             wanted = self._wanted.get(place)
             if wanted is None:
                 self._early[place] = body
+                self._early_bytes[peer] += body.nbytes
+                is_full = self._early_bytes[peer] > _MAX_EARLY_BYTES
             else:
                 wanted.num_missing -= frame.num_bytes
                 if wanted.num_missing > 0:
                     return
                 self._wanted.pop(place)
         if wanted is None:
+            if is_full:
+                self._streams[peer][0].read(False)
             self._match_any()
         elif frame.total_bytes != wanted.num_bytes:
             wanted.done(wrong_size(frame.total_bytes, wanted.num_bytes))
@@ -224,11 +236,16 @@ class TcpTransport:
         with self._lock:
             gone = self._gone.get(source)
             data = self._early.pop(place, None)
+            if data is not None:
+                self._early_bytes[source] -= data.nbytes
+            has_room = data is not None and self._early_bytes[source] <= _MAX_EARLY_BYTES // 2
             offered = self._offers.pop(place, None)
             if data is None and gone is None:
                 self._wanted[place] = wanted
         if data is not None:
             self._take_early(source, wanted, data)
+            if has_room:
+                self._streams[source][0].read(True)
         elif gone is not None:
             wanted.done(PeerLost(gone))
         elif offered is not None and offered != wanted.num_bytes:
@@ -271,7 +288,7 @@ class TcpTransport:
         for stripe, stream in enumerate(streams[:num_stripes]):
             body = data[stripe * size : (stripe + 1) * size]
             frame = Frame(FrameKind.DATA, message, data.nbytes, stripe * size, body.nbytes)
-            stream.send(frame, body, lambda: all_sent(None))
+            stream.send(frame, body, all_sent)
 
     def _fail(self, error: BaseException) -> None:
         if not self._is_closed:
@@ -279,7 +296,7 @@ class TcpTransport:
 
 
 def _after(count: int, done: Done) -> Done:
-    """Calls `done` when it was called this often."""
+    """Calls `done` when it was called this often, or with an error."""
     lock = threading.Lock()
     left = [count]
 
@@ -287,7 +304,7 @@ def _after(count: int, done: Done) -> Done:
         with lock:
             left[0] -= 1
             is_last = left[0] == 0
-        if is_last:
+        if is_last or error is not None:
             done(error)
 
     return one
