@@ -18,13 +18,16 @@ _CREEP = 0.03
 """How much a lag shrinks by when its message was there: a tenth of the above, so that one look in ten is too early."""
 _SMALLEST_LAG_S = 0.005
 _SHORTEST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 0.5
 _PAUSE_SHARE = 0.3
 """A look that was too early is repeated after this share of the time already waited,"""
-_PACE_SHARE = 0.5
+_PACE_SHARE = 1.0
 """and not before this share of the time that this rank itself takes for a message."""
+_IMPATIENT_S, _IMPATIENT_SHARE = 0.02, 0.1
+LARGE_BYTES = 64 * 2**10
+"""Of small messages the latency counts, of large ones the link: they have lags of their own."""
 
-Edge = tuple[int, int, int]
+Edge = tuple[int, int, bool]
 
 
 class Progress:
@@ -63,7 +66,7 @@ class Lags:
 
     @staticmethod
     def edge(message: Message, source: int, num_bytes: int) -> Edge:
-        return (source, message.kind if message.kind == COLLECTIVE else 1 + message.tag, num_bytes.bit_length())
+        return (source, message.kind if message.kind == COLLECTIVE else 1 + message.tag, num_bytes > LARGE_BYTES)
 
     def of(self, edge: Edge) -> float:
         return self._lags.get(edge, _FIRST_LAG_S)
@@ -82,3 +85,8 @@ class Lags:
 def pause_after_miss(waited_s: float, pace_s: float) -> float:
     """How long to wait before looking again; `pace_s` is what this rank itself takes for such a message."""
     return min(max(_SHORTEST_PAUSE_S, _PAUSE_SHARE * waited_s, _PACE_SHARE * pace_s), _LONGEST_PAUSE_S)
+
+
+def impatient_pause(waited_s: float) -> float:
+    """The same for a large message while nothing else is on its way: a link that idles costs more than a look."""
+    return max(_IMPATIENT_S, _IMPATIENT_SHARE * waited_s)

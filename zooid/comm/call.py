@@ -94,7 +94,7 @@ class Call:
     @property
     def missing_ranks(self) -> list[int]:
         """The ranks that this call is waiting for."""
-        untaken = {n for each in self._program.rounds for n in each.takes} - self._here
+        untaken = {n for each in self._program.rounds[: self._round + 1] for n in each.takes} - self._here
         return self._program.missing_ranks(untaken)
 
     def message(self, number: int) -> Message:

@@ -24,10 +24,11 @@ class Opened:
 
 
 def seal(name: str, data: memoryview, watermark: int) -> memoryview:
-    """A copy of the data with its trailer; the checksum covers the name too, so that no object stands for another."""
+    """A copy of the data with its trailer; the checksum covers the name, so that no object stands for another, and
+    the watermark, by which others delete."""
     sealed = np.empty(data.nbytes + TRAILER_BYTES, np.uint8)
     np.copyto(sealed[: data.nbytes], np.frombuffer(data, np.uint8))
-    checksum = zlib.crc32(name.encode(), zlib.crc32(sealed.data[: data.nbytes]))
+    checksum = zlib.crc32(f"{name} {watermark}".encode(), zlib.crc32(sealed.data[: data.nbytes]))
     sealed[data.nbytes :] = np.frombuffer(_TRAILER.pack(_MAGIC, checksum, watermark, data.nbytes), np.uint8)
     return sealed.data
 
@@ -41,6 +42,6 @@ def unseal(name: str, sealed: memoryview) -> Opened:
     data = sealed[:num_bytes]
     if magic != _MAGIC or expected_bytes != num_bytes:
         raise DamagedMessage(f"{name} is truncated or is no message: it has {sealed.nbytes} bytes")
-    if zlib.crc32(name.encode(), zlib.crc32(data)) != checksum:
+    if zlib.crc32(f"{name} {watermark}".encode(), zlib.crc32(data)) != checksum:
         raise DamagedMessage(f"{name} was altered: its checksum does not fit its {num_bytes} bytes")
     return Opened(data, watermark)

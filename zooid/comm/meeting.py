@@ -86,14 +86,14 @@ class _Lobby:
         seen: set[str] = set()
         while True:
             objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
+            for session, name in objects:  # first, so that no call is answered that is for this rank's next meeting
+                if name == "go" and session in answered and (said := self._read(session, "go")) is not None:
+                    return Session(keys.session(session), keys.lobby(session), said["latency_s"])
             for session, name in objects:
                 if name == "call" and session not in seen and (called := self._read(session, "call")) is not None:
                     seen.add(session)
                     if self._say_here(session, called["size"], rank, nonce):
                         answered.add(session)
-            for session, name in objects:
-                if name == "go" and session in answered and (said := self._read(session, "go")) is not None:
-                    return Session(keys.session(session), keys.lobby(session), said["latency_s"])
             self._pause("rank 0 did not come, or waits for others")
 
     def _read(self, session: str, what: str) -> dict[str, Any] | None:

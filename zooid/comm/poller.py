@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zooid.comm.arrivals import Lags, Progress, pause_after_miss
+from zooid.comm.arrivals import LARGE_BYTES, Lags, Progress, impatient_pause, pause_after_miss
 from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
 from zooid.comm.transport import Done, Landing, Message
@@ -42,6 +42,7 @@ class Wanted:
     place: int | None = None
     expected_s: float | None = None
     """Since when it has been expected; None before that."""
+    last_look_s: float = 0.0
     next_look_s: float = 0.0
     num_misses: int = 0
     num_damaged: int = 0
@@ -143,22 +144,20 @@ class Poller:
         while not self._is_closed:
             now_s = time.monotonic()
             wake_s: float | None = None
-            blocked: set[tuple[int | None, int]] = set()
             for wanted in self._wanted:
                 self._expect(wanted, now_s)
                 if wanted.expected_s is None:
                     continue
-                edge = (wanted.source, wanted.order[1])
-                if edge in blocked:  # what a source sends later is not there before what it sends earlier
-                    continue
-                if wanted.next_look_s <= now_s:
+                due_s = wanted.next_look_s
+                if self._num_active == 0 and wanted.num_bytes > LARGE_BYTES:
+                    pause_s = impatient_pause(wanted.last_look_s - wanted.expected_s)
+                    due_s = min(due_s, wanted.last_look_s + pause_s)
+                if due_s <= now_s:
                     if not self._may_start(wanted):
                         break
                     self._wanted.remove(wanted)
                     return wanted
-                wake_s = wanted.next_look_s if wake_s is None else min(wake_s, wanted.next_look_s)
-                if wanted.num_misses and wanted.source is not None:
-                    blocked.add(edge)
+                wake_s = due_s if wake_s is None else min(wake_s, due_s)
             wanted = None  # type: ignore[assignment]  # it may be taken, and its tensor freed, while this thread waits
             self._num_idle += 1
             self._changed.wait(None if wake_s is None else wake_s - now_s)
@@ -174,7 +173,7 @@ class Poller:
         if self._is_local or wanted.message is None or wanted.source is None:
             wanted.expected_s = wanted.next_look_s = now_s
         elif wanted.place is None or self._progress.has_sent(wanted.message.number, wanted.place):
-            wanted.expected_s = now_s
+            wanted.expected_s = wanted.last_look_s = now_s
             edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
             wanted.next_look_s = now_s + self._lags.of(edge)
 
@@ -243,6 +242,7 @@ class Poller:
             shortest_s, longest_s = _LOCAL_PAUSE_S
             local_s = min(max(shortest_s, 0.1 * waited_s), longest_s)
             pause_s = local_s if self._is_local else pause_after_miss(waited_s, self._progress.pace_s)
+        wanted.last_look_s = now_s
         wanted.next_look_s = now_s + pause_s
         self._release(wanted)
         self._add(wanted)

@@ -11,7 +11,7 @@ round: everything starts as early as its data exist, in the order of the list wh
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal
 
 
@@ -37,6 +37,9 @@ class Transfer:
 
 
 TransferList = tuple[Transfer, ...]
+
+_MAX_WEIGHT = 4
+"""The largest chunk of `streaming`, in smallest ones."""
 Span = tuple[int, int]
 
 
@@ -89,11 +92,13 @@ def pipelined(num_elements: int, num_ranks: int) -> TransferList:
 
 def streaming(num_elements: int, num_ranks: int, num_chunks: int = 8) -> TransferList:
     """Scatter-reduce without phases: splits travel in chunks, a chunk is merged when its n − 1 parts are in and goes
-    out while later chunks still arrive. The bound is the downlink, 2s(n−1)/(nw); a chunk or two of filling is lost.
+    out while later chunks still arrive. The bound is the downlink, 2s(n−1)/(nw); what is lost is the time until the
+    first chunk can be taken and after the last one was merged, so these are the smallest.
     """
     if num_ranks == 1:
         return ()
-    chunks = [_chunks(part, num_chunks) for part in spans(num_elements, num_ranks)]
+    weights = [min(number + 1, num_chunks - number, _MAX_WEIGHT) for number in range(num_chunks)]
+    chunks = [_chunks(part, weights) for part in spans(num_elements, num_ranks)]
     transfers: list[Transfer] = []
     for number in range(num_chunks):
         parts = [chunks[owner][number] for owner in range(num_ranks)]
@@ -114,7 +119,7 @@ def ring(num_elements: int, num_ranks: int, num_chunks: int = 1) -> TransferList
     rank talks to its two neighbours only; time 2s(n−1)/(nw) + 2(n−1)l."""
     if num_ranks == 1:
         return ()
-    chunks = [_chunks(part, num_chunks) for part in spans(num_elements, num_ranks)]
+    chunks = [_chunks(part, [1] * num_chunks) for part in spans(num_elements, num_ranks)]
     transfers: list[Transfer] = []
     latest: dict[tuple[int, int], int] = {}
     for hop in range(2 * (num_ranks - 1)):
@@ -249,9 +254,11 @@ def _publish_merged(transfers: list[Transfer], parts: list[Span], send_round: in
     return (*transfers, *merged)
 
 
-def _chunks(span: Span, num_chunks: int) -> list[Span]:
+def _chunks(span: Span, weights: list[int]) -> list[Span]:
+    """Cuts of a span in proportion to weights."""
     start, stop = span
-    return [(start + first, start + last) for first, last in spans(stop - start, num_chunks)]
+    ends = [start + (stop - start) * total // sum(weights) for total in accumulate(weights)]
+    return list(pairwise([start, *ends]))
 
 
 def _others(rank: int, num_ranks: int) -> tuple[int, ...]:
