@@ -141,7 +141,7 @@ def row_of(scene: Scene, algorithm: str, link: Link, repetitions: list[list[Answ
     )
     everything = [answer for answers in repetitions for answer in answers]
     counts = {name: sum(answer["counts"][name] for answer in everything) for name in everything[0]["counts"]}
-    num_requests = sum(counts[name] for name in ("num_gets", "num_missed_gets", "num_heads", "num_lists"))
+    num_requests = sum(counts[name] for name in ("num_gets", "num_missed_gets"))  # HEAD and LIST are not used
     return {
         "n": scene.num_members,
         "algorithm": algorithm,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab.servers import S3Server, moto_s3, rclone_s3
+from tests.contract.groups import TRANSPORTS, Opener, OpenRanks
 from tests.contract.stores import OpenStore, new_memory, open_on
 from zooid.store import (
     Faults,
@@ -54,3 +55,8 @@ def store(request: pytest.FixtureRequest, open_kind: OpenStore) -> ObjectStore:
 @pytest.fixture(params=FOR_CREATE_ONLY)
 def safe_store(request: pytest.FixtureRequest, open_kind: OpenStore) -> ObjectStore:
     return open_kind(request.param)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def open_ranks(request: pytest.FixtureRequest, tmp_path: Path) -> OpenRanks:
+    return Opener(request.param, tmp_path)

@@ -3,30 +3,34 @@
 The lists are executed here on plain arrays, by the rules that their module states and without the process group.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from random import Random
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.schedule.collectives import (
     ALL_REDUCE,
-    EXCHANGE_MAX_BYTES,
     Transfer,
     TransferList,
     all_gather,
+    all_to_all,
     broadcast,
-    choose_all_reduce,
-    exchange,
+    gather,
+    reduce,
+    reduce_scatter,
+    ring,
+    scatter,
     spans,
-    three_phase,
+    streaming,
 )
 
-quick = settings(deadline=None, max_examples=80)
+quick = settings(deadline=None, max_examples=50)
 
 Array = npt.NDArray[np.float64]
 AllReduce = Callable[[int, int], TransferList]
@@ -35,19 +39,29 @@ sizes = st.integers(0, 50)
 rank_counts = st.integers(1, 6)
 randoms = st.randoms(use_true_random=False)
 all_reduces = st.sampled_from(list(ALL_REDUCE.values()))
+chunk_counts = st.integers(1, 4)
 
 
 class Rank:
-    """One rank's buffer, and what it has taken in."""
+    """One rank's buffer, what it has taken in, and the round in which it is."""
 
     def __init__(self, number: int, buffer: Array, transfers: TransferList) -> None:
         self.number = number
         self.buffer = buffer.copy()
         self.taken: dict[int, Array] = {}
+        self.round = 0
         self._transfers = transfers
+        self._rounds = Counter(t.send_round for t in transfers if t.source == number)
+        self._rounds.update(t.take_round for t in transfers if number in t.readers)
+        self._advance()
 
     def may_send(self, transfer: Transfer) -> bool:
-        return self.taken.keys() >= set(transfer.after)
+        return transfer.send_round == self.round and self.taken.keys() >= set(transfer.after)
+
+    def did(self, at_round: int) -> None:
+        """A send or a take of this round is done."""
+        self._rounds[at_round] -= 1
+        self._advance()
 
     def take(self, number: int, data: Array) -> None:
         """Copies are written at once; a span is added up when all of its parts are in, in the order of ranks."""
@@ -66,9 +80,14 @@ class Rank:
                 parts[sibling.source] = self.taken[other]
         self.buffer[span] = in_rank_order([parts[rank] for rank in sorted(parts)])
 
+    def _advance(self) -> None:
+        while self._rounds[self.round] == 0 and self.round <= max(self._rounds, default=-1):
+            self.round += 1
+
 
 def run(transfers: TransferList, before: list[Array], random: Random) -> list[Array]:
-    """Execute a list in a random order: whatever may be sent is sent, whatever was sent is taken, at any time.
+    """Execute a list in a random order: whatever may be sent is sent, whatever was sent is taken, at any time in its
+    round.
 
     One rule beyond the list's own: a rank changes a span of its buffer only after its first sends of it.
     """
@@ -80,15 +99,24 @@ def run(transfers: TransferList, before: list[Array], random: Random) -> list[Ar
     def send(number: int) -> None:
         transfer = unsent.pop(number)
         sent[number] = ranks[transfer.source].buffer[transfer.start : transfer.stop].copy()
+        ranks[transfer.source].did(transfer.send_round)
 
     def take(number: int, reader: int) -> None:
         untaken.remove((number, reader))
         ranks[reader].take(number, sent[number])
+        ranks[reader].did(transfers[number].take_round)
+
+    def may_take(number: int, reader: int) -> bool:
+        transfer = transfers[number]
+        is_going_out = any(start < transfer.stop and transfer.start < stop for start, stop in going_out[reader])
+        return number in sent and ranks[reader].round == transfer.take_round and not is_going_out
 
     while unsent or untaken:
-        going_out = {transfer.source for transfer in unsent.values() if not transfer.after}
+        going_out = [
+            [(t.start, t.stop) for t in unsent.values() if t.source == rank.number and not t.after] for rank in ranks
+        ]
         possible = [partial(send, number) for number, t in unsent.items() if ranks[t.source].may_send(t)]
-        possible += [partial(take, n, reader) for n, reader in sorted(untaken) if n in sent and reader not in going_out]
+        possible += [partial(take, number, reader) for number, reader in sorted(untaken) if may_take(number, reader)]
         assert possible, f"nothing can go, but {unsent or untaken} is left"
         random.choice(possible)()
     return [rank.buffer for rank in ranks]
@@ -112,22 +140,84 @@ def equal(first: Array, second: Array) -> bool:
     return first.tobytes() == second.tobytes()
 
 
-def uploaded(transfers: TransferList, rank: int) -> int:
-    return sum(transfer.num_elements for transfer in transfers if transfer.source == rank)
-
-
-def downloaded(transfers: TransferList, rank: int) -> int:
-    return sum(transfer.num_elements for transfer in transfers if rank in transfer.readers)
+def splits_of(num_elements: int, num_ranks: int) -> list[slice]:
+    return [slice(start, stop) for start, stop in spans(num_elements, num_ranks)]
 
 
 @quick
-@given(all_reduces, sizes, rank_counts, randoms)
-def test_all_reduce_gives_every_rank_the_same_bits(
-    all_reduce: AllReduce, num_elements: int, num_ranks: int, random: Random
+@given(st.sampled_from(["exchange", "three_phase", "pipelined"]), sizes, rank_counts, randoms)
+def test_all_reduce_gives_every_rank_the_sum_in_the_order_of_ranks(
+    name: str, num_elements: int, num_ranks: int, random: Random
 ) -> None:
     before = buffers_of(num_ranks, num_elements, random)
-    for buffer in run(all_reduce(num_elements, num_ranks), before, random):
+    for buffer in run(ALL_REDUCE[name](num_elements, num_ranks), before, random):
         assert equal(buffer, in_rank_order(before))
+
+
+@quick
+@given(sizes, rank_counts, chunk_counts, randoms)
+def test_streaming_gives_the_same_sum_however_it_is_cut(
+    num_elements: int, num_ranks: int, num_chunks: int, random: Random
+) -> None:
+    before = buffers_of(num_ranks, num_elements, random)
+    for buffer in run(streaming(num_elements, num_ranks, num_chunks), before, random):
+        assert equal(buffer, in_rank_order(before))
+
+
+@quick
+@given(sizes, rank_counts, chunk_counts, randoms)
+def test_a_ring_gives_every_rank_the_same_bits_although_each_split_begins_elsewhere(
+    num_elements: int, num_ranks: int, num_chunks: int, random: Random
+) -> None:
+    before = buffers_of(num_ranks, num_elements, random)
+    wanted = np.empty(num_elements)
+    for part, split in enumerate(splits_of(num_elements, num_ranks)):
+        wanted[split] = in_rank_order([before[(part + hop) % num_ranks][split] for hop in range(num_ranks)])
+    for buffer in run(ring(num_elements, num_ranks, num_chunks), before, random):
+        assert equal(buffer, wanted)
+
+
+@quick
+@given(sizes, rank_counts, st.data(), randoms)
+def test_reduce_gives_the_root_the_sum_and_leaves_the_others_alone(
+    num_elements: int, num_ranks: int, data: st.DataObject, random: Random
+) -> None:
+    root = data.draw(st.integers(0, num_ranks - 1))
+    before = buffers_of(num_ranks, num_elements, random)
+    after = run(reduce(num_elements, num_ranks, root), before, random)
+    for rank, buffer in enumerate(after):
+        assert equal(buffer, in_rank_order(before) if rank == root else before[rank])
+
+
+@quick
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=6), randoms)
+def test_reduce_scatter_gives_each_rank_its_part_of_the_sum(lengths: list[int], random: Random) -> None:
+    num_ranks, ends = len(lengths), np.cumsum([0, *lengths]).tolist()
+    parts = tuple(pairwise(ends))
+    before = buffers_of(num_ranks, ends[-1], random)
+    for (start, stop), buffer in zip(parts, run(reduce_scatter(parts), before, random), strict=True):
+        assert equal(buffer[start:stop], in_rank_order(before)[start:stop])
+
+
+@quick
+@given(rank_counts, st.data(), randoms)
+def test_gather_and_scatter_move_one_part_of_every_rank(num_ranks: int, data: st.DataObject, random: Random) -> None:
+    root = data.draw(st.integers(0, num_ranks - 1))
+    before = buffers_of(num_ranks, num_ranks, random)
+    gathered = run(gather(num_ranks, root), before, random)
+    assert gathered[root].tolist() == [before[rank][rank] for rank in range(num_ranks)]
+    scattered = run(scatter(num_ranks, root), before, random)
+    assert [scattered[rank][rank] for rank in range(num_ranks)] == before[root].tolist()
+
+
+@quick
+@given(rank_counts, randoms)
+def test_all_to_all_gives_everyone_the_part_that_each_has_for_it(num_ranks: int, random: Random) -> None:
+    before = buffers_of(num_ranks, num_ranks * num_ranks, random)
+    for reader, buffer in enumerate(run(all_to_all(num_ranks), before, random)):
+        for source in range(num_ranks):
+            part = source * num_ranks + reader
+            assert buffer[part] == before[source][part]
 
 
 @quick
@@ -148,99 +238,3 @@ def test_all_gather_gives_everyone_all_parts(part_size: int, num_ranks: int, ran
     parts = [buffer[part_size * rank : part_size * (rank + 1)] for rank, buffer in enumerate(before)]
     for buffer in run(all_gather(part_size * num_ranks, num_ranks), before, random):
         assert equal(buffer, np.concatenate(parts))
-
-
-@quick
-@given(sizes, st.integers(2, 6))
-def test_three_phase_moves_the_bytes_of_its_formula(num_elements: int, num_ranks: int) -> None:
-    """Up: the others' splits and one's own merged one, s in all. Down: own split from n−1, then all merged others.
-
-    With s = n·k elements that is s up and 2s(n−1)/n down; where n does not divide s, own split p takes the place of
-    s/n: s up, (n−1)·p + (s − p) down.
-    """
-    transfers = three_phase(num_elements, num_ranks)
-    for rank, (start, stop) in enumerate(spans(num_elements, num_ranks)):
-        own = stop - start
-        assert uploaded(transfers, rank) == (num_elements - own) + own
-        assert downloaded(transfers, rank) == (num_ranks - 1) * own + (num_elements - own)
-        if num_elements % num_ranks == 0:
-            assert downloaded(transfers, rank) == 2 * num_elements * (num_ranks - 1) // num_ranks
-    assert sum(1 for transfer in transfers if transfer.source == 0) == num_ranks, "puts of a rank"
-    assert sum(1 for transfer in transfers if 0 in transfer.readers) == 2 * (num_ranks - 1), "gets of a rank"
-
-
-@quick
-@given(sizes, st.integers(2, 6))
-def test_exchange_costs_one_put_and_a_get_from_everyone(num_elements: int, num_ranks: int) -> None:
-    transfers = exchange(num_elements, num_ranks)
-    assert len(transfers) == num_ranks
-    for rank in range(num_ranks):
-        assert uploaded(transfers, rank) == num_elements
-        assert downloaded(transfers, rank) == num_elements * (num_ranks - 1)
-
-
-@quick
-@given(
-    st.one_of(
-        st.builds(exchange, sizes, rank_counts),
-        st.builds(three_phase, sizes, rank_counts),
-        st.builds(all_gather, sizes, rank_counts),
-        st.builds(broadcast, sizes, rank_counts, st.just(0)),
-    )
-)
-def test_a_source_waits_only_for_what_it_reads_itself(transfers: TransferList) -> None:
-    for number, transfer in enumerate(transfers):
-        assert transfer.source not in transfer.readers
-        assert len(set(transfer.readers)) == len(transfer.readers) >= 1
-        for before in transfer.after:
-            assert before < number, "a list is in an order in which it can be executed"
-            assert transfer.source in transfers[before].readers
-
-
-@pytest.mark.parametrize("num_ranks", range(2, 7))
-def test_a_merged_split_waits_for_its_parts_and_for_nothing_else(num_ranks: int) -> None:
-    transfers = three_phase(30, num_ranks)
-    merged = [transfer for transfer in transfers if transfer.combine == "copy"]
-    assert len(merged) == num_ranks
-    for transfer in merged:
-        waited_for = [transfers[number] for number in transfer.after]
-        assert len(waited_for) == num_ranks - 1
-        for part in waited_for:
-            assert (part.combine, part.start, part.stop) == ("reduce", transfer.start, transfer.stop)
-
-
-@pytest.mark.parametrize("transfers", [exchange(9, 1), three_phase(9, 1), broadcast(9, 1, 0), all_gather(9, 1)])
-def test_a_single_rank_has_nothing_to_send(transfers: TransferList) -> None:
-    assert transfers == ()
-
-
-def test_three_phase_starts_with_different_readers() -> None:
-    first = three_phase(40, 5)[:5]
-    assert sorted(transfer.readers[0] for transfer in first) == list(range(5))
-
-
-@quick
-@given(sizes, st.integers(1, 12))
-def test_spans_cover_the_buffer_evenly(num_elements: int, num_parts: int) -> None:
-    parts = spans(num_elements, num_parts)
-    assert [at for start, stop in parts for at in range(start, stop)] == list(range(num_elements))
-    lengths = [stop - start for start, stop in parts]
-    assert len(lengths) == num_parts
-    assert max(lengths) - min(lengths) <= 1
-
-
-@pytest.mark.parametrize(
-    ("num_elements", "element_bytes", "num_ranks", "expected"),
-    [
-        (EXCHANGE_MAX_BYTES // 4, 4, 4, exchange),
-        (EXCHANGE_MAX_BYTES // 4 + 1, 4, 4, three_phase),
-        (EXCHANGE_MAX_BYTES // 8 + 1, 8, 4, three_phase),
-        (3, EXCHANGE_MAX_BYTES, 4, exchange),
-    ],
-    ids=["small", "large", "large elements", "fewer elements than ranks"],
-)
-def test_small_all_reduces_save_round_trips_and_large_ones_save_bytes(
-    num_elements: int, element_bytes: int, num_ranks: int, expected: AllReduce
-) -> None:
-    chosen = choose_all_reduce(num_elements, element_bytes, num_ranks, preferred="three_phase")
-    assert chosen == expected(num_elements, num_ranks)

@@ -14,7 +14,7 @@ from zooid.core.timeline import Timeline
 from zooid.planner.partition import pipeline_s
 from zooid.predictor import Layout, StageTimes, bill_usd, run_cost, simulate_step, stage_memory_bytes, stage_times
 from zooid.predictor.shared import Resource, Simulation
-from zooid.schedule.collectives import EXCHANGE_MAX_BYTES
+from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
 from zooid.schedule.pipelines import StepSchedule, schedule_step
 from zooid.schedule.samples import split_grains
 
@@ -153,13 +153,38 @@ def test_processor_time_of_messages_is_taken_from_computing() -> None:
     assert duration_s(timeline, "0F1") == pytest.approx(5)
 
 
-@pytest.mark.parametrize("num_replicas", [2, 4, 8])
-def test_a_large_all_reduce_takes_the_three_phases_time(num_replicas: int) -> None:
-    """LambdaML's 3s/w − 2s/(nw) + 4l (FuncPipe §3.3)."""
-    size, rate, latency_s, n = 800_000, 1000.0, 0.75, num_replicas
+def all_reduce_s(algorithm: str, size: int, num_replicas: int, rate: float, latency_s: float = 0.0) -> float:
+    """Simulated time of one all-reduce among replicas that come at the same time."""
     layout = layout_of([stage(1.0, 1.0, parameter_bytes=size)], rate, latency_s)
-    timeline = simulate_step(schedule_of(1, n, n), layout)
-    assert duration_s(timeline, "0REDUCE") == pytest.approx(3 * size / rate - 2 * size / (n * rate) + 4 * latency_s)
+    timeline = simulate_step(schedule_of(1, num_replicas, num_replicas), replace(layout, all_reduce=algorithm))
+    return duration_s(timeline, "0REDUCE")
+
+
+sizes_and_links = [(n, latency_s) for n in (2, 4, 8) for latency_s in (0.0, 0.75, 40.0)]
+
+
+@pytest.mark.parametrize(("n", "latency_s"), sizes_and_links)
+def test_three_phase_takes_the_time_of_its_equation(n: int, latency_s: float) -> None:
+    """LambdaML's 3s/w − 2s/(nw) + 4l (FuncPipe (1))."""
+    size, rate = 800_000, 1000.0
+    wanted_s = 3 * size / rate - 2 * size / (n * rate) + 4 * latency_s
+    assert all_reduce_s("three_phase", size, n, rate, latency_s) == pytest.approx(wanted_s)
+
+
+@pytest.mark.parametrize(("n", "latency_s"), sizes_and_links)
+def test_pipelined_takes_the_time_of_its_equation(n: int, latency_s: float) -> None:
+    """2s/w + (n + 2)l (FuncPipe (2))."""
+    size, rate = 800_000, 1000.0
+    wanted_s = 2 * size / rate + (n + 2) * latency_s
+    assert all_reduce_s("pipelined", size, n, rate, latency_s) == pytest.approx(wanted_s)
+
+
+@pytest.mark.parametrize(("n", "limit"), [(2, 1.25), (4, 1.13), (8, 1.13)])
+def test_streaming_comes_near_the_downlinks_bound(n: int, limit: float) -> None:
+    """2s(n−1)/(nw), and two chunks of filling; of two ranks, whose uplinks are as busy, on both ways."""
+    size, rate = MAX_CHUNKS * MIN_CHUNK_BYTES * n, 1e6
+    bound_s = 2 * size * (n - 1) / (n * rate)
+    assert bound_s <= all_reduce_s("streaming", size, n, rate) <= bound_s * limit
 
 
 def test_a_small_all_reduce_takes_two_round_trips() -> None:

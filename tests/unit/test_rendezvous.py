@@ -14,9 +14,9 @@ import torch
 from torch import distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # as in zooid.comm
 
-from zooid.comm import ObjectRendezvous
+from zooid.comm import ObjectRendezvous, Options
 from zooid.core.abort import Abort
-from zooid.core.errors import CommAborted, CommError, CommTimeout
+from zooid.core.errors import CommAborted, CommTimeout, InputError
 from zooid.store import open_store
 
 _numbers = count()
@@ -136,9 +136,21 @@ def test_an_abort_frees_a_wait() -> None:
             waiting.result(timeout=1)
 
 
-def test_a_store_that_is_no_object_store_is_refused() -> None:
-    with pytest.raises(CommError, match=r"not a HashStore; pass store=zooid.comm.ObjectRendezvous\(open_store\(url\)"):
-        dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1)
+def test_a_store_that_holds_no_messages_is_refused_for_them() -> None:
+    why = r"meets through a HashStore, which holds no messages; use pg_options=zooid.comm.Options\(transport='tcp'\)"
+    with pytest.raises(InputError, match=why):
+        dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1, pg_options=Options(transport="store"))
+    assert not dist.is_initialized()
+
+
+def test_a_store_that_holds_no_messages_is_good_for_meeting() -> None:
+    dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1)
+    try:
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [1.0, 1.0, 1.0]
+    finally:
+        dist.destroy_process_group()
 
 
 def test_the_store_may_be_made_within_the_call() -> None:

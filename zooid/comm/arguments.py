@@ -39,6 +39,12 @@ def check_same_type(tensors: Sequence[torch.Tensor], call: str) -> None:
         raise ValueError(f"{call} needs tensors of one type on one device, not of {len(kinds)}")
 
 
+def check_devices(tensors: Sequence[torch.Tensor], call: str) -> None:
+    for tensor in tensors:
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{call} has a tensor on {tensor.device}; the backend moves those of cpu and cuda")
+
+
 def check_count(given: Sequence[Any], num_ranks: int, call: str, what: str) -> None:
     if len(given) != num_ranks:
         raise ValueError(f"{call} has {len(given)} {what} for {num_ranks} ranks; it needs one for each")

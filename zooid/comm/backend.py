@@ -60,18 +60,27 @@ class _KeepingOptions:
 
     def __call__(self, url: str, **others: Any) -> Any:
         plain_url, query = _split(url)
-        ours = {name: value for name, value in query.items() if name not in ("rank", "world_size")}
-        _file_options[urlsplit(plain_url).path] = Options.from_query(ours, url)
-        return self.handler(url, **others)
+        rank, size = _take_rank(query, url)
+        _file_options[urlsplit(plain_url).path] = Options.from_query(query, url)
+        return self.handler(f"{plain_url}?rank={rank}&world_size={size}", **others)
 
 
 def _meet_in_store(
     url: str, timeout: timedelta = timedelta(seconds=DEFAULT_TIMEOUT_S), **_: Any
 ) -> Iterator[tuple[ObjectRendezvous, int, int]]:
     store_url, query = _split(url)
+    rank, size = _take_rank(query, url)
+    yield _meet(store_url, rank, size, timeout.total_seconds(), Options.from_query(query, url)), rank, size
+    raise RuntimeError("a group that has met cannot meet again; destroy it and begin anew")
+
+
+def _take_rank(query: dict[str, str], url: str) -> tuple[int, int]:
+    """Rank and world size, from the URL, where torch puts what it was given, or from the environment."""
     numbers = []
     for parameter, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
         given = query.pop(parameter, None)
+        if given is not None and not given.isdigit():
+            raise InputError(f"{url!r} has the {parameter} {given!r}; it must be a number")
         number = int(given) if given is not None else environment.torch_number(variable)
         if number is None:
             raise InputError(f"give init_process_group a {parameter}, or set {variable}, as torchrun does")
@@ -79,8 +88,7 @@ def _meet_in_store(
     rank, size = numbers
     if not 0 <= rank < size:
         raise InputError(f"rank {rank} is not one of a world of {size}; ranks begin at 0")
-    yield _meet(store_url, rank, size, timeout.total_seconds(), Options.from_query(query, url)), rank, size
-    raise RuntimeError("a group that has met cannot meet again; destroy it and begin anew")
+    return rank, size
 
 
 def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Options) -> ObjectRendezvous:
@@ -113,13 +121,13 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
     meeting = _meeting_of(group, is_default)
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
     abort = meeting.abort if meeting else Abort()
+    # torch's own file may hold what an earlier run left in it; the session's objects do not.
+    kept = _Meeting(f"group-{group.group_id}", meeting or group.store, group.store)
     counter = Counter()
     options = group_options or (meeting.options if meeting else Options(transport="tcp"))
     transport: Transport
     if options.transport == "tcp":
-        transport, latency_s = connect(
-            group.store, rank, size, options, timeout_s=timeout_s, abort=abort, counter=counter
-        )
+        transport, latency_s = connect(kept, rank, size, options, timeout_s=timeout_s, abort=abort, counter=counter)
     elif meeting is None:
         raise InputError(
             f"this group meets through a {type(_unwrapped(group.store)).__name__}, which holds no messages; use "
@@ -147,16 +155,16 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         latency_s=latency_s,
         counter=counter,
         on_left=on_left,
-        meeting=_Meeting(group.store, meeting),
+        meeting=kept,
     )
 
 
 class _Meeting(PrefixStore):
     """The group's own part of the store, which keeps the Python half of the whole store alive."""
 
-    def __init__(self, store: Any, kept: object) -> None:
-        super().__init__("group", store)
-        self._kept = kept
+    def __init__(self, prefix: str, store: Any, *kept: object) -> None:
+        super().__init__(prefix, store)
+        self._kept = (store, *kept)
 
 
 def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:

@@ -1,6 +1,6 @@
 """The calls of one group that are under way: begun in order, ended together when anything goes wrong.
 
-A group that failed once stays failed, and says so to its peers, so that nobody waits for what cannot come.
+A group that failed once stays failed. Over sockets its peers hear of it, so that nobody waits for what cannot come.
 """
 
 import os
@@ -60,7 +60,6 @@ class Engine:
         self._abort = abort
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        self._refusal: BaseException | None = None
         self._is_closed = False
         self._pending: dict[int, _Pending] = {}
         self._num_pending_ever = 0
@@ -69,7 +68,6 @@ class Engine:
         self._watermark = -1
         self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         transport.on_failure = self.fail
-        transport.on_lost = self.refuse
         abort.on_set(self._on_abort)
         _watch(self)
 
@@ -86,6 +84,10 @@ class Engine:
             number = self._num_messages[source, reader, tag]
             self._num_messages[source, reader, tag] += 1
         return number
+
+    def skip(self, number: int) -> None:
+        """A call was refused on this rank after its number was reserved; as far as the numbers go, it is over."""
+        self._finish_collective(number)
 
     def run(
         self, name: str, program: Program, buffers: Buffers, number: int, timeout_s: float | None = None
@@ -149,11 +151,6 @@ class Engine:
             each.done.end(error)
         self._transport.close(f"{type(error).__name__}: {error}")
 
-    def refuse(self, error: BaseException) -> None:
-        """Let nothing new begin; what is under way may still end well."""
-        with self._lock:
-            self._refusal = self._refusal or error
-
     def close(self) -> bool:
         """Leave in peace; calls that are still under way are given up. Whether it was in peace, and is the first."""
         with self._lock:
@@ -191,7 +188,7 @@ class Engine:
     ) -> bool:
         """Register a call; False where the group has failed before, in which case the call has ended."""
         with self._lock:
-            error = self._error or self._refusal
+            error = self._error
             if error is None:
                 self._num_pending_ever += 1
                 key = self._num_pending_ever

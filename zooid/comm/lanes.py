@@ -1,15 +1,17 @@
 """A few threads that work through a queue by priority, with a limit on the bytes that are on their way at once.
 
-Small messages go out side by side, which hides their latency; large ones two by two, so that the first is there
-early while the link never idles. Threads are daemons: a request that hangs must not keep a process from ending.
+Threads are daemons: a request that hangs must not keep a process from ending.
 """
 
 import heapq
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
+
+from zooid.schedule.collectives import Window
 
 logger = logging.getLogger(__name__)
 
@@ -17,15 +19,15 @@ logger = logging.getLogger(__name__)
 class Lane:
     """Runs actions in the order of their priorities."""
 
-    def __init__(self, name: str, *, max_threads: int, min_at_once: int, max_bytes: int) -> None:
+    def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
         self._name = name
         self._max_threads = max_threads
-        self._min_at_once = min_at_once
-        self._max_bytes = max_bytes
+        self._window = window
         self._changed = threading.Condition()
         self._queue: list[tuple[Any, int, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self._num_threads = 0
+        self._threads: list[threading.Thread] = []
         self._num_idle = 0
         self._num_active = 0
         self._active_bytes = 0
@@ -38,7 +40,9 @@ class Lane:
             heapq.heappush(self._queue, (priority, next(self._order), num_bytes, action))
             if self._num_idle < len(self._queue) and self._num_threads < self._max_threads:
                 self._num_threads += 1
-                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
             else:
                 self._changed.notify()
 
@@ -49,6 +53,11 @@ class Lane:
             self._queue.clear()
             self._changed.notify_all()
 
+    def join(self, deadline_s: float) -> None:
+        """Wait for the threads of a closed lane."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way."""
         with self._changed:
@@ -57,7 +66,7 @@ class Lane:
     def _may_start(self) -> bool:
         if not self._queue:
             return False
-        return self._num_active < self._min_at_once or self._active_bytes + self._queue[0][2] <= self._max_bytes
+        return self._window.admits(self._num_active, self._active_bytes, self._queue[0][2])
 
     def _work(self) -> None:
         while True:

@@ -67,12 +67,13 @@ class _Lobby:
     def call(self) -> Session:
         session = secrets.token_hex(8)
         began_s = time.monotonic()
-        self._store.put(keys.lobby(session, "call"), json.dumps({"size": self._size}).encode())
+        self._store.put(keys.lobby(session, "call"), b"{}")
         latency_s = time.monotonic() - began_s
         while True:
             began_s = time.monotonic()
             here = {key.rpartition("/")[2] for key in self._store.list(keys.lobby(session))}
             latency_s = min(latency_s, time.monotonic() - began_s)
+            self._check_sizes(session, here)
             missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in here]
             if not missing:
                 break
@@ -81,7 +82,7 @@ class _Lobby:
         return Session(keys.session(session), keys.lobby(session), latency_s)
 
     def answer(self, rank: int) -> Session:
-        nonce = secrets.token_bytes(16)
+        nonce = secrets.token_hex(16)
         answered: set[str] = set()
         seen: set[str] = set()
         while True:
@@ -89,10 +90,12 @@ class _Lobby:
             for session, name in objects:  # first, so that no call is answered that is for this rank's next meeting
                 if name == "go" and session in answered and (said := self._read(session, "go")) is not None:
                     return Session(keys.session(session), keys.lobby(session), said["latency_s"])
+                if name == "refused" and session in answered and (said := self._read(session, name)) is not None:
+                    raise CommError(said["why"])
             for session, name in objects:
-                if name == "call" and session not in seen and (called := self._read(session, "call")) is not None:
+                if name == "call" and session not in seen and self._read(session, "call") is not None:
                     seen.add(session)
-                    if self._say_here(session, called["size"], rank, nonce):
+                    if self._say_here(session, rank, nonce):
                         answered.add(session)
             self._pause("rank 0 did not come, or waits for others")
 
@@ -104,18 +107,25 @@ class _Lobby:
             return None
         return said
 
-    def _say_here(self, session: str, size: int, rank: int, nonce: bytes) -> bool:
+    def _check_sizes(self, session: str, here: set[str]) -> None:
+        """Refuse to begin with ranks that expect another number of ranks; they, too, hear why."""
+        for name in here:
+            if name.startswith("here-") and (said := self._read(session, name)) and said["size"] != self._size:
+                why = (
+                    f"rank 0 meets with world_size={self._size} at {self._store.url}, but rank {name[5:]} with "
+                    f"world_size={said['size']}: give every rank the same"
+                )
+                self._store.put(keys.lobby(session, "refused"), json.dumps({"why": why}).encode())
+                raise CommError(why)
+
+    def _say_here(self, session: str, rank: int, nonce: str) -> bool:
         """Answer a call; False where somebody else did so in this rank's name, in an earlier run."""
         present = self._store.list(keys.lobby(session))
         if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:
             return False
-        if size != self._size:
-            raise CommError(
-                f"rank 0 meets with world_size={size} at {self._store.url}, but rank {rank} with "
-                f"world_size={self._size}: give every rank the same"
-            )
+        answer = json.dumps({"size": self._size, "nonce": nonce}).encode()
         try:
-            self._store.create(keys.lobby(session, f"here-{rank}"), nonce)
+            self._store.create(keys.lobby(session, f"here-{rank}"), answer)
         except ObjectExists:
             return False
         return True

@@ -12,12 +12,10 @@ from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
 from zooid.comm.transport import Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
+from zooid.schedule.collectives import DOWNLOADS
 from zooid.store import ObjectStore
 
 _MAX_THREADS = 32
-_MIN_AT_ONCE = 4
-_MAX_BYTES = 2 * 2**20
-"""As for lanes: large objects come four at a time, small ones as many as fit."""
 _LOCAL_PAUSE_S = (0.0005, 0.010)
 """Where a look is free, it is repeated after a tenth of the time waited, within these limits."""
 _MAX_READS = 4
@@ -66,6 +64,7 @@ class Poller:
         self._wanted: list[Wanted] = []
         self._order = itertools.count()
         self._num_threads = 0
+        self._threads: list[threading.Thread] = []
         self._num_idle = 0
         self._num_active = 0
         self._active_bytes = 0
@@ -102,6 +101,11 @@ class Poller:
             self._wanted.clear()
             self._changed.notify_all()
 
+    def join(self, deadline_s: float) -> None:
+        """Wait for the threads of a closed poller."""
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+
     def _add(self, wanted: Wanted) -> None:
         with self._changed:
             if self._is_closed:
@@ -118,7 +122,9 @@ class Poller:
     def _wake(self) -> None:
         if self._num_idle == 0 and self._num_threads < _MAX_THREADS:
             self._num_threads += 1
-            threading.Thread(target=self._work, name="zooid-receive", daemon=True).start()
+            thread = threading.Thread(target=self._work, name="zooid-receive", daemon=True)
+            self._threads.append(thread)
+            thread.start()
         else:
             self._changed.notify()
 
@@ -165,7 +171,7 @@ class Poller:
         return None
 
     def _may_start(self, wanted: Wanted) -> bool:
-        return self._num_active < _MIN_AT_ONCE or self._active_bytes + wanted.num_bytes <= _MAX_BYTES
+        return DOWNLOADS.admits(self._num_active, self._active_bytes, wanted.num_bytes)
 
     def _expect(self, wanted: Wanted, now_s: float) -> None:
         if wanted.expected_s is not None:

@@ -14,6 +14,7 @@ from zooid.comm import barriers, sparse
 from zooid.comm.arguments import (
     SUM,
     check_count,
+    check_devices,
     check_same_type,
     check_times,
     copy_into,
@@ -297,16 +298,16 @@ class ProcessGroup(dist.ProcessGroup):
         def start(cpu: list[Tensor], number: int) -> Completion:
             return self.engine.send(wire_view(flat_values(cpu[0])), rank, tag, number)
 
-        number = self.engine.reserve_message(self._rank, rank, tag)
-        return self._work("send", [single(tensors, "send")], start, number=number)
+        tensor = single(tensors, "send")
+        return self._work("send", [tensor], start, number=self.engine.reserve_message(self._rank, rank, tag))
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
         def start(cpu: list[Tensor], number: int) -> Completion:
             values, write_back = self._flat(cpu[0])
             return self.engine.receive(wire_view(values), rank, tag, number, write_back)
 
-        number = self.engine.reserve_message(rank, self._rank, tag)
-        work = self._work("recv", [single(tensors, "recv")], start, number=number)
+        tensor = single(tensors, "recv")
+        work = self._work("recv", [tensor], start, number=self.engine.reserve_message(rank, self._rank, tag))
         work.sources.append(rank)
         return work
 
@@ -418,7 +419,8 @@ class ProcessGroup(dist.ProcessGroup):
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 self._programs.clear()
-            program = Program(transfers, self._rank)  # keeps the list, and so its id, alive
+            # Over sockets a sender waits until its reader has begun to take: rounds would make a circle of that.
+            program = Program(transfers, self._rank, in_rounds=self._options.transport == "store")
             self._programs[id(transfers)] = program
         return self.engine.run(name, program, buffers, number, timeout_s(opts))
 
@@ -433,14 +435,20 @@ class ProcessGroup(dist.ProcessGroup):
         num_inputs: int | None = None,
     ) -> TransferWork:
         """Begin a call; tensors of a GPU are copied to the processor's memory and back. The first are its inputs."""
+        check_devices(tensors, name)
         shown = tensors if result is None else result
         reserved = self.engine.reserve() if number is None else number
         event = begin_event(name, tensors[:num_inputs])
         work: TransferWork
-        if any(tensor.device.type != "cpu" for tensor in tensors):
-            work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
-        else:
-            work = TransferWork(start(list(tensors), reserved), shown, name)
+        try:
+            if any(tensor.device.type != "cpu" for tensor in tensors):
+                work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
+            else:
+                work = TransferWork(start(list(tensors), reserved), shown, name)
+        except Exception:
+            if number is None:
+                self.engine.skip(reserved)
+            raise
         end_event(event, work)
         if self._coalesced is not None:
             self._coalesced.append(work)

@@ -28,18 +28,19 @@ class Round:
 class Program:
     """What one rank does in one call, whatever the data: made once and run for every call of the same shape."""
 
-    def __init__(self, transfers: TransferList, rank: int) -> None:
+    def __init__(self, transfers: TransferList, rank: int, *, in_rounds: bool = True) -> None:
+        """`in_rounds` keeps to the list's rounds, which pace the links; its dependencies hold without them."""
         self.transfers = transfers
         self.rank = rank
         sends = [number for number, transfer in enumerate(transfers) if transfer.source == rank]
         takes = [number for number, transfer in enumerate(transfers) if rank in transfer.readers]
-        last_round = max(
-            [transfers[n].send_round for n in sends] + [transfers[n].take_round for n in takes], default=-1
-        )
+        send_rounds = {n: transfers[n].send_round if in_rounds else 0 for n in sends}
+        take_rounds = {n: transfers[n].take_round if in_rounds else 0 for n in takes}
+        last_round = max([*send_rounds.values(), *take_rounds.values()], default=-1)
         self.rounds = tuple(
             Round(
-                tuple(n for n in sends if transfers[n].send_round == number),
-                tuple(n for n in takes if transfers[n].take_round == number),
+                tuple(n for n in sends if send_rounds[n] == number),
+                tuple(n for n in takes if take_rounds[n] == number),
             )
             for number in range(last_round + 1)
         )

@@ -21,7 +21,9 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class ObjectRendezvous(Store):
-    """A c10d Store under `prefix` of an object store. `abort` frees every wait in it."""
+    """A c10d Store under `prefix` of an object store, which must be new: what an earlier run left there would be taken
+    for this one's. (A URL as init_method finds a new one by itself.) `abort` frees every wait in it.
+    """
 
     def __init__(
         self,

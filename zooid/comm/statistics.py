@@ -13,8 +13,6 @@ class Statistics:
     """That brought an object."""
     num_missed_gets: int = 0
     """That came too early."""
-    num_heads: int = 0
-    num_lists: int = 0
     num_deletes: int = 0
     """Requests; one deletes many objects."""
     num_retries: int = 0

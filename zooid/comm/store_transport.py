@@ -1,7 +1,9 @@
 """Messages as objects: for members that accept no connections."""
 
+import atexit
 import threading
 import time
+import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -13,15 +15,26 @@ from zooid.comm.statistics import Counter
 from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
+from zooid.schedule.collectives import UPLOADS, Window
 from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16
-_MIN_UPLOADS = 2
-_MAX_UPLOAD_BYTES = 2**20
 _DELETE_AT = 64
 """Objects that nobody needs any more are deleted when they are this many, or this old:"""
 _DELETE_AFTER_S = 2.0
 _LEAVE_TIMEOUT_S = 60.0
+
+
+_EXIT_TIMEOUT_S = 5.0
+
+_transports: "weakref.WeakSet[StoreTransport]" = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
+    for transport in list(_transports):
+        transport.stop(deadline_s)
 
 
 class StoreTransport:
@@ -41,7 +54,6 @@ class StoreTransport:
         counter: Counter,
     ) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self.on_lost: Callable[[BaseException], None] = lambda error: None
         self._rank = rank
         self._prefix = prefix
         self._counter = counter
@@ -49,10 +61,8 @@ class StoreTransport:
         self._store = RetryingStore(
             objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
         )
-        self._uploads = Lane(
-            "zooid-send", max_threads=_MAX_UPLOADS, min_at_once=_MIN_UPLOADS, max_bytes=_MAX_UPLOAD_BYTES
-        )
-        self._chores = Lane("zooid-delete", max_threads=1, min_at_once=1, max_bytes=0)
+        self._uploads = Lane("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
+        self._chores = Lane("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
         self._progress = Progress()
         self._poller = Poller(objects, self._key_of, counter, self._progress, self._took)
         self._lock = threading.Lock()
@@ -61,6 +71,7 @@ class StoreTransport:
         self._unread: list[tuple[int, tuple[int, ...], str]] = []
         """Objects of this rank that some reader may still want: call, readers, key."""
         self._doomed: list[str] = []
+        _transports.add(self)
         self._deleted_s = time.monotonic()
 
     @property
@@ -118,6 +129,12 @@ class StoreTransport:
         self._closed.set(reason or "the process group was destroyed")
         self._uploads.close()
         self._chores.close()
+
+    def stop(self, deadline_s: float) -> None:
+        """End all threads: one that is still in a request when the interpreter goes would take the process with it."""
+        self.close("the process is ending")
+        for part in (self._poller, self._uploads, self._chores):
+            part.join(deadline_s)
 
     def _key_of(self, source: int, message: Message, reader: int | None = None) -> str:
         if message.kind == COLLECTIVE:

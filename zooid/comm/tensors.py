@@ -58,6 +58,10 @@ class Reduction:
         self.is_average = operation == ReduceOp.AVG
         if self.is_average and not (dtype.is_floating_point or dtype.is_complex):
             raise CommError(f"{dtype} cannot be averaged; reduce with SUM, or convert to float first")
+        if dtype.is_complex and (operation == ReduceOp.MIN or operation == ReduceOp.MAX):
+            raise CommError(f"{dtype} has no order, and so no MIN and MAX")
+        if dtype.itemsize == 1 and dtype.is_floating_point:
+            raise CommError(f"{dtype} cannot be added up; convert to a wider type first")
         is_bitwise = any(operation == known for known in _BITWISE)
         if is_bitwise and (dtype.is_floating_point or dtype.is_complex):
             raise CommError(f"{dtype} has no bitwise reductions; those are for integers and booleans")

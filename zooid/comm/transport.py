@@ -26,10 +26,11 @@ Done: TypeAlias = Callable[[BaseException | None], object]
 """Called once, from any thread, with what went wrong if anything did."""
 
 
-def wrong_size(given_bytes: int, expected_bytes: int) -> CommError:
+def wrong_size(given_bytes: int, expected_bytes: int, source: int | None = None) -> CommError:
+    whose = "" if source is None else f" from rank {source}"
     return CommError(
-        f"a message of {given_bytes} bytes arrived where {expected_bytes} were expected: do all ranks make the same "
-        "call with tensors of the same size and type?"
+        f"a message of {given_bytes} bytes arrived{whose} where {expected_bytes} were expected: do all ranks make the "
+        "same call with tensors of the same size and type?"
     )
 
 
@@ -47,10 +48,8 @@ class Transport(Protocol):
     """Moves named messages between the ranks of one group. Every call returns at once."""
 
     on_failure: Callable[[BaseException], None]
-    """Set by whoever uses the transport; called when it fails for everyone, as when a peer gives up."""
-    on_lost: Callable[[BaseException], None]
-    """Likewise; called when a peer is lost. Calls that need something from it have failed by themselves; others may
-    still end well, but nothing new can begin."""
+    """Set by whoever uses the transport; called when it fails for everyone, as when a peer gives up. When a peer is
+    lost, calls that need something from it fail by themselves, and others may still end well."""
 
     @property
     def trouble(self) -> str | None:

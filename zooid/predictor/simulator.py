@@ -9,7 +9,7 @@ from zooid.core.timeline import Interval, Timeline
 from zooid.predictor.shared import Resource, Simulation
 from zooid.predictor.stages import StageTimes
 from zooid.schedule.actions import Action, Kind, Lane, local_dependencies, peer_action
-from zooid.schedule.collectives import TransferList, choose_all_reduce
+from zooid.schedule.collectives import DOWNLOADS, UPLOADS, TransferList, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule
 from zooid.schedule.steps import Vote
 
@@ -184,6 +184,8 @@ class _Collective:
         self._stored: set[int] = set()
         self._taken: defaultdict[int, set[int]] = defaultdict(set)
         self._started: set[tuple[str, int, int]] = set()
+        self._active: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        """By direction and rank: sizes of the messages on their way."""
         self._round: dict[int, int] = {}
         self._left: dict[int, list[int]] = {}
         """By rank: sends and takes of each round that are not done."""
@@ -205,20 +207,25 @@ class _Collective:
             return
         now = self._round[rank]
         for number, transfer in enumerate(self._transfers):
-            size = float(transfer.num_elements * self._element_bytes)
             is_free = self._taken[rank].issuperset(transfer.after)
             if transfer.source == rank and transfer.send_round == now and is_free:
-                self._start("up", rank, number, size)
+                self._start("up", rank, number)
             if rank in transfer.readers and transfer.take_round == now and number in self._stored:
-                self._start("down", rank, number, size)
+                self._start("down", rank, number)
 
-    def _start(self, direction: str, rank: int, number: int, size: float) -> None:
-        if (direction, rank, number) in self._started:
+    def _start(self, direction: str, rank: int, number: int) -> None:
+        """Begin a message, unless it has begun or as many as may are on their way."""
+        size = float(self._transfers[number].num_elements * self._element_bytes)
+        way = self._active[direction, rank]
+        window = UPLOADS if direction == "up" else DOWNLOADS
+        if (direction, rank, number) in self._started or not window.admits(len(way), sum(way), size):
             return
         self._started.add((direction, rank, number))
+        way.append(size)
 
         def done() -> None:
             transfer = self._transfers[number]
+            way.remove(size)
             if direction == "up":
                 self._stored.add(number)
                 self._left[rank][transfer.send_round] -= 1

@@ -38,6 +38,26 @@ class Transfer:
 
 TransferList = tuple[Transfer, ...]
 
+
+@dataclass(frozen=True)
+class Window:
+    """How many messages a rank has on its way through a store at once, in the order of the list.
+
+    Small ones go side by side, which hides their latency; of large ones a few, so that the first is there early while
+    the link never idles.
+    """
+
+    min_at_once: int
+    max_bytes: int
+    """More than `min_at_once` only as long as they are not larger than this together."""
+
+    def admits(self, num_active: int, active_bytes: float, next_bytes: float) -> bool:
+        return num_active < self.min_at_once or active_bytes + next_bytes <= self.max_bytes
+
+
+UPLOADS = Window(min_at_once=2, max_bytes=2**20)
+DOWNLOADS = Window(min_at_once=4, max_bytes=2 * 2**20)
+
 _MAX_WEIGHT = 4
 """The largest chunk of `streaming`, in smallest ones."""
 Span = tuple[int, int]

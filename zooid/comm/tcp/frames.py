@@ -19,7 +19,7 @@ class FrameKind(IntEnum):
     READY = 2
     """The reader has a place for a large message: send it."""
     OFFER = 3
-    """The sender has a large message, for whoever receives from any rank."""
+    """The sender has a large message: it can be taken by who receives from any rank, and its size be checked."""
     LEAVE = 4
     """The sender is done with the group; the body says why, if it is not in peace."""
 

@@ -15,14 +15,17 @@ from dataclasses import dataclass
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.transport import POINT_TO_POINT, Done, Landing, Message, wrong_size
+from zooid.comm.transport import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
 
 EAGER_BYTES = 64 * 1024
 _STRIPE_BYTES = 512 * 1024
 """A message is spread over several streams only if each gets this much."""
 _MAX_EARLY_BYTES = 16 * 2**20
-"""Of small messages from one peer that nobody wants yet: it is not listened to until half of them are taken."""
+"""Of small messages from one peer that nobody wants yet: it is not listened to until half of them are taken, or until
+something else is awaited from it."""
+_LAST_WORDS_S = 0.3
+"""When one stream of a peer breaks, the others have this long to end by themselves."""
 _LEAVE_TIMEOUT_S = 10.0
 
 Place = tuple[int, Message]
@@ -51,7 +54,6 @@ class TcpTransport:
 
     def __init__(self, counter: Counter) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self.on_lost: Callable[[BaseException], None] = lambda error: None
         self._counter = counter
         self._streams: dict[int, list[Stream]] = {}
         self._lock = threading.Lock()
@@ -67,6 +69,8 @@ class TcpTransport:
         """Large messages whose readers have no place yet."""
         self._gone: dict[int, str] = {}
         """Peers that have left or were lost, and how."""
+        self._num_ended: defaultdict[int, int] = defaultdict(int)
+        """Of a peer's streams: those on which nothing more comes."""
         self._is_closed = False
 
     @property
@@ -99,8 +103,9 @@ class TcpTransport:
                 all_sent(PeerLost(gone))
             elif is_ready:
                 self._send_large(reader, message, data, all_sent)
-            elif message.kind == POINT_TO_POINT:
+            else:
                 self._streams[reader][0].send(Frame(FrameKind.OFFER, message, data.nbytes, 0, 0))
+                self._streams[reader][0].read(True)  # its readiness may stand behind messages that nobody wants yet
 
     def receive(
         self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
@@ -172,13 +177,14 @@ class TcpTransport:
                 if body.nbytes:
                     self._fail(PeerLost(f"rank {peer} gave up: {bytes(body).decode(errors='replace')}"))
                 else:
-                    self._part_from(peer, PeerLost(f"rank {peer} has left the group"))
+                    self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
         if not has_left and not self._is_closed:
-            error = PeerLost(f"rank {peer} was lost: {why}")
-            self._part_from(peer, error)
-            self.on_lost(error)
+            self._on_stream_end(peer, PeerLost(f"rank {peer} was lost: {why}"))
+            later = threading.Timer(_LAST_WORDS_S, self._cut, (peer,))
+            later.daemon = True
+            later.start()
 
     def _on_data(self, peer: int, frame: Frame, body: memoryview) -> None:
         place = (peer, frame.message)
@@ -187,7 +193,7 @@ class TcpTransport:
             if wanted is None:
                 self._early[place] = body
                 self._early_bytes[peer] += body.nbytes
-                is_full = self._early_bytes[peer] > _MAX_EARLY_BYTES
+                is_full = self._early_bytes[peer] > _MAX_EARLY_BYTES and not self._waits_for(peer)
             else:
                 wanted.num_missing -= frame.num_bytes
                 if wanted.num_missing > 0:
@@ -198,7 +204,7 @@ class TcpTransport:
                 self._streams[peer][0].read(False)
             self._match_any()
         elif frame.total_bytes != wanted.num_bytes:
-            wanted.done(wrong_size(frame.total_bytes, wanted.num_bytes))
+            wanted.done(wrong_size(frame.total_bytes, wanted.num_bytes, peer))
         elif wanted.memory is None:  # it was wanted only after its first bytes were here, or it has none
             self._take_early(peer, wanted, body)
         else:
@@ -220,7 +226,19 @@ class TcpTransport:
         if wanted is None:
             self._match_any()
         elif wanted.num_bytes != num_bytes:
-            wanted.done(wrong_size(num_bytes, wanted.num_bytes))
+            wanted.done(wrong_size(num_bytes, wanted.num_bytes, place[0]))
+
+    def _on_stream_end(self, peer: int, error: PeerLost) -> None:
+        """Nothing more comes on one stream of a peer; what it sent on others before is still to be read."""
+        with self._lock:
+            self._num_ended[peer] += 1
+            is_last = self._num_ended[peer] == len(self._streams[peer])
+        if is_last:
+            self._part_from(peer, error)
+
+    def _cut(self, peer: int) -> None:
+        for stream in self._streams[peer]:
+            stream.cut()
 
     def _part_from(self, peer: int, error: PeerLost) -> None:
         """What was to come from a peer, or to go to it, will not; the rest goes on."""
@@ -228,6 +246,9 @@ class TcpTransport:
             self._gone[peer] = str(error)
             ended = [self._wanted.pop(place).done for place in list(self._wanted) if place[0] == peer]
             ended += [self._unsent.pop(place)[1] for place in list(self._unsent) if place[0] == peer]
+            if len(self._gone) == len(self._streams):
+                ended += [waiting.wanted.done for waiting in self._from_any]
+                self._from_any.clear()
         for done in ended:
             done(error)
 
@@ -238,24 +259,24 @@ class TcpTransport:
             data = self._early.pop(place, None)
             if data is not None:
                 self._early_bytes[source] -= data.nbytes
-            has_room = data is not None and self._early_bytes[source] <= _MAX_EARLY_BYTES // 2
+            has_room = data is None or self._early_bytes[source] <= _MAX_EARLY_BYTES // 2
             offered = self._offers.pop(place, None)
             if data is None and gone is None:
                 self._wanted[place] = wanted
+        if has_room and gone is None:
+            self._streams[source][0].read(True)
         if data is not None:
             self._take_early(source, wanted, data)
-            if has_room:
-                self._streams[source][0].read(True)
         elif gone is not None:
             wanted.done(PeerLost(gone))
         elif offered is not None and offered != wanted.num_bytes:
-            wanted.done(wrong_size(offered, wanted.num_bytes))
+            wanted.done(wrong_size(offered, wanted.num_bytes, source))
         elif wanted.num_bytes > EAGER_BYTES:
             self._streams[source][0].send(Frame(FrameKind.READY, message, wanted.num_bytes, 0, 0))
 
     def _take_early(self, source: int, wanted: _Wanted, data: memoryview) -> None:
         if data.nbytes != wanted.num_bytes:
-            wanted.done(wrong_size(data.nbytes, wanted.num_bytes))
+            wanted.done(wrong_size(data.nbytes, wanted.num_bytes, source))
             return
         wanted.landing.memory()[:] = data
         self._arrived(wanted)
@@ -270,15 +291,22 @@ class TcpTransport:
         with self._lock:
             waiting = list(self._from_any)
         for each in waiting:
-            for source, message in each.candidates():
-                with self._lock:
-                    is_here = (source, message) in self._early or (source, message) in self._offers
-                    is_waiting = each in self._from_any
-                if is_here and is_waiting and each.claim(source, message):
-                    with self._lock:
-                        self._from_any.remove(each)
-                    self._want(source, message, each.wanted)
-                    break
+            place = self._claim_any(each)
+            if place is not None:
+                self._want(*place, each.wanted)
+
+    def _claim_any(self, waiting: _WantedFromAny) -> Place | None:
+        """The message that a receive from any rank gets, if one is here; no other receive gets it."""
+        with self._lock:
+            for place in waiting.candidates() if waiting in self._from_any else []:
+                if (place in self._early or place in self._offers) and waiting.claim(*place):
+                    self._from_any.remove(waiting)
+                    return place
+        return None
+
+    def _waits_for(self, peer: int) -> bool:
+        """Whether something is to come from a peer before this rank goes on. The lock is held."""
+        return bool(self._from_any) or any(place[0] == peer for place in (*self._wanted, *self._unsent))
 
     def _send_large(self, reader: int, message: Message, data: memoryview, done: Done) -> None:
         streams = self._streams[reader][1:]

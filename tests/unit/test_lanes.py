@@ -1,0 +1,112 @@
+"""What is queued runs by priority, side by side while it is small, and in twos when it is large."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from zooid.comm.lanes import Lane
+from zooid.schedule.collectives import Window
+
+pytestmark = pytest.mark.timeout(20)
+
+
+def new_lane(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> Lane:
+    return Lane("lane", max_threads=max_threads, window=Window(min_at_once, max_bytes))
+
+
+class Held:
+    """Actions that run until they are let go, and how many run."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.running = 0
+        self.most = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> None:
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.gate.wait(10)
+        with self._lock:
+            self.running -= 1
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_what_is_submitted_one_after_the_other_runs_side_by_side() -> None:
+    """Also right after a pause, when one thread waits for work and would take both in turn."""
+    lane = new_lane()
+    for _ in range(20):
+        lane.submit((), 0, lambda: None)
+        assert lane.drain(10)
+        second_runs, answers = threading.Event(), list[bool]()
+        lane.submit((), 0, lambda runs=second_runs, kept=answers: kept.append(runs.wait(5)))  # type: ignore[misc]
+        lane.submit((), 0, second_runs.set)
+        assert lane.drain(10)
+        assert answers == [True]
+    lane.close()
+
+
+@pytest.mark.parametrize(("num_bytes", "most"), [(0, 8), (200, 5), (600, 2), (5000, 2)])
+def test_bytes_on_their_way_are_limited(num_bytes: int, most: int) -> None:
+    """As many as fit, and two at least."""
+    lane, held = new_lane(), Held()
+    for _ in range(12):
+        lane.submit((), num_bytes, held)
+    until(lambda: held.running == most)
+    held.gate.set()
+    assert lane.drain(10)
+    assert held.most == most
+    lane.close()
+
+
+def test_the_first_by_priority_goes_first() -> None:
+    lane, order, held = new_lane(max_threads=1), list[int](), Held()
+    lane.submit((0,), 0, held)
+    until(lambda: held.running == 1)
+    for priority in (3, 1, 2, 1):
+        lane.submit((priority,), 0, lambda priority=priority: order.append(priority))  # type: ignore[misc]
+    held.gate.set()
+    assert lane.drain(10)
+    assert order == [1, 1, 2, 3]
+    lane.close()
+
+
+def test_an_action_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    lane, done = new_lane(max_threads=1), threading.Event()
+    lane.submit((0,), 0, lambda: [][1])
+    lane.submit((1,), 0, done.set)
+    assert done.wait(10)
+    assert "an action of lane failed" in caplog.text
+    lane.close()
+
+
+def test_a_closed_lane_starts_nothing_and_its_threads_end() -> None:
+    lane, held, late = new_lane(max_threads=2), Held(), threading.Event()
+    lane.submit((), 0, held)
+    until(lambda: held.running == 1)
+    lane.submit((1,), 5000, late.set)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(lane.close)
+        closing.result()
+        lane.submit((), 0, late.set)
+        held.gate.set()
+        until(lambda: lane._num_threads == 0)
+
+
+def test_a_lane_that_is_busy_says_that_it_could_not_be_drained() -> None:
+    lane, held = new_lane(), Held()
+    lane.submit((), 0, held)
+    assert not lane.drain(0.05)
+    held.gate.set()
+    assert lane.drain(10)
+    lane.close()
