@@ -3,7 +3,6 @@
 torchrun --nproc-per-node 2 examples/ddp.py s3://bucket/run-7
 """
 
-import os
 import sys
 
 import torch
@@ -39,8 +38,7 @@ def train(rank: int) -> None:
 
 
 if __name__ == "__main__":
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("zooid", init_method=sys.argv[1], rank=rank, world_size=world_size)
-    train(rank)
-    print(f"rank {rank}: {zooid.comm.statistics()}")
+    dist.init_process_group("zooid", init_method=sys.argv[1])  # rank and world size are torchrun's
+    train(dist.get_rank())
+    print(f"rank {dist.get_rank()}: {zooid.comm.statistics()}")
     dist.destroy_process_group()

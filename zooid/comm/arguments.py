@@ -71,7 +71,3 @@ def split_sizes(tensor: torch.Tensor, sizes: Sequence[int], num_ranks: int, what
     if length % num_ranks:
         raise ValueError(f"all_to_all_single cannot split its {what} of length {length} evenly among {num_ranks} ranks")
     return [length // num_ranks] * num_ranks
-
-
-def copy_into(target: torch.Tensor, values: torch.Tensor) -> None:
-    target.detach().copy_(values.detach().view_as(target))

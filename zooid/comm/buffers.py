@@ -2,17 +2,44 @@
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from zooid.comm.program import SpanSum
-from zooid.comm.tensors import Reduction, wire_view
+from zooid.comm.tensors import Reduction, copy_into, flat_values, wire_view
 from zooid.schedule.collectives import Transfer
 
 Finish = Callable[[], None]
 
 _MAX_FREE_BYTES = 32 * 2**20
+
+
+def nothing() -> None:
+    """Where nothing is left to do at the end."""
+
+
+def flat_memory(tensor: torch.Tensor, write: bool = True) -> tuple[torch.Tensor, Finish]:
+    """The tensor's values, flat, and how to bring what becomes of them into the tensor."""
+    flat = flat_values(tensor)
+    if not write or flat.data_ptr() == tensor.data_ptr():
+        return flat, nothing
+    return flat, lambda: copy_into(tensor, flat)
+
+
+def incoming_parts(
+    parts: Sequence[torch.Tensor], own: torch.Tensor, rank: int
+) -> tuple[dict[int, torch.Tensor], Finish]:
+    """Where the parts of other ranks arrive, if any do; this rank's own part is copied at once."""
+    if parts:
+        copy_into(parts[rank], own)
+    flats = {source: flat_memory(part) for source, part in enumerate(parts) if source != rank}
+
+    def write_back() -> None:
+        for _, copy_back in flats.values():
+            copy_back()
+
+    return {source: flat for source, (flat, _) in flats.items()}, write_back
 
 
 class Scratch:

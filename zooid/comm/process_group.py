@@ -17,13 +17,12 @@ from zooid.comm.arguments import (
     check_devices,
     check_same_type,
     check_times,
-    copy_into,
     operation,
     single,
     split_sizes,
     timeout_s,
 )
-from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch
+from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
 from zooid.comm.call import Buffers
 from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
 from zooid.comm.engine import Engine
@@ -32,7 +31,7 @@ from zooid.comm.profiling import begin_event, end_event, quietly
 from zooid.comm.program import Program
 from zooid.comm.staging import stage
 from zooid.comm.statistics import Counter
-from zooid.comm.tensors import Reduction, flat_values, wire_view
+from zooid.comm.tensors import Reduction, copy_into, flat_values, wire_view
 from zooid.comm.transport import Transport
 from zooid.comm.work import Completion, JoinedWork, TransferWork
 from zooid.core.abort import Abort
@@ -133,7 +132,7 @@ class ProcessGroup(dist.ProcessGroup):
         def start(cpu: list[Tensor], number: int) -> Completion:
             is_root = opts.rootRank == self._rank
             transfers = collectives.reduce(cpu[0].numel(), self._size, opts.rootRank)
-            flat, write_back = self._flat(cpu[0], write=is_root)
+            flat, write_back = flat_memory(cpu[0], write=is_root)
             reduction = Reduction(operation(opts), flat.dtype)
 
             def finish() -> None:
@@ -171,7 +170,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def broadcast(self, tensors: Any, opts: Any) -> TransferWork:  # type: ignore[override]
         def start(cpu: list[Tensor], number: int) -> Completion:
-            values, write_back = self._flat(cpu[0], write=opts.rootRank != self._rank)
+            values, write_back = flat_memory(cpu[0], write=opts.rootRank != self._rank)
             transfers = collectives.broadcast(1, self._size, opts.rootRank)
             return self._run("broadcast", transfers, PartBuffers({0: values}, {0: values}, write_back), opts, number)
 
@@ -226,7 +225,7 @@ class ProcessGroup(dist.ProcessGroup):
             check_count(parts, self._size, "gather", "outputs")
 
         def start(cpu: list[Tensor], number: int) -> Completion:
-            incoming, write_back = self._incoming(cpu[1:], cpu[0])
+            incoming, write_back = incoming_parts(cpu[1:], cpu[0], self._rank)
             buffers = PartBuffers({self._rank: flat_values(cpu[0])}, incoming, write_back)
             return self._run("gather", collectives.gather(self._size, opts.rootRank), buffers, opts, number)
 
@@ -243,7 +242,7 @@ class ProcessGroup(dist.ProcessGroup):
             if is_root:
                 copy_into(cpu[0], cpu[1 + self._rank])
             outgoing = {rank: flat_values(part) for rank, part in enumerate(cpu[1:])}
-            values, write_back = self._flat(cpu[0], write=not is_root)
+            values, write_back = flat_memory(cpu[0], write=not is_root)
             buffers = PartBuffers(outgoing, {self._rank: values}, write_back)
             return self._run("scatter", collectives.scatter(self._size, opts.rootRank), buffers, opts, number)
 
@@ -278,7 +277,7 @@ class ProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> TransferWork:
         def start(_: list[Tensor], number: int) -> Completion:
             token = torch.zeros(1)
-            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), _nothing, self._scratch)
+            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), nothing, self._scratch)
             return self._run("barrier", collectives.exchange(1, self._size), buffers, opts, number)
 
         return self._work("barrier", [], start)
@@ -303,7 +302,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
         def start(cpu: list[Tensor], number: int) -> Completion:
-            values, write_back = self._flat(cpu[0])
+            values, write_back = flat_memory(cpu[0])
             return self.engine.receive(wire_view(values), rank, tag, number, write_back)
 
         tensor = single(tensors, "recv")
@@ -315,7 +314,7 @@ class ProcessGroup(dist.ProcessGroup):
         sources: list[int] = []
 
         def start(cpu: list[Tensor], number: int) -> Completion:
-            values, write_back = self._flat(cpu[0])
+            values, write_back = flat_memory(cpu[0])
             return self.engine.receive_any(wire_view(values), tag, sources.append, write_back)
 
         work = self._work("recvAnySource", [single(tensors, "recv")], start, number=-1)
@@ -358,7 +357,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._exchange_max_bytes,
             _CHUNK_BYTES[self._options.transport],
         )
-        flat, write_back = self._flat(values)
+        flat, write_back = flat_memory(values)
         reduction = Reduction(operation(opts), flat.dtype)
 
         def finish() -> None:
@@ -402,13 +401,13 @@ class ProcessGroup(dist.ProcessGroup):
         return self._work(name, [output, *parts], start, result=[output])
 
     def _all_gather(self, own: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
-        incoming, write_back = self._incoming(parts, own)
+        incoming, write_back = incoming_parts(parts, own, self._rank)
         buffers = PartBuffers({self._rank: flat_values(own)}, incoming, write_back)
         return self._run("all_gather", collectives.all_gather(self._size, self._size), buffers, opts, number)
 
     def _all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any, number: int) -> Completion:
         size, rank = self._size, self._rank
-        incoming, write_back = self._incoming(outputs, inputs[rank])
+        incoming, write_back = incoming_parts(outputs, inputs[rank], rank)
         numbered = {source * size + rank: values for source, values in incoming.items()}
         outgoing = {rank * size + reader: flat_values(part) for reader, part in enumerate(inputs)}
         buffers = PartBuffers(outgoing, numbered, write_back)
@@ -453,26 +452,3 @@ class ProcessGroup(dist.ProcessGroup):
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work
-
-    def _flat(self, tensor: Tensor, write: bool = True) -> tuple[Tensor, Callable[[], None]]:
-        """The tensor's values, flat, and how to bring what becomes of them into the tensor."""
-        flat = flat_values(tensor)
-        if not write or flat.data_ptr() == tensor.data_ptr():
-            return flat, _nothing
-        return flat, lambda: copy_into(tensor, flat)
-
-    def _incoming(self, parts: Sequence[Tensor], own: Tensor) -> tuple[dict[int, Tensor], Callable[[], None]]:
-        """Where the parts of other ranks arrive, if any do; this rank's own part is copied at once."""
-        if parts:
-            copy_into(parts[self._rank], own)
-        flats = {rank: self._flat(part) for rank, part in enumerate(parts) if rank != self._rank}
-
-        def write_back() -> None:
-            for _, copy_back in flats.values():
-                copy_back()
-
-        return {rank: flat for rank, (flat, _) in flats.items()}, write_back
-
-
-def _nothing() -> None:
-    return None

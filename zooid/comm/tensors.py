@@ -38,6 +38,10 @@ def flat_values(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().contiguous().reshape(-1)
 
 
+def copy_into(target: torch.Tensor, values: torch.Tensor) -> None:
+    target.detach().copy_(values.detach().view_as(target))
+
+
 def copy_bytes(target: memoryview, data: memoryview) -> None:
     """Copy without holding the GIL."""
     if target.nbytes != data.nbytes:

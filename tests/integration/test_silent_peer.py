@@ -1,0 +1,70 @@
+"""A machine that vanishes without a word: no connection is closed, no packet comes back."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from benchmarks.lab.namespaces import Star, connect_members, missing_privilege, set_forwarding, star
+
+pytestmark = pytest.mark.timeout(60)
+
+LIMIT_S = 16.0
+"""Keep-alive gives up after 11 s; the rest is for a machine that is busy."""
+PROGRAM = """
+import sys, time, torch, torch.distributed as dist, zooid.comm
+from zooid.core.errors import PeerLost
+rank = int(sys.argv[1])
+dist.init_process_group("zooid", init_method=sys.argv[2], rank=rank, world_size=2)
+tensor = torch.ones(100)
+dist.all_reduce(tensor)
+print("going", flush=True)
+sys.stdin.readline()
+try:
+    if rank == 0:
+        dist.recv(tensor, 1)
+    while True:
+        dist.all_reduce(tensor)
+except PeerLost as error:
+    print(error, flush=True)
+"""
+
+
+@pytest.fixture
+def lab() -> Iterator[Star]:
+    lacking = missing_privilege()
+    if lacking is not None:
+        pytest.skip(f"network namespaces need {lacking}; run as root")
+    with star(2) as made:
+        connect_members(made)
+        yield made
+
+
+def test_who_waits_for_it_and_who_sends_to_it_hear_of_it(lab: Star, tmp_path: Path) -> None:
+    """Rank 0 only waits, for a message; rank 1 goes on sending."""
+    with ExitStack() as stack:
+        ranks = [
+            subprocess.Popen(
+                [*member.prefix, sys.executable, "-c", PROGRAM, str(rank), f"file://{tmp_path}/group?transport=tcp"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank, member in enumerate(lab.members)
+        ]
+        for process in ranks:
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        for process in ranks:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "going\n"
+        set_forwarding(lab.store, False)
+        began_s = time.monotonic()
+        heard = [process.communicate("go\n", timeout=LIMIT_S)[0] for process in ranks]
+        assert time.monotonic() - began_s < LIMIT_S
+    assert "rank 1 was lost" in heard[0]
+    assert "rank 0 was lost" in heard[1]
