@@ -87,7 +87,9 @@ class Opener:
     def __call__(self, num_ranks: int, *, timeout_s: float = 20.0, options: Options | None = None) -> Ranks:
         store = self._store()
         meeting: Any = HashStore()
-        chosen = options or Options(transport="tcp" if store is None else "store")
+        # The default over sockets adds up in another order than that of ranks, which is what one process does.
+        by_default = Options() if store is not None else Options(transport="tcp", all_reduce="streaming")
+        chosen = options or by_default
         aborts = [Abort() for _ in range(num_ranks)]
 
         def make(rank: int) -> ProcessGroup:

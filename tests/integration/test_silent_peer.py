@@ -67,4 +67,4 @@ def test_who_waits_for_it_and_who_sends_to_it_hear_of_it(lab: Star, tmp_path: Pa
         heard = [process.communicate("go\n", timeout=LIMIT_S)[0] for process in ranks]
         assert time.monotonic() - began_s < LIMIT_S
     assert "rank 1 was lost" in heard[0]
-    assert "rank 0 was lost" in heard[1]
+    assert "rank 0 was lost" in heard[1] or "rank 0 cannot be reached any more" in heard[1]

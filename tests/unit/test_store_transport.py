@@ -285,7 +285,7 @@ def test_an_object_is_deleted_when_all_its_readers_are_past_it_and_not_before(mo
         assert done.wait(10)
 
     send(0, 0, (1, 2))
-    first = "group/calls/00000000/000000"
+    first = "group/calls/00000000-000000"
     receive(1, 0, 0)
     transports[0].finished(0)
     for reader in (1, 2):  # one after the other, readers say that they are past call 0, and rank 0 hears it

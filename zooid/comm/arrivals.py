@@ -23,7 +23,7 @@ _PAUSE_SHARE = 0.3
 """A look that was too early is repeated after this share of the time already waited,"""
 _PACE_SHARE = 1.0
 """and not before this share of the time that this rank itself takes for a message."""
-_IMPATIENT_S, _IMPATIENT_SHARE = 0.02, 0.1
+_IMPATIENT_S, _IMPATIENT_SHARE, _IMPATIENT_PACE_SHARE = 0.02, 0.1, 0.3
 LARGE_BYTES = 64 * 2**10
 """Of small messages the latency counts, of large ones the link: they have lags of their own."""
 
@@ -87,6 +87,6 @@ def pause_after_miss(waited_s: float, pace_s: float) -> float:
     return min(max(_SHORTEST_PAUSE_S, _PAUSE_SHARE * waited_s, _PACE_SHARE * pace_s), _LONGEST_PAUSE_S)
 
 
-def impatient_pause(waited_s: float) -> float:
+def impatient_pause(waited_s: float, pace_s: float) -> float:
     """The same for a large message while nothing else is on its way: a link that idles costs more than a look."""
-    return max(_IMPATIENT_S, _IMPATIENT_SHARE * waited_s)
+    return max(_IMPATIENT_S, _IMPATIENT_SHARE * waited_s, _IMPATIENT_PACE_SHARE * pace_s)

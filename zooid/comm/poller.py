@@ -156,7 +156,7 @@ class Poller:
                     continue
                 due_s = wanted.next_look_s
                 if self._num_active == 0 and wanted.num_bytes > LARGE_BYTES:
-                    pause_s = impatient_pause(wanted.last_look_s - wanted.expected_s)
+                    pause_s = impatient_pause(wanted.last_look_s - wanted.expected_s, self._progress.pace_s)
                     due_s = min(due_s, wanted.last_look_s + pause_s)
                 if due_s <= now_s:
                     if not self._may_start(wanted):

@@ -47,6 +47,8 @@ _ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
 """What a link is taken to carry when sizes are weighed against its measured latency."""
 _CHUNK_BYTES = {"store": None, "tcp": 2 * 2**20}
 """Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
+_PAIR_EXCHANGE_BYTES = 4 * 2**20
+"""Between two ranks everything moves as many bytes; over sockets, up to here, the fewest messages are fastest."""
 _MAX_PROGRAMS = 1024
 
 
@@ -79,11 +81,14 @@ class ProcessGroup(dist.ProcessGroup):
         self._size = size
         self._options = options
         self._on_left = on_left
-        self._exchange_max_bytes = (
-            collectives.EXCHANGE_MAX_BYTES
-            if latency_s is None or size == 1 or options.all_reduce != "auto"
-            else collectives.break_even_bytes(latency_s, _ASSUMED_BYTES_PER_S[options.transport], size)
-        )
+        self._all_reduce_name: str = options.all_reduce
+        self._exchange_max_bytes = collectives.EXCHANGE_MAX_BYTES
+        if options.all_reduce == "auto" and options.transport == "tcp":
+            self._all_reduce_name = "ring"
+            self._exchange_max_bytes = _PAIR_EXCHANGE_BYTES if size == 2 else collectives.EXCHANGE_MAX_BYTES
+        if options.all_reduce == "auto" and latency_s is not None and size > 2:
+            rate = _ASSUMED_BYTES_PER_S[options.transport]
+            self._exchange_max_bytes = collectives.break_even_bytes(latency_s, rate, size)
         self._programs: dict[int, Program] = {}
         self._residuals = Residuals()
         self._scratch = Scratch()
@@ -345,7 +350,7 @@ class ProcessGroup(dist.ProcessGroup):
         self, values: Tensor, opts: Any, number: int, *, kept_with: Tensor, then: Callable[[], None] = lambda: None
     ) -> Completion:
         """`kept_with` is the tensor with which a codec keeps what it loses."""
-        codec, preferred = self._options.codec, self._options.all_reduce
+        codec, preferred = self._options.codec, self._all_reduce_name
         is_lossy = is_coded(codec, values, operation(opts))
         if is_lossy and preferred == "ring":
             preferred = "streaming"  # a ring would lose digits at every hop

@@ -138,7 +138,7 @@ class StoreTransport:
 
     def _key_of(self, source: int, message: Message, reader: int | None = None) -> str:
         if message.kind == COLLECTIVE:
-            return f"{self._prefix}/calls/{message.number:08d}/{message.part:06d}"
+            return f"{self._prefix}/calls/{message.number:08d}-{message.part:06d}"
         reader = self._rank if reader is None else reader
         return f"{self._prefix}/messages/{source}-{reader}/{message.tag}/{message.number:08d}"
 
