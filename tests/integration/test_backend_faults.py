@@ -199,6 +199,7 @@ class TestInterruptedRank:
 
     @staticmethod
     def join_and_wait(rank: Rank, way: Way, path: str) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background ignores it
         rank.join(way, path)
         if rank.number == 0:
             rank.parent.send("about to wait")
