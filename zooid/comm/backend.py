@@ -79,7 +79,7 @@ def _take_rank(query: dict[str, str], url: str) -> tuple[int, int]:
     numbers = []
     for parameter, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
         given = query.pop(parameter, None)
-        if given is not None and not given.isdigit():
+        if given is not None and not given.removeprefix("-").isdigit():
             raise InputError(f"{url!r} has the {parameter} {given!r}; it must be a number")
         number = int(given) if given is not None else environment.torch_number(variable)
         if number is None:
