@@ -100,7 +100,7 @@ def test_a_closed_lane_starts_nothing_and_its_threads_end() -> None:
         closing.result()
         lane.submit((), 0, late.set)
         held.gate.set()
-        until(lambda: lane._num_threads == 0)
+        until(lambda: not lane._threads.num_alive)
 
 
 def test_a_lane_that_is_busy_says_that_it_could_not_be_drained() -> None:

@@ -1,16 +1,13 @@
-"""A few threads that work through a queue by priority, with a limit on the bytes that are on their way at once.
-
-Threads are daemons: a request that hangs must not keep a process from ending.
-"""
+"""A few threads that work through a queue by priority, with a limit on the bytes that are on their way at once."""
 
 import heapq
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
+from zooid.comm.threads import Threads
 from zooid.schedule.collectives import Window
 
 logger = logging.getLogger(__name__)
@@ -21,13 +18,11 @@ class Lane:
 
     def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
         self._name = name
-        self._max_threads = max_threads
         self._window = window
         self._changed = threading.Condition()
         self._queue: list[tuple[Any, int, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._num_threads = 0
-        self._threads: list[threading.Thread] = []
+        self._threads = Threads(name, self._work, max_threads)
         self._num_idle = 0
         self._num_active = 0
         self._active_bytes = 0
@@ -38,12 +33,7 @@ class Lane:
             if self._is_closed:
                 return
             heapq.heappush(self._queue, (priority, next(self._order), num_bytes, action))
-            if self._num_idle < len(self._queue) and self._num_threads < self._max_threads:
-                self._num_threads += 1
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            else:
+            if self._num_idle >= len(self._queue) or not self._threads.start():
                 self._changed.notify()
 
     def close(self) -> None:
@@ -55,8 +45,7 @@ class Lane:
 
     def join(self, deadline_s: float) -> None:
         """Wait for the threads of a closed lane."""
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._threads.join(deadline_s)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or under way."""
@@ -75,7 +64,6 @@ class Lane:
                 self._changed.wait_for(lambda: self._is_closed or self._may_start())
                 self._num_idle -= 1
                 if self._is_closed:
-                    self._num_threads -= 1
                     return
                 _, _, num_bytes, action = heapq.heappop(self._queue)
                 self._num_active += 1

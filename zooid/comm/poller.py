@@ -1,6 +1,5 @@
 """Takes messages out of the store as they come, looking as seldom as it can."""
 
-import itertools
 import random
 import threading
 import time
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from zooid.comm.arrivals import LARGE_BYTES, Lags, Progress, impatient_pause, pause_after_miss
 from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
+from zooid.comm.threads import Threads
 from zooid.comm.transport import Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.collectives import DOWNLOADS
@@ -62,9 +62,7 @@ class Poller:
         self._lags = Lags()
         self._changed = threading.Condition()
         self._wanted: list[Wanted] = []
-        self._order = itertools.count()
-        self._num_threads = 0
-        self._threads: list[threading.Thread] = []
+        self._threads = Threads("zooid-receive", self._work, _MAX_THREADS)
         self._num_idle = 0
         self._num_active = 0
         self._active_bytes = 0
@@ -103,8 +101,7 @@ class Poller:
 
     def join(self, deadline_s: float) -> None:
         """Wait for the threads of a closed poller."""
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
+        self._threads.join(deadline_s)
 
     def _add(self, wanted: Wanted) -> None:
         with self._changed:
@@ -120,12 +117,7 @@ class Poller:
         self._wanted.insert(at, wanted)
 
     def _wake(self) -> None:
-        if self._num_idle == 0 and self._num_threads < _MAX_THREADS:
-            self._num_threads += 1
-            thread = threading.Thread(target=self._work, name="zooid-receive", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        else:
+        if self._num_idle or not self._threads.start():
             self._changed.notify()
 
     def _work(self) -> None:
@@ -133,7 +125,6 @@ class Poller:
             with self._changed:
                 wanted = self._next()
                 if wanted is None:
-                    self._num_threads -= 1
                     return
                 self._num_active += 1
                 self._active_bytes += wanted.num_bytes

@@ -24,6 +24,7 @@ from zooid.comm.arguments import (
 )
 from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
 from zooid.comm.call import Buffers
+from zooid.comm.choosing import AllReduceChoice
 from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
 from zooid.comm.engine import Engine
 from zooid.comm.options import Options
@@ -43,12 +44,6 @@ Tensor = torch.Tensor
 Start = Callable[[list[Tensor], int], Completion]
 """Begins a call on tensors in the processor's memory, under the number that was reserved for it."""
 
-_ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
-"""What a link is taken to carry when sizes are weighed against its measured latency."""
-_CHUNK_BYTES = {"store": None, "tcp": 2 * 2**20}
-"""Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
-_PAIR_EXCHANGE_BYTES = 4 * 2**20
-"""Between two ranks everything moves as many bytes; over sockets, up to here, the fewest messages are fastest."""
 _MAX_PROGRAMS = 1024
 
 
@@ -81,14 +76,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._size = size
         self._options = options
         self._on_left = on_left
-        self._all_reduce_name: str = options.all_reduce
-        self._exchange_max_bytes = collectives.EXCHANGE_MAX_BYTES
-        if options.all_reduce == "auto" and options.transport == "tcp":
-            self._all_reduce_name = "ring"
-            self._exchange_max_bytes = _PAIR_EXCHANGE_BYTES if size == 2 else collectives.EXCHANGE_MAX_BYTES
-        if options.all_reduce == "auto" and latency_s is not None and size > 2:
-            rate = _ASSUMED_BYTES_PER_S[options.transport]
-            self._exchange_max_bytes = collectives.break_even_bytes(latency_s, rate, size)
+        self._choice = AllReduceChoice(options, size, latency_s)
         self._programs: dict[int, Program] = {}
         self._residuals = Residuals()
         self._scratch = Scratch()
@@ -350,18 +338,9 @@ class ProcessGroup(dist.ProcessGroup):
         self, values: Tensor, opts: Any, number: int, *, kept_with: Tensor, then: Callable[[], None] = lambda: None
     ) -> Completion:
         """`kept_with` is the tensor with which a codec keeps what it loses."""
-        codec, preferred = self._options.codec, self._all_reduce_name
+        codec = self._options.codec
         is_lossy = is_coded(codec, values, operation(opts))
-        if is_lossy and preferred == "ring":
-            preferred = "streaming"  # a ring would lose digits at every hop
-        transfers = collectives.choose_all_reduce(
-            values.numel(),
-            values.element_size(),
-            self._size,
-            preferred,
-            self._exchange_max_bytes,
-            _CHUNK_BYTES[self._options.transport],
-        )
+        transfers = self._choice.transfers(values.numel(), values.element_size(), is_lossy=is_lossy)
         flat, write_back = flat_memory(values)
         reduction = Reduction(operation(opts), flat.dtype)
 

@@ -1,0 +1,38 @@
+"""Which transfer list an all-reduce of a group runs: by bytes, ranks, transport and the latency that was measured."""
+
+from zooid.comm.options import Options
+from zooid.schedule import collectives
+from zooid.schedule.collectives import TransferList
+
+_ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
+"""What a link is taken to carry when sizes are weighed against its measured latency."""
+_CHUNK_BYTES = {"store": None, "tcp": 2 * 2**20}
+"""Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
+_PAIR_EXCHANGE_BYTES = 4 * 2**20
+"""Between two ranks everything moves as many bytes; over sockets, up to here, the fewest messages are fastest."""
+
+
+class AllReduceChoice:
+    """The rule of one group. It rests on nothing but what all ranks know, so that all choose alike."""
+
+    def __init__(self, options: Options, num_ranks: int, latency_s: float | None) -> None:
+        self._num_ranks = num_ranks
+        self._chunk_bytes = _CHUNK_BYTES[options.transport]
+        self._name: str = options.all_reduce
+        self._exchange_max_bytes = collectives.EXCHANGE_MAX_BYTES
+        if options.all_reduce != "auto":
+            return
+        if options.transport == "tcp":
+            self._name = "ring"
+        if num_ranks > 2 and latency_s is not None:
+            rate = _ASSUMED_BYTES_PER_S[options.transport]
+            self._exchange_max_bytes = collectives.break_even_bytes(latency_s, rate, num_ranks)
+        elif num_ranks == 2 and options.transport == "tcp":
+            self._exchange_max_bytes = _PAIR_EXCHANGE_BYTES
+
+    def transfers(self, num_elements: int, element_bytes: int, *, is_lossy: bool) -> TransferList:
+        """The list; one that goes through a codec is never a ring, which would lose digits at every hop."""
+        name = "streaming" if is_lossy and self._name == "ring" else self._name
+        return collectives.choose_all_reduce(
+            num_elements, element_bytes, self._num_ranks, name, self._exchange_max_bytes, self._chunk_bytes
+        )
