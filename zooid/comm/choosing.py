@@ -8,7 +8,7 @@ _ASSUMED_BYTES_PER_S = {"store": 50e6, "tcp": 125e6}
 """What a link is taken to carry when sizes are weighed against its measured latency."""
 _CHUNK_BYTES = {"store": None, "tcp": 2 * 2**20}
 """Sockets need chunks only so that sums and transfers overlap; each costs some processor time."""
-_PAIR_EXCHANGE_BYTES = 4 * 2**20
+_PAIR_EXCHANGE_BYTES = 2**20
 """Between two ranks everything moves as many bytes; over sockets, up to here, the fewest messages are fastest."""
 
 

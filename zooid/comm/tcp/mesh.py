@@ -23,7 +23,7 @@ from zooid.comm.options import Options
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.loop import process_loop
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.tcp.transport import EAGER_BYTES, TcpTransport
+from zooid.comm.tcp.transport import TcpTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout
 
@@ -35,6 +35,8 @@ _TICK_S = 0.2
 _FAR_S = 0.005
 """From this round trip on, one stream does not fill a link: windows are too small for it."""
 _STREAMS_NEAR, _STREAMS_FAR = 1, 8
+_READ_AHEAD_BYTES = 2**16
+"""Where messages are small, one look at the socket takes many of them."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
 """A machine that vanished without a word is noticed after 11 s, whether something is sent to it or not."""
 _SIOCGIFADDR = 0x8915
@@ -55,7 +57,7 @@ def connect(
     transport.start(
         {
             peer: [
-                Stream(sock, peer, transport, loop, read_ahead=0 if number else EAGER_BYTES)
+                Stream(sock, peer, transport, loop, read_ahead=0 if number else _READ_AHEAD_BYTES)
                 for number, sock in sorted(numbered.items())
             ]
             for peer, numbered in sockets.items()
