@@ -19,8 +19,8 @@ from zooid.comm.transport import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
 
 EAGER_BYTES = 2**20
-"""A message is small up to here. To wait for its reader would cost a round trip, in which a link of 100 MB/s stands idle
-for a good part of the time that the bytes themselves take."""
+"""A message is small up to here. To wait for its reader costs a round trip, for which a link stands idle; at 100 MB/s
+that is a good part of the time that the bytes themselves take."""
 _MAX_REASON_BYTES = 2**14
 _STRIPE_BYTES = 512 * 1024
 """A message is spread over several streams only if each gets this much."""
