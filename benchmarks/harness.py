@@ -15,10 +15,16 @@ Value: TypeAlias = str | int | float | bool | None
 Row: TypeAlias = dict[str, Value]
 Measure: TypeAlias = Callable[[bool], Iterator[Row]]
 """Takes whether the run is quick; yields rows as they are measured."""
+Summarise: TypeAlias = Callable[[list[Row]], list[Row]]
 
 
-def run_benchmark(title: str, measure: Measure, num_rows: Callable[[bool], int]) -> None:
-    """Run one benchmark from the command line. Progress and table go to stderr, the JSON line to stdout."""
+def run_benchmark(
+    title: str, measure: Measure, num_rows: Callable[[bool], int], summarise: Summarise | None = None
+) -> None:
+    """Run one benchmark from the command line. Progress and tables go to stderr, the JSON line to stdout.
+
+    `summarise` adds rows of its own at the end.
+    """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short form: fewer rows, less exact")
     quick: bool = parser.parse_args().quick
@@ -32,6 +38,10 @@ def run_benchmark(title: str, measure: Measure, num_rows: Callable[[bool], int])
             rows.append(row)
             progress.update(task, advance=1)
     console.print(_table(title, rows))
+    if summarise is not None:
+        totals = summarise(rows)
+        console.print(_table(f"{title}, in short", totals))
+        rows += totals
     print(json.dumps(rows))
 
 

@@ -11,15 +11,16 @@ from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
-    from zooid.coordinator import clean, plan, profile, train
+    from zooid.coordinator import clean, plan, probe, profile, train
     from zooid.worker.checkpoint import load_checkpoint
 
 __version__ = VERSION
-__all__ = ["Job", "Limits", "ZooidError", "clean", "load_checkpoint", "plan", "profile", "train"]
+__all__ = ["Job", "Limits", "ZooidError", "clean", "load_checkpoint", "plan", "probe", "profile", "train"]
 
 _LAZY = {
     "clean": "zooid.coordinator",
     "plan": "zooid.coordinator",
+    "probe": "zooid.coordinator",
     "profile": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoint",

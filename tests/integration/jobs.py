@@ -9,7 +9,7 @@ from pathlib import Path
 from zooid.coordinator.offers import resolve_offer
 from zooid.core.job import load_job
 from zooid.core.plan import Plan, Prediction, StagePlan
-from zooid.layers import build_model_on_meta, check_job, trace
+from zooid.layers import check_job, trace_job
 
 BATCH_SIZE = 40
 GRAIN_SIZE = 6
@@ -146,5 +146,5 @@ def plan_by_hand(job_file: Path, *, num_replicas: int, cuts: tuple[int, ...] = C
 @functools.cache
 def _traced(job_file: Path) -> tuple[str, int, int]:
     checked = check_job(load_job(job_file))
-    layered = trace(build_model_on_meta(checked.job), checked.example.to("meta"))
+    layered = trace_job(checked.job, checked.example)
     return layered.fingerprint, layered.num_layers, checked.num_samples

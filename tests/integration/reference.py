@@ -10,7 +10,6 @@ from torch import nn
 from zooid.core.job import Job, load_job
 from zooid.layers import (
     build_model,
-    build_model_on_meta,
     build_stage,
     check_data,
     collate,
@@ -18,7 +17,7 @@ from zooid.layers import (
     grain_randomness,
     loss_sum_and_weight,
     seed_data,
-    trace,
+    trace_job,
 )
 from zooid.schedule.samples import SamplePlan
 from zooid.worker.checkpoint import load_checkpoint
@@ -48,7 +47,7 @@ def train_composed_layers(job_file: Path) -> Trained:
     """Grain by grain, with the random numbers that belong to each grain."""
     job, data, samples = _load(job_file)
     model = build_model(job)
-    layered = trace(build_model_on_meta(job), collate(data, range(2)).to("meta"))
+    layered = trace_job(job, collate(data, range(2)))
     stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, "cpu")
     optimizer = job.optimizer(list(model.named_parameters()))
     losses = []

@@ -258,3 +258,47 @@ class TensorLiteral(TensorAttribute):
     def forward(self, x: Tensor) -> Tensor:
         factor = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
         return self.second(self.first(x) * factor)  # type: ignore[no-any-return]
+
+
+class Choosy(nn.Module):
+    """A block whose code depends on values, which no trace can follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.Linear(5, 5)
+        self.wide = nn.Linear(5, 5)
+        self.norm = nn.BatchNorm1d(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = self.wide if float(x.detach().sum()) > 0 else self.narrow
+        return self.norm(torch.tanh(chosen(x)))  # type: ignore[no-any-return]
+
+
+class ChoosySequence(nn.Sequential):
+    """Such blocks in a row."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 5), Choosy(), nn.Sequential(Choosy(), nn.Dropout(0.0)), nn.Linear(5, 3))
+
+
+class ChoosyBlocks(nn.Module):
+    """Such blocks called by plain code, with a skip, a parameter of the model's own, a size and an unused argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offset = nn.Parameter(torch.ones(5))
+        self.blocks = nn.ModuleList([Choosy() for _ in range(3)])
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        first = x * self.offset
+        h = first
+        for block in self.blocks:
+            h = block(h)
+        if mask is not None:
+            h = h * mask
+        return self.out((h + first).reshape(x.size(0), -1))  # type: ignore[no-any-return]
+
+
+class ChoosyThroughout(Choosy):
+    """Code that depends on values in the model's own forward."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
-from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
+from zooid.core.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
 
 SITE = "here"
 INSTANT_BYTES_PER_S = 1e18
@@ -25,6 +25,10 @@ def store_links(bandwidth_bytes_per_s: float = INSTANT_BYTES_PER_S, rtt_s: float
     )
 
 
+def device(num_cores: float = 2.0) -> DeviceKind:
+    return DeviceKind(kind="cpu", name="cpu", num_threads=1, num_cores=num_cores, score=1e10)
+
+
 def layer(
     seconds_per_sample: float, *, out_bytes: float = 0.0, parameter_bytes: int = 0, sizes: Sequence[int] = (1, 2, 4)
 ) -> LayerProfile:
@@ -33,8 +37,10 @@ def layer(
         name=f"layer of {seconds_per_sample:g} s",
         parameter_bytes=parameter_bytes,
         buffer_bytes=0,
-        boundary_bytes_per_sample=out_bytes,
-        activation_bytes_per_sample=10.0,
+        boundary=Bytes(per_sample=out_bytes),
+        activations=Bytes(per_sample=10.0),
+        forward_peak=Bytes(per_sample=10.0),
+        backward_peak=Bytes(),
         points=tuple(
             TimePoint(
                 num_samples=size, forward_s=seconds_per_sample * size / 3, backward_s=seconds_per_sample * size * 2 / 3
@@ -51,9 +57,13 @@ def profile(layers: Sequence[LayerProfile], links: tuple[Link, ...] | None = Non
         "model_fingerprint": "f",
         "zooid_version": "0",
         "torch_version": "0",
-        "device": DeviceKind(name="cpu", num_threads=1, num_cores=2),
+        "device": device(),
         "num_samples": 80,
         "batch_size": 8,
+        "date": "2025-01-01",
+        "largest_grain": 8,
+        "knee": 1,
+        "spread": Spread(of_steps=0.0, of_runs=0.0),
         "epochs": 1,
         "load_s_per_sample": 0.0,
         "optimizer_s_per_byte": 0.0,

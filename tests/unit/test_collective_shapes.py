@@ -80,7 +80,7 @@ def test_a_ring_moves_the_bytes_of_its_formula_between_neighbours(
         assert uploaded(transfers, rank) == downloaded(transfers, rank) == 2 * part_size * (num_ranks - 1)
 
 
-@pytest.mark.parametrize("num_ranks", range(2, 7))
+@pytest.mark.parametrize("num_ranks", range(3, 7))
 @pytest.mark.parametrize("all_reduce", [three_phase, pipelined, partial(streaming, num_chunks=1)])
 def test_a_rank_puts_once_for_each_rank_and_gets_twice_from_each_other(all_reduce: AllReduce, num_ranks: int) -> None:
     transfers = all_reduce(60, num_ranks)
@@ -115,7 +115,7 @@ def test_pipelined_uploads_one_split_while_it_takes_another(num_ranks: int) -> N
 
 
 @pytest.mark.parametrize("num_chunks", [1, 3, 8])
-@pytest.mark.parametrize("num_ranks", [2, 3, 5])
+@pytest.mark.parametrize("num_ranks", [3, 5])
 def test_streaming_sends_a_chunk_on_when_its_parts_are_in(num_ranks: int, num_chunks: int) -> None:
     transfers = streaming(240, num_ranks, num_chunks)
     merged = [transfer for transfer in transfers if transfer.combine == "copy"]
@@ -125,6 +125,15 @@ def test_streaming_sends_a_chunk_on_when_its_parts_are_in(num_ranks: int, num_ch
         assert sorted(part.source for part in waited_for) == sorted(transfer.readers)
         assert all((part.start, part.stop) == (transfer.start, transfer.stop) for part in waited_for)
     assert {(t.send_round, t.take_round) for t in transfers} == {(0, 0)}, "nothing waits for a phase"
+
+
+@pytest.mark.parametrize("num_chunks", [1, 3, 8])
+def test_two_ranks_stream_everything_to_one_another(num_chunks: int) -> None:
+    transfers = streaming(240, 2, num_chunks)
+    for rank in (0, 1):
+        own = [transfer for transfer in transfers if transfer.source == rank]
+        assert [(t.readers, t.combine, t.after) for t in own] == [((1 - rank,), "reduce", ())] * 2 * num_chunks
+        assert [own[0].start, *(t.stop for t in own)] == [*(t.start for t in own), 240], "without gaps"
 
 
 @quick
@@ -255,7 +264,8 @@ def test_auto_saves_round_trips_up_to_where_it_is_told_and_bytes_above(
     if num_elements * element_bytes <= exchange_max_bytes or num_elements < num_ranks:
         assert chosen == exchange(num_elements, num_ranks)
     else:
-        num_chunks = sum(1 for transfer in chosen if transfer.combine == "copy") // num_ranks
+        combine, num_each = ("reduce", 4) if num_ranks == 2 else ("copy", num_ranks)
+        num_chunks = sum(1 for transfer in chosen if transfer.combine == combine) // num_each
         assert chosen == streaming(num_elements, num_ranks, num_chunks)
 
 

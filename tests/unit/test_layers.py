@@ -48,6 +48,8 @@ INPUTS: dict[Build, tuple[Callable[[int], Tensor], ...] | dict[str, Callable[[in
     models.WritesThroughCrossingView: (normal(5),),
     models.TensorAttribute: (normal(5),),
     models.TensorLiteral: (normal(5),),
+    models.ChoosySequence: (normal(5),),
+    models.ChoosyBlocks: (normal(5),),
 }
 RANDOM: list[Build] = [models.DroppingConvNet, models.Attention, models.Transformer]
 HARD: list[Build] = [
@@ -56,7 +58,8 @@ HARD: list[Build] = [
     models.TensorAttribute,
     models.TensorLiteral,
 ]
-COMPOSED: list[Build] = [build for build in INPUTS if build not in HARD]
+BLOCKS: list[Build] = [models.ChoosySequence, models.ChoosyBlocks]
+COMPOSED: list[Build] = [build for build in INPUTS if build not in (*HARD, *BLOCKS)]
 
 
 def batch_of(build: Build, size: int) -> Batch:
@@ -74,7 +77,9 @@ def model_of(build: Build) -> nn.Module:
 
 @cache
 def layered_of(build: Build) -> LayeredModel:
-    """One trace on meta, of two samples, serves every batch size."""
+    """One trace of two samples, on meta where that is possible, serves every batch size."""
+    if build in BLOCKS:
+        return trace(model_of(build), batch_of(build, 2))
     with torch.device("meta"):
         model = model_of(build)
     return trace(model, batch_of(build, 2).to("meta"))
@@ -145,9 +150,8 @@ def collect(stages: list[Stage]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     buffers: dict[str, Tensor] = {}
     for stage in stages:
         for name, parameter in stage.module.named_parameters():
-            assert name not in gradients, f"{name} lives on two stages"
-            if parameter.grad is not None:
-                gradients[name] = parameter.grad
+            if parameter.grad is not None:  # what two stages use, both find a part of
+                gradients[name] = gradients[name] + parameter.grad if name in gradients else parameter.grad
         buffers |= dict(stage.module.named_buffers())
     return gradients, buffers
 
@@ -180,6 +184,21 @@ def test_stages_composed_in_any_way_are_the_untouched_model(build: Build, size: 
     wanted = run_model(build, batch)
     for cuts in partitions(layered_of(build)):
         assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+@pytest.mark.parametrize("build", BLOCKS)
+def test_what_cannot_be_traced_is_cut_between_its_blocks(build: Build, size: int) -> None:
+    batch = batch_of(build, size)
+    wanted = run_model(build, batch)
+    assert layered_of(build).num_layers >= 4
+    for cuts in partitions(layered_of(build)):
+        assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+def test_what_cannot_be_cut_is_refused_with_the_place_and_the_way_out() -> None:
+    with pytest.raises(LayerError, match=r"layer_models.py.*Nor can it be cut between its blocks.*nn.Sequential"):
+        trace(models.ChoosyThroughout(), Batch((torch.randn(2, 5),), {}, None, 2))
 
 
 @pytest.mark.parametrize("size", [1, 3, 8])
@@ -223,7 +242,7 @@ def test_a_tensor_that_is_no_buffer_is_used_or_refused_with_the_fix(build: Build
         (models.ConvNet, 6),
         (models.Skip, 4),
         (models.TwoInputs, 3),
-        (models.Tied, 2),  # embedding to head is one layer, since the weight is used at both ends
+        (models.Tied, 4),  # embedding and head are two layers, although they share their weight
         (models.Attention, 3),
         (models.WritesInPlace, 2),
     ],
@@ -269,7 +288,7 @@ def test_layers_are_named_after_the_modules_they_begin_in() -> None:
 
 def test_the_bytes_that_cross_a_cut_include_skip_connections() -> None:
     layered = layered_of(models.Skip)
-    assert [layered.crossing_bytes_per_sample(layer) for layer in range(4)] == [40, 80, 120, 80]
+    assert [layered.bytes_into(layer, 1) for layer in range(4)] == [40, 80, 120, 80]
 
 
 def traced(model: nn.Module) -> LayeredModel:

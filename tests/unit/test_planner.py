@@ -151,7 +151,7 @@ def test_the_grain_is_one_that_was_measured() -> None:
 
 def test_members_on_one_machine_get_no_more_cores_than_it_has() -> None:
     for num_cores, num_members in ((1, 1), (2, 2)):
-        device = DeviceKind(name="cpu", num_threads=1, num_cores=num_cores)
+        device = DeviceKind(kind="cpu", name="cpu", num_threads=1, num_cores=num_cores, score=1e10)
         made = profile([layer(1.0)], store_links(1e6, 1e-3), device=device)
         assert find_plan(made, offer(platform="local"), Limits(), "fastest").num_members == num_members
 

@@ -265,9 +265,9 @@ def test_stage_times_are_sums_over_layers_and_the_ends_read_data() -> None:
 
 def test_memory_is_what_is_kept_at_the_same_time() -> None:
     made = profile([layer(1, out_bytes=7, parameter_bytes=40), layer(1, out_bytes=5, parameter_bytes=60), layer(1)])
-    # 1000 runtime + 60 × (weights, gradients, held gradients, 2 of optimizer) + 2 grains × 3 × 10 activations +
-    # two messages of 3 × (7 in + 5 out)
-    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_in_flight=2) == 1000 + 300 + 60 + 72
+    # 1000 runtime + 60 × (weights, gradients, held gradients, 2 of optimizer) + 2 grains × 3 × (10 activations +
+    # 7 received) + two messages of 3 × (7 in + 5 out)
+    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_in_flight=2) == 1000 + 300 + 102 + 72
 
 
 @quick

@@ -11,7 +11,7 @@ from zooid.core.errors import RecordError
 from zooid.core.link import Link
 from zooid.core.offer import EgressPrice, Offer, StoragePrice
 from zooid.core.plan import CostTerm, Limits, Plan, Prediction, StagePlan
-from zooid.core.profile import DeviceKind, LayerProfile, Profile, TimePoint
+from zooid.core.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
 from zooid.core.records import FileRecord, decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
 
@@ -73,9 +73,13 @@ def a_profile(**changed: Any) -> Profile:
         "model_fingerprint": "abc",
         "zooid_version": "0.1.0",
         "torch_version": "2.12.0",
-        "device": DeviceKind(name="cpu", num_threads=1, num_cores=2),
+        "device": DeviceKind(kind="cpu", name="cpu", num_threads=1, num_cores=2.0, score=1e10),
         "num_samples": 1000,
         "batch_size": 64,
+        "date": "2024-05-01",
+        "largest_grain": 64,
+        "knee": 4,
+        "spread": Spread(of_steps=0.01, of_runs=0.02),
         "epochs": 3,
         "load_s_per_sample": 1e-6,
         "reduce_s_per_byte": 1e-10,
@@ -94,8 +98,10 @@ def a_layer(*points: tuple[int, float]) -> LayerProfile:
         name="fc",
         parameter_bytes=400,
         buffer_bytes=0,
-        boundary_bytes_per_sample=40.0,
-        activation_bytes_per_sample=80.0,
+        boundary=Bytes(per_sample=40.0),
+        activations=Bytes(per_sample=80.0),
+        forward_peak=Bytes(per_sample=100.0),
+        backward_peak=Bytes(per_sample=120.0, fixed=10.0),
         points=tuple(TimePoint(num_samples=n, forward_s=t, backward_s=2 * t) for n, t in points),
     )
 

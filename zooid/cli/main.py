@@ -9,6 +9,7 @@ from rich.console import Console
 
 from zooid.cli.clean import clean
 from zooid.cli.plan import plan
+from zooid.cli.probe import probe
 from zooid.cli.profile import profile
 from zooid.cli.train import train
 from zooid.core.errors import InputError, MemberFailed, ZooidError
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(profile)
 app.command()(plan)
 app.command()(train)
+app.command()(probe)
 app.command()(clean)
 
 

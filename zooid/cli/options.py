@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from zooid.coordinator.probing import ENDS
 from zooid.core.errors import InputError
 from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
+from zooid.core.spec import LinkEnd
 from zooid.core.units import parse_duration_s, parse_usd
 from zooid.planner import GOALS, Goal
 
@@ -58,6 +60,16 @@ def goal_from(text: str | None) -> Goal | None:
     if text is not None:
         raise InputError(f"--goal is {text!r}; give {' or '.join(GOALS)}")
     return None
+
+
+def ends_from(only: str | None) -> tuple[LinkEnd, ...]:
+    """What to measure links to: everything, or the one end that is named."""
+    for end in ENDS:
+        if only == end:
+            return (end,)
+    if only is not None:
+        raise InputError(f"--only is {only!r}; give {' or '.join(ENDS)}")
+    return ENDS
 
 
 def read_file(path: Path, kind: type[AnyFileRecord]) -> AnyFileRecord:

@@ -1,35 +1,106 @@
-"""`zooid profile`: measure a job's layers."""
+"""`zooid profile`: measure a job's layers, or find that nothing has changed since the last time."""
 
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
+from zooid.core.errors import InputError, RecordError
+from zooid.core.files import replaced_whole
+from zooid.core.profile import Profile
 from zooid.core.records import encode_record
-from zooid.report import profile_table, view_for
+from zooid.report import profile_page, profile_table, view_for, write_page
+
+
+class _Envelope(msgspec.Struct):
+    """All that is known of the fields of another version."""
+
+    record: str
+    version: int
 
 
 def profile(
     job: options.JobFile,
-    out: Annotated[Path | None, typer.Option(help="Where to write the profile; JOB.profile.json if not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where the profile lies; JOB.profile.json if not given.")] = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the page to look at; beside the profile, as .html, if not given."),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew, and replace whatever is there.")] = False,
     store: options.Store = None,
     on: options.On = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a job and measure its layers, and the way to the store.
+    """Check a job and measure its layers, and the way to the store; a profile that still holds is kept.
 
     Example: zooid profile examples/digits.py
     """
     console = Console()
+    words = Console(stderr=True) if as_json else console
     target = out or Path(f"{job.stem}.profile.json")
-    with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
-        measured = coordinator.profile(job, store=store, on=on or "local", on_event=view.show)
-    options.write_file(target, measured)
+    page_file = picture or target.with_suffix(".html")
+    _refuse_unusable(target, page_file)
+    known = None if again else _known(target, job.stem, words)
+    with view_for(words, as_json=False) as view:
+        found = coordinator.profile(job, store=store, on=on or "local", known=known, on_event=view.show)
+    page = profile_page(found)
+    if found == known:
+        write_page(page_file, page)
+        _say(words, f"nothing has changed since {found.date}: the profile still holds; --again measures anew")
+    else:
+        with replaced_whole(target) as staged:
+            staged.write_bytes(encode_record(found))
+            write_page(page_file, page)
+        _say(
+            words,
+            "measured" if known is None else f"measured anew: what the profile of {known.date} rests on has changed",
+        )
     if as_json:
-        console.file.write(encode_record(measured).decode())
+        console.file.write(encode_record(found).decode())
         return
-    console.print(profile_table(measured))
-    console.print(f"profile: {target}", highlight=False, soft_wrap=True)
+    console.print(profile_table(found))
+    _say(console, f"profile: {target}\npicture: {page_file}")
+
+
+def _known(file: Path, job: str, words: Console) -> Profile | None:
+    """The profile that is there, to be kept if it still holds. One that cannot be read is not overwritten unasked."""
+    if not file.exists():
+        return None
+    try:
+        known = options.read_file(file, Profile)
+    except RecordError as error:
+        if _is_of_an_older_version(file.read_bytes()):
+            _say(words, f"{file} was written by an older zooid: measuring anew")
+            return None
+        raise InputError(f"the file is left as it is, --again measures anew and replaces it: {error}") from error
+    if known.job != job:
+        raise InputError(
+            f"{file} is the profile of the job {known.job}, not of {job}; name another file with --out, or replace "
+            "this one with --again"
+        )
+    return known
+
+
+def _is_of_an_older_version(data: bytes) -> bool:
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return envelope.record == "profile" and envelope.version < Profile.VERSION
+
+
+def _refuse_unusable(*files: Path) -> None:
+    """Before minutes are spent on measuring."""
+    for file in files:
+        if file.is_dir() or not file.parent.is_dir():
+            raise InputError(f"{file} cannot be written; give a file in a folder that exists")
+    if len({file.resolve() for file in files}) < len(files):
+        raise InputError(f"profile and picture would both be {files[0]}; name different files with --out and --picture")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -5,6 +5,7 @@ Never imports torch; everything that needs it is done by members.
 
 from zooid.coordinator.cleaning import clean
 from zooid.coordinator.planning import plan, profile
+from zooid.coordinator.probing import probe
 from zooid.coordinator.training import RunResult, train
 
-__all__ = ["RunResult", "clean", "plan", "profile", "train"]
+__all__ = ["RunResult", "clean", "plan", "probe", "profile", "train"]

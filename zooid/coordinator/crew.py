@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from zooid.coordinator.interrupts import uninterrupted
+from zooid.coordinator.offers import held_to
 from zooid.core import errors, keys
 from zooid.core.errors import MemberFailed, ObjectNotFound, ZooidError
+from zooid.core.offer import Offer
+from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
@@ -31,12 +34,16 @@ class Crew:
     """Members on one platform. Leaving the context ends every one that still runs.
 
     Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
+    Members stand on `offer`; where none is given, on that of the plan which lies in the store.
     """
 
-    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool) -> None:
+    def __init__(
+        self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool, offer: Offer | None = None
+    ) -> None:
         self._platform = platform
         self._store = store
         self._checks_input = checks_input
+        self._offer = offer
         self._running: list[_Running] = []
 
     def __enter__(self) -> "Crew":
@@ -49,8 +56,9 @@ class Crew:
         """Write the specs, then start a member for each."""
         for spec in specs:
             self._store.put(keys.spec(spec.member), encode_record(spec))
+        size = held_to(self._offer or self._planned_offer())
         for spec in specs:
-            launch = Launch(spec.member, program, f"{spec.store}/{keys.spec(spec.member)}", spec.num_threads)
+            launch = Launch(spec.member, program, f"{spec.store}/{keys.spec(spec.member)}", spec.num_threads, size)
             with uninterrupted():
                 self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
 
@@ -74,6 +82,9 @@ class Crew:
     def running_s(self) -> list[float]:
         """How long each member has run so far."""
         return [time.monotonic() - running.started_s for running in self._running]
+
+    def _planned_offer(self) -> Offer:
+        return decode_record(bytes(self._store.get(keys.PLAN)), Plan, keys.PLAN).offers[0]
 
     def _failure(self) -> ZooidError:
         """The cause rather than its consequences: members that only lost a peer are not it."""

@@ -1,18 +1,19 @@
 """Profiling and planning: a member measures, the planner decides."""
 
+import math
 import secrets
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from zooid.coordinator.crew import Crew
-from zooid.coordinator.offers import LOCAL, resolve_offer
+from zooid.coordinator.offers import LOCAL, held_to, resolve_offer
 from zooid.coordinator.relay import OnEvent, Relay
+from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
-from zooid.core.errors import InputError, JobError, PlanError
+from zooid.core.errors import JobError, PlanError
 from zooid.core.events import Event, PhaseStarted
 from zooid.core.machine import num_cores
 from zooid.core.offer import Offer
@@ -23,7 +24,7 @@ from zooid.core.spec import ProfilerSpec
 from zooid.planner import Goal, find_plan
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
-from zooid.store import ObjectStore, open_store
+from zooid.store import ObjectStore
 
 MOST_NEIGHBOURS = 3
 """Layers are measured in the company of so many others at most, which is what a plan of a few members brings."""
@@ -38,15 +39,19 @@ def profile(
     *,
     store: str | None = None,
     on: str = LOCAL,
+    known: Profile | None = None,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> Profile:
-    """Check a job and measure its layers where its members will run, and the way to the store they will use."""
+    """Check a job and measure its layers where its members will run, and the way to the store they will use.
+
+    A `known` profile of this job that still holds is returned as it is.
+    """
     file = check_job_file(job_file)
     offer = resolve_offer(on)
-    with _scratch(store) as objects:
+    with scratch_folder(store, "profiling") as objects:
         on_event(PhaseStarted(at_s=time.time(), phase="profile"))
-        return measure(file, objects, offer, platform or LocalPlatform(), Relay(objects, on_event))
+        return measure(file, objects, offer, platform or LocalPlatform(), Relay(objects, on_event), known)
 
 
 def plan(
@@ -69,7 +74,14 @@ def plan(
     return find_plan(measured, resolve_offer(on), limits or Limits(), goal or "fastest")
 
 
-def measure(job_file: Path, store: ObjectStore, offer: Offer, platform: Platform[Any], relay: Relay) -> Profile:
+def measure(
+    job_file: Path,
+    store: ObjectStore,
+    offer: Offer,
+    platform: Platform[Any],
+    relay: Relay,
+    known: Profile | None = None,
+) -> Profile:
     """Start one profiling member on the platform, wait for it, and return what it measured."""
     spec = ProfilerSpec(
         run=secrets.token_hex(4),
@@ -78,13 +90,19 @@ def measure(job_file: Path, store: ObjectStore, offer: Offer, platform: Platform
         job_file=str(job_file),
         num_threads=num_threads(offer),
         site=offer.site,
-        num_neighbours=min(num_cores() - 1, MOST_NEIGHBOURS) if offer.platform == LOCAL else 0,
+        num_neighbours=_num_neighbours(offer),
+        memory_bytes=offer.memory_bytes,
+        known=known,
     )
-    with Crew(platform, store, checks_input=True) as crew:
+    with Crew(platform, store, checks_input=True, offer=offer) as crew:
         crew.start("profiler", [spec])
         crew.wait(relay.poll)
     relay.flush()
-    return decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+    measured = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+    if held_to(offer) is None:
+        return measured
+    # such a member sees its own share alone, but what members contend for is the machine
+    return structs.replace(measured, device=structs.replace(measured.device, num_cores=float(num_cores())))
 
 
 def check_job_file(job_file: str | Path) -> Path:
@@ -98,25 +116,12 @@ def check_job_file(job_file: str | Path) -> Path:
 
 
 def num_threads(offer: Offer) -> int:
-    """Threads that a member computes with: its whole cores, at least one."""
-    return max(1, int(offer.vcpus))
+    """Threads that a member computes with: one for each of its cores, a part of a core included."""
+    return math.ceil(offer.vcpus)
 
 
-def refuse_memory(url: str) -> None:
-    if url.startswith("memory://"):
-        raise InputError(f"{url} lives in one process, but members are several; give file:///folder or s3://bucket/run")
-
-
-@contextmanager
-def _scratch(url: str | None) -> Iterator[ObjectStore]:
-    """A folder of its own in the store, or one of this machine; gone afterwards, whatever else the store holds."""
-    if url is None:
-        with tempfile.TemporaryDirectory(prefix="zooid-") as folder:
-            yield open_store(Path(folder).as_uri())
-        return
-    refuse_memory(url)
-    objects = open_store(f"{url.rstrip('/')}/profiling-{secrets.token_hex(8)}")
-    try:
-        yield objects
-    finally:
-        objects.delete(objects.list(""))
+def _num_neighbours(offer: Offer) -> int:
+    """None for a member that is held to a size: its company would live on its own share, and slow it down by that."""
+    if offer.platform != LOCAL or held_to(offer) is not None:
+        return 0
+    return min(num_cores() - 1, MOST_NEIGHBOURS)

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from zooid.coordinator.crew import Crew
 from zooid.coordinator.offers import LOCAL, prices_in_words, resolve_offer
-from zooid.coordinator.planning import check_job_file, ignore, measure, num_threads, refuse_memory
+from zooid.coordinator.planning import check_job_file, ignore, measure, num_threads
 from zooid.coordinator.relay import OnEvent, Relay
+from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.errors import InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.events import (

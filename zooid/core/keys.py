@@ -2,6 +2,7 @@
 
 PLAN = "plan.json"
 PROFILE = "profile.json"
+LINKS = "links.json"
 CLAIM = "run.json"
 EVENTS = "events"
 COMM = "comm"
@@ -39,6 +40,11 @@ def session(name: str) -> str:
 def lobby(session_name: str, what: str = "") -> str:
     """Where a session is called out, answered and begun."""
     return f"{LOBBY}/{session_name}/{what}" if what else f"{LOBBY}/{session_name}"
+
+
+def probes_of(run: str) -> str:
+    """Prefix of everything that members exchange while they measure links together."""
+    return f"{PROBES}/{run}"
 
 
 def timeline(step: int, member: str) -> str:

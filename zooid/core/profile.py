@@ -1,9 +1,20 @@
 """What was measured about a model: everything the predictor and the planner know of it."""
 
 from itertools import pairwise
+from typing import ClassVar, Literal
 
 from zooid.core.link import Link
 from zooid.core.records import FileRecord, Record, require
+
+
+class Bytes(Record, frozen=True, kw_only=True):
+    """An amount of memory or traffic: so much, and so much more for every sample of a grain."""
+
+    per_sample: float = 0.0
+    fixed: float = 0.0
+
+    def at(self, num_samples: int) -> float:
+        return max(0.0, self.fixed + self.per_sample * num_samples)
 
 
 class TimePoint(Record, frozen=True, kw_only=True):
@@ -18,20 +29,35 @@ class TimePoint(Record, frozen=True, kw_only=True):
         require(self.forward_s >= 0 and self.backward_s >= 0, "`forward_s` and `backward_s` must be at least 0")
 
 
+class GradientReady(Record, frozen=True, kw_only=True):
+    """When the gradient of one parameter is complete."""
+
+    name: str
+    num_bytes: int
+    at_share: float
+    """Of the backward of the layer that completes it, from 0 (its begin) to 1 (its end)."""
+
+
 class LayerProfile(Record, frozen=True, kw_only=True):
     """One layer: the smallest piece the model can be cut into."""
 
     name: str
     parameter_bytes: int
     buffer_bytes: int
-    boundary_bytes_per_sample: float
-    """What travels to the next layer for each sample, skip connections included; 0 after the last layer."""
-    activation_bytes_per_sample: float
-    """What the layer keeps for its backward, for each sample."""
+    boundary: Bytes
+    """What travels to the next layer, skip connections included; nothing after the last layer."""
+    activations: Bytes
+    """What the layer keeps from its forward for its backward."""
+    forward_peak: Bytes
+    """The most that it needs during a forward, on top of what was there before."""
+    backward_peak: Bytes
+    """The most that it needs during a backward, on top of what was there before."""
     points: tuple[TimePoint, ...]
     """In ascending number of samples; measured alone on the machine."""
     crowded_points: tuple[TimePoint, ...] = ()
     """The same while every other core of the machine does the same work; empty where that was not measured."""
+    gradients: tuple[GradientReady, ...] = ()
+    """Of the parameters whose gradients this layer completes, in the order in which they become ready."""
 
     def __post_init__(self) -> None:
         require(len(self.points) >= 1, f"`points` of layer {self.name} must not be empty")
@@ -49,26 +75,56 @@ class LayerProfile(Record, frozen=True, kw_only=True):
         return self.crowded_points if crowded and self.crowded_points else self.points
 
 
+class TiedParameter(Record, frozen=True, kw_only=True):
+    """A parameter that several layers use; a stage counts it once, and stages that share it sum its gradients."""
+
+    name: str
+    num_bytes: int
+    layers: tuple[int, ...]
+
+
 class DeviceKind(Record, frozen=True, kw_only=True):
     """What the times were measured on."""
 
+    kind: Literal["cpu", "cuda"]
     name: str
     num_threads: int
-    num_cores: int
-    """Cores of the whole machine: members that share it contend for them."""
+    num_cores: float
+    """Cores of the whole machine, which members that share it contend for; or a member's share of one."""
+    score: float
+    """Floating-point operations a second of one large product of matrices: what estimates for other devices rest on."""
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """How much the same work differs, as a part of its median time."""
+
+    of_steps: float
+    """From one step to the next."""
+    of_runs: float
+    """From one measurement to another, some time later."""
 
 
 class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """One model, on one kind of device, with the links seen from there."""
 
+    VERSION: ClassVar[int] = 2
+
+    version: int = 2
     job: str
     model_fingerprint: str
     zooid_version: str
     torch_version: str
+    date: str
     device: DeviceKind
+    estimated_from: str = ""
+    """Name of the device that was measured, where this one was not and times are scaled; empty where they are real."""
     num_samples: int
     """Samples of the job's data set."""
     batch_size: int
+    largest_grain: int
+    """Samples of the largest grain that fits into the device's memory, up to the batch size."""
+    knee: int
+    """Grain size at which work turns from bound by latency to bound by throughput; smaller grains gain little."""
     epochs: int
     load_s_per_sample: float
     """Time to read and collate one sample; spent by first and last stages."""
@@ -81,8 +137,10 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     startup_cpu_s: float
     """Processor time of a member from its first instruction until it can train."""
     runtime_bytes: int
-    """Memory of a member before it has built anything."""
+    """Memory of a member that has built its stage and trained, without what belongs to the model."""
+    spread: Spread
     layers: tuple[LayerProfile, ...]
+    tied: tuple[TiedParameter, ...] = ()
     links: tuple[Link, ...]
     """Those seen from the device: to the store (puts) and from it (gets)."""
 
@@ -90,6 +148,24 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
         require(len(self.layers) >= 1, "`layers` must not be empty")
         require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
+        require(self.largest_grain >= 1, f"`largest_grain` is {self.largest_grain}; it must be at least 1")
+        for tie in self.tied:
+            require(
+                all(0 <= layer < len(self.layers) for layer in tie.layers),
+                f"`tied` names layers {tie.layers} for {tie.name}; there are {len(self.layers)}",
+            )
+
+    @property
+    def is_estimate(self) -> bool:
+        return bool(self.estimated_from)
+
+    def parameter_bytes(self, first_layer: int, end_layer: int) -> int:
+        """Of a stage: what several of its layers use counts once."""
+        total = sum(layer.parameter_bytes for layer in self.layers[first_layer:end_layer])
+        for tie in self.tied:
+            uses = sum(1 for layer in tie.layers if first_layer <= layer < end_layer)
+            total -= tie.num_bytes * max(0, uses - 1)
+        return total
 
 
 def _interpolate(points: list[tuple[int, float]], at: int) -> float:

@@ -4,6 +4,7 @@ A record that stands alone in a file carries its kind and its version. Reading r
 guessing: a newer version, another kind, an unknown field and a wrong value are each named in the message.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar, TypeVar
 
 import msgspec
@@ -49,15 +50,22 @@ def encode_record(record: FileRecord) -> bytes:
 
 def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFileRecord:
     """Read a record of the given kind back; `source` names the file or key in messages."""
-    expected = str(kind.__struct_config__.tag)
+    return decode_one_of(data, (kind,), source)
+
+
+def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str) -> AnyFileRecord:
+    """Read a record back that is of one of these kinds, as it says itself."""
+    tags = {str(kind.__struct_config__.tag): kind for kind in kinds}
+    expected = " or ".join(tags)
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordError(
             f"{source} is not a zooid {expected} file ({error}); was it cut short or written by another program?"
         ) from error
-    if envelope.record != expected:
-        raise RecordError(f"{source} holds a {envelope.record!r}; expected a {expected!r}")
+    kind = tags.get(envelope.record)
+    if kind is None:
+        raise RecordError(f"{source} holds a {envelope.record!r}; expected a {' or a '.join(map(repr, tags))}")
     if envelope.version > kind.VERSION:
         raise RecordError(
             f"{source} has field `version` {envelope.version}; this zooid reads up to {kind.VERSION}: update zooid"
@@ -69,4 +77,4 @@ def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFil
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise RecordError(f"{source} is not a valid {expected}: {error}") from error
+        raise RecordError(f"{source} is not a valid {envelope.record}: {error}") from error

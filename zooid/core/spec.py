@@ -2,7 +2,11 @@
 
 from typing import Literal
 
-from zooid.core.records import FileRecord
+from zooid.core.profile import Profile
+from zooid.core.records import FileRecord, Record, require
+
+LinkEnd = Literal["store", "peers"]
+"""What a link leads to: the object store, or other members."""
 
 
 class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
@@ -18,20 +22,70 @@ class MemberSpec(FileRecord, frozen=True, kw_only=True):
     member: str
     store: str
     """URL of the run's folder in the object store; credentials come from the member's environment."""
-    job_file: str
     num_threads: int
 
 
-class ProfilerSpec(MemberSpec, frozen=True, kw_only=True, tag="profiler_spec"):
+class JobSpec(MemberSpec, frozen=True, kw_only=True):
+    """Common to those that work on a job."""
+
+    job_file: str
+
+
+class ProfilerSpec(JobSpec, frozen=True, kw_only=True, tag="profiler_spec"):
     """For `python -m zooid.profiler`: check the job, measure its layers and the store, write the profile."""
 
     site: str
     """Where it runs: one end of the links it measures."""
     num_neighbours: int
     """How many other members will share the machine's cores; layers are then also measured in such company."""
+    memory_bytes: int
+    """What a member may use; larger grains are not measured."""
+    device: str = "auto"
+    """`cpu` or `cuda`; `auto` takes a GPU where there is one."""
+    known: Profile | None = None
+    """An earlier profile, which is returned as it is where nothing has changed since."""
 
 
-class WorkerSpec(MemberSpec, frozen=True, kw_only=True, tag="worker_spec"):
+class ProbeMember(Record, frozen=True, kw_only=True):
+    """One of the members that probe together."""
+
+    name: str
+    site: str
+    """Where it runs: one end of the links it measures."""
+
+
+class ProbeSpec(MemberSpec, frozen=True, kw_only=True, tag="probe_spec"):
+    """For `python -m zooid.profiler`, too: measure links together with the other members; the first writes them."""
+
+    members: tuple[ProbeMember, ...]
+    """Everybody, in the order of their ranks."""
+    ends: tuple[LinkEnd, ...]
+    """What to measure links to."""
+    num_streams: tuple[int, ...]
+    """Streams, or objects in flight, to measure bandwidth with."""
+    num_repeats: int
+    seconds: float
+    """How long bytes are counted in one measurement of bandwidth."""
+    timeout_s: float
+    """A member that is not heard of for this long is taken for lost."""
+
+    def __post_init__(self) -> None:
+        names = [member.name for member in self.members]
+        require(self.member in names, f"`member` is {self.member}; `members` has {', '.join(names)}")
+        require(len(set(names)) == len(names), f"`members` has a name twice: {', '.join(names)}")
+        require(bool(self.ends), "`ends` is empty; give store, peers or both")
+        require(
+            bool(self.num_streams) and min(self.num_streams) >= 1, f"`num_streams` is {self.num_streams}; give some"
+        )
+        require(self.num_repeats >= 1, f"`num_repeats` is {self.num_repeats}; it must be at least 1")
+        require(self.seconds > 0 and self.timeout_s > 0, "`seconds` and `timeout_s` must be above 0")
+
+    @property
+    def rank(self) -> int:
+        return next(rank for rank, member in enumerate(self.members) if member.name == self.member)
+
+
+class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """For `python -m zooid.worker`."""
 
     task: Literal["prepare", "train"]

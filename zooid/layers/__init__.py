@@ -1,19 +1,22 @@
 """Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout."""
 
 from zooid.layers.batches import Batch, collate, flatten_inputs
-from zooid.layers.checking import CheckedJob, build_model, build_model_on_meta, check_data, check_job
+from zooid.layers.checking import CheckedJob, build_model, check_data, check_job, trace_job
+from zooid.layers.marking import watching_cuts
 from zooid.layers.objective import loss_sum_and_weight
 from zooid.layers.randomness import grain_randomness, seed_data
 from zooid.layers.stages import Stage, build_stage
-from zooid.layers.tracing import LayeredModel, trace
+from zooid.layers.tracing import LayeredModel, Mode, trace
+from zooid.layers.values import Value
 
 __all__ = [
     "Batch",
     "CheckedJob",
     "LayeredModel",
+    "Mode",
     "Stage",
+    "Value",
     "build_model",
-    "build_model_on_meta",
     "build_stage",
     "check_data",
     "check_job",
@@ -23,4 +26,6 @@ __all__ = [
     "loss_sum_and_weight",
     "seed_data",
     "trace",
+    "trace_job",
+    "watching_cuts",
 ]

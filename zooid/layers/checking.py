@@ -10,7 +10,9 @@ from torch.utils.data import IterableDataset
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, collate
+from zooid.layers.blocks import NeedsWeights
 from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.tracing import LayeredModel, trace
 
 EXAMPLE_SIZE = 2
 """Samples of an example: a dynamic batch dimension cannot be traced from one."""
@@ -43,6 +45,14 @@ def build_model_on_meta(job: Job) -> nn.Module:
     """The model without weights: shapes only, so that a member never holds more than its stage."""
     with torch.device("meta"):
         return build_model(job)
+
+
+def trace_job(job: Job, example: Batch) -> LayeredModel:
+    """The model's layers, without its weights where that is possible."""
+    try:
+        return trace(build_model_on_meta(job), example.to("meta"))
+    except NeedsWeights:
+        return trace(build_model(job), example)
 
 
 def check_data(job: Job) -> Any:

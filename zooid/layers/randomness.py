@@ -26,7 +26,7 @@ def grain_randomness(seed: int, step: int, grain: int) -> Iterator[None]:
 def seed_data(seed: int, step: int, grain: int) -> None:
     """Before a grain's samples are read: all stages that read them then draw the same augmentation."""
     derived = derive_seed("data", seed, step, grain)
-    torch.manual_seed(derived)
+    _seed_torch(derived)
     np.random.seed(derived % 2**32)
     random.seed(derived)
 
@@ -35,4 +35,11 @@ def seed_layer(layer: int) -> None:
     """Called by generated stages at the start of every layer that draws random numbers; no-op outside a grain."""
     key = getattr(_current, "key", None)
     if key is not None:
-        torch.manual_seed(derive_seed("layer", *key, layer))
+        _seed_torch(derive_seed("layer", *key, layer))
+
+
+def _seed_torch(seed: int) -> None:
+    """torch.manual_seed would also leave word for devices that do not exist, with a trace of the stack: 0.4 ms."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(seed)

@@ -1,14 +1,19 @@
 """A run of layers as one generated module: speed of the model itself, names of the model itself."""
 
+import copy
+import operator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils._pytree import tree_unflatten
+from torch.utils._pytree import tree_map, tree_unflatten
 
+from zooid.layers.marking import pass_cut
+from zooid.layers.program import OPERATIONS, Program, is_random, written_arguments
 from zooid.layers.randomness import seed_layer
-from zooid.layers.tracing import LayeredModel, is_size, written_arguments
+from zooid.layers.tracing import LayeredModel, Mode
+from zooid.layers.values import is_number, is_sample_count, value_of
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,7 @@ class Stage:
     model: LayeredModel
     first_layer: int
     end_layer: int
+    mode: Mode
 
     @property
     def is_last(self) -> bool:
@@ -27,90 +33,163 @@ class Stage:
     @property
     def differentiable_inputs(self) -> tuple[bool, ...]:
         """For each value that crosses in, whether a gradient travels back."""
-        return tuple(_is_floating(node) and self.first_layer > 0 for node in self.model.crossing(self.first_layer))
+        return self._differentiable(self.first_layer) if self.first_layer > 0 else (False,) * self._num_inputs
 
     @property
     def differentiable_outputs(self) -> tuple[bool, ...]:
-        return () if self.is_last else tuple(_is_floating(node) for node in self.model.crossing(self.end_layer))
+        return () if self.is_last else self._differentiable(self.end_layer)
 
     def model_output(self, values: tuple[Any, ...]) -> Any:
         """What the model itself would return, from the last stage's values."""
-        return tree_unflatten(list(values), self.model.output_spec)
+        return tree_unflatten(list(values), self.model.program(self.mode).output_spec)
+
+    @property
+    def _num_inputs(self) -> int:
+        return len(self.model.program(self.mode).inputs)
+
+    def _differentiable(self, layer: int) -> tuple[bool, ...]:
+        program = self.model.program(self.mode)
+        return tuple(node in program.differentiable for node in program.values_into(layer))
 
 
 def build_stage(
-    model: LayeredModel, first_layer: int, end_layer: int, state: dict[str, torch.Tensor], device: torch.device | str
+    model: LayeredModel,
+    first_layer: int,
+    end_layer: int,
+    state: dict[str, torch.Tensor],
+    device: torch.device | str,
+    mode: Mode = "train",
+    *,
+    marked: bool = False,
 ) -> Stage:
-    """Generate the module of layers [first_layer, end_layer) around the given parameters and buffers."""
-    graph = fx.Graph()
-    values: dict[fx.Node, Any] = {}
-    crossing = model.crossing(first_layer)
-    for node in crossing:
-        values[node] = graph.placeholder(node.name)
-    operations = model.operations_of(first_layer, end_layer)
-    _clone_mutated_inputs(graph, operations, values)
-    root: dict[str, torch.Tensor] = {}
-    start_layers = model.start_layers
-    offset = model.starts[first_layer]
-    ends = [*model.starts[1:], len(model.operations)]
-    for position, operation in enumerate(operations, start=offset):
-        layer = start_layers.get(position)
-        if layer is not None and any(_is_random(node) for node in model.operations[position : ends[layer]]):
-            graph.call_function(seed_layer, (layer,))
+    """Generate the module of layers [first_layer, end_layer) around the given parameters and buffers.
+
+    One that is `marked` can be watched at the cuts inside it.
+    """
+    program = model.program(mode)
+    building = _Building(program, state, torch.device(device))
+    building.receive(program.values_into(first_layer), program.span(first_layer, end_layer))
+    for position in program.span(first_layer, end_layer):
+        if marked and position > program.starts[first_layer]:
+            building.mark(position)
+        building.seed(position)
+        building.add(program.operations[position])
+    building.give(program.outputs if end_layer == model.num_layers else program.values_into(end_layer))
+    module = fx.GraphModule(building.root, building.graph, class_name="Stage")
+    return Stage(module.train(mode == "train"), model, first_layer, end_layer, mode)
+
+
+class _Building:
+    def __init__(self, program: Program, state: dict[str, torch.Tensor], device: torch.device) -> None:
+        self.graph = fx.Graph()
+        self.root: dict[str, Any] = {}
+        self._program = program
+        self._state = state
+        self._device = device
+        self._values: dict[fx.Node, Any] = {}
+        self._received: tuple[fx.Node, ...] = ()
+
+    def receive(self, crossing: tuple[fx.Node, ...], span: range) -> None:
+        """Take what crosses in. What the operations write to is copied: the original belongs to autograd."""
+        self._received = crossing
+        for node in crossing:
+            self._values[node] = self.graph.placeholder(node.name)
+        written = {node for position in span for node in written_arguments(self._program.operations[position])}
+        for node in crossing:
+            if node in written:
+                self._values[node] = self.graph.call_function(torch.ops.aten.clone.default, (self._values[node],))
+
+    def seed(self, position: int) -> None:
+        """Random numbers of a layer depend on the layer, not on the stage that it is in."""
+        program = self._program
+        layer = program.start_layers.get(position)
+        if layer is not None and any(is_random(program.operations[at]) for at in program.span(layer, layer + 1)):
+            self.graph.call_function(seed_layer, (layer,))
+
+    def mark(self, position: int) -> None:
+        """Let the values at a cut pass where they can be watched: those with gradients.
+
+        What is written to is copied afterwards, as it is where a stage begins at this cut.
+        """
+        layer = self._program.start_layers.get(position)
+        if layer is None:
+            return
+        nodes = [node for node in self._program.values_into(layer) if node in self._program.differentiable]
+        if nodes:
+            passed = self.graph.call_function(pass_cut, (layer, *(self._values[node] for node in nodes)))
+            for number, node in enumerate(nodes):
+                value_after = self.graph.call_function(operator.getitem, (passed, number))
+                if node in self._program.written_nodes:
+                    value_after = self.graph.call_function(torch.ops.aten.clone.default, (value_after,))
+                self._values[node] = value_after
+
+    def add(self, operation: fx.Node) -> None:
         for node in operation.all_input_nodes:
-            if node not in values and is_size(node):
-                _read_size(graph, node, values, values[crossing[0]])
-            elif node not in values:
-                values[node] = _attribute(graph, model, node, state, root)
-        copied = graph.node_copy(operation, lambda node: values[node])
+            self._provide(node)
+        copied = self.graph.node_copy(operation, self._values.__getitem__)
+        copied.args = tree_map(self._placed, copied.args)
+        copied.kwargs = tree_map(self._placed, copied.kwargs)
         if "device" in copied.kwargs:
-            copied.kwargs = {**copied.kwargs, "device": torch.device(device)}
-        values[operation] = copied
-    if end_layer == model.num_layers:
-        graph.output(tuple(values[node] if isinstance(node, fx.Node) else node for node in model.outputs))
-    else:
-        graph.output(tuple(values[node] for node in model.crossing(end_layer)))
-    return Stage(fx.GraphModule(root, graph, class_name="Stage"), model, first_layer, end_layer)
+            copied.kwargs = {**copied.kwargs, "device": self._device}
+        self._values[operation] = copied
 
+    def give(self, wanted: tuple[Any, ...]) -> None:
+        for node in wanted:
+            if isinstance(node, fx.Node):
+                self._provide(node)
+        self.graph.output(tuple(self._values[node] if isinstance(node, fx.Node) else node for node in wanted))
 
-def _read_size(graph: fx.Graph, node: fx.Node, values: dict[fx.Node, Any], batch: fx.Node) -> None:
-    """A size from before the cut: the batch size from a tensor that crosses, others computed from it again."""
-    if node.meta["val"].node.expr.is_symbol:
-        values[node] = graph.call_function(torch.ops.aten.sym_size.int, (batch, 0))
-        return
-    for needed in node.all_input_nodes:
-        if needed not in values:
-            _read_size(graph, needed, values, batch)
-    values[node] = graph.node_copy(node, lambda argument: values[argument])
+    def _provide(self, node: fx.Node) -> None:
+        """Something from before the stage that did not cross: state, a number, or a value that is computed again."""
+        if node in self._values:
+            return
+        if node in self._program.state_names or node in self._program.constants:
+            self._values[node] = self._attribute(node)
+        elif is_sample_count(node):
+            self._values[node] = self._read_sample_count()
+        else:
+            assert is_number(node) or node.op in OPERATIONS, f"{node} did not cross"
+            self.add(node)
 
+    def _attribute(self, node: fx.Node) -> fx.Node:
+        name = self._program.state_names.get(node)
+        if name is None:
+            name = f"_constant_{node.name}"
+            self.root[name] = self._own_constant(self._program.constants[node])
+        elif name in self._program.parameter_names:
+            tensor = self._state[name]
+            is_trained = bool(node.meta["val"].requires_grad)  # a checkpoint does not say which parameters are frozen
+            self.root[name] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, is_trained)
+        else:
+            self.root[name] = self._state[name]
+        return self.graph.get_attr(name)
 
-def _attribute(
-    graph: fx.Graph, model: LayeredModel, node: fx.Node, state: dict[str, torch.Tensor], root: dict[str, torch.Tensor]
-) -> fx.Node:
-    name = model.state_names.get(node)
-    if name is None:
-        name = f"_constant_{node.name}"
-        root[name] = model.constants[node]
-    elif name in model.parameter_names:
-        tensor = state[name]
-        is_trained = bool(node.meta["val"].requires_grad)  # a checkpoint does not say which parameters are frozen
-        root[name] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, is_trained)
-    else:
-        root[name] = state[name]
-    return graph.get_attr(name)
+    def _own_constant(self, constant: Any) -> Any:
+        if isinstance(constant, torch.Tensor):
+            return constant.to(self._device)
+        if not isinstance(constant, fx.GraphModule):
+            return constant
+        placed = copy.deepcopy(constant)
+        for node in placed.graph.nodes:
+            node.args, node.kwargs = tree_map(self._placed, node.args), tree_map(self._placed, node.kwargs)
+        placed.recompile()
+        return placed
 
+    def _placed(self, argument: Any) -> Any:
+        return self._device if isinstance(argument, torch.device) else argument
 
-def _clone_mutated_inputs(graph: fx.Graph, operations: tuple[fx.Node, ...], values: dict[fx.Node, Any]) -> None:
-    """An operation that writes into a value from before the cut gets a copy: the original belongs to autograd."""
-    mutated = {node for operation in operations for node in written_arguments(operation) if node in values}
-    for node in mutated:
-        values[node] = graph.call_function(torch.ops.aten.clone.default, (values[node],))
-
-
-def _is_random(operation: fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(operation.target, "tags", ())
-
-
-def _is_floating(node: fx.Node) -> bool:
-    value = node.meta["val"]
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    def _read_sample_count(self) -> fx.Node:
+        """From the first dimension of a received tensor that depends on it."""
+        for node in self._received:
+            value = value_of(node)
+            dimension = None if value is None else value.batch_dimension
+            if value is None or dimension is None:
+                continue
+            size = self.graph.call_function(torch.ops.aten.sym_size.int, (self._values[node], dimension))
+            line = value.sizes[dimension]
+            if line.fixed:
+                size = self.graph.call_function(operator.sub, (size, line.fixed))
+            if line.per_sample > 1:
+                size = self.graph.call_function(operator.floordiv, (size, line.per_sample))
+            return size
+        raise AssertionError("every cut is crossed by a tensor of the batch")

@@ -1,48 +1,40 @@
-"""Traces a model once and finds the places where it can be cut.
-
-The trace is a flat list of operations. A cut between two of them is allowed where only tensors of the batch cross it,
-few of them, where no parameter is used on both sides, and where nothing that crosses is written to under another name.
-The batch size, and what follows from it, need not cross: they are read again from a tensor that does. A layer is what
-lies between two neighbouring cuts; each holds parameters of its own, since a cut that moves none is of no use.
-"""
+"""Traces a model in training and in evaluation, with the batch dimension left open, and divides both into layers."""
 
 import hashlib
-import math
-from dataclasses import dataclass, replace
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
-from torch.utils._pytree import TreeSpec, tree_map
+from torch.utils._pytree import tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
+from zooid.layers.blocks import Block, block_programs
+from zooid.layers.cutting import cut_alike
+from zooid.layers.program import Program, module_path
+from zooid.layers.values import Value, value_of
 
-MAX_CROSSING = 8
-"""More values than this across a cut make it useless in practice, and the search need not see it."""
+Mode = Literal["train", "eval"]
+
+_ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
+"""What a trace checks about itself; it would refuse autocast, and another device."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LayeredModel:
-    """A traced model: operations in order, where its layers begin, and what its values are."""
+    """A traced model: any run of its layers can become a stage."""
 
-    operations: tuple[fx.Node, ...]
-    starts: tuple[int, ...]
-    """Index of the first operation of each layer."""
+    train: Program
+    evaluation: Program
     names: tuple[str, ...]
     """Module path in which each layer begins."""
-    inputs: tuple[fx.Node, ...]
-    """Placeholders of the model's own inputs, flattened."""
-    state_names: dict[fx.Node, str]
-    """Placeholders of parameters and buffers, by the name they have in the model."""
-    constants: dict[fx.Node, torch.Tensor]
-    """Placeholders of tensors that the forward code itself contains."""
-    outputs: tuple[Any, ...]
-    output_spec: TreeSpec
-    parameter_names: frozenset[str]
     persistent_names: frozenset[str]
     """Names that a state dict of the model has, without aliases."""
     aliases: dict[str, str]
@@ -50,41 +42,42 @@ class LayeredModel:
 
     @property
     def num_layers(self) -> int:
-        return len(self.starts)
+        return len(self.names)
 
     @property
-    def start_layers(self) -> dict[int, int]:
-        """Layer numbers by the index of their first operation."""
-        return {start: layer for layer, start in enumerate(self.starts)}
+    def parameter_names(self) -> frozenset[str]:
+        return self.train.parameter_names | self.evaluation.parameter_names
 
-    def operations_of(self, first_layer: int, end_layer: int) -> tuple[fx.Node, ...]:
-        end = self.starts[end_layer] if end_layer < self.num_layers else len(self.operations)
-        return self.operations[self.starts[first_layer] : end]
+    def program(self, mode: Mode) -> Program:
+        return self.train if mode == "train" else self.evaluation
 
-    def crossing(self, layer: int) -> tuple[fx.Node, ...]:
-        """The values that travel into this layer, in a fixed order; for layer 0 the model's inputs."""
-        return self.inputs if layer == 0 else self.live[self.starts[layer]]
+    def values_into(self, layer: int, mode: Mode = "train") -> tuple[Value, ...]:
+        """What travels into this layer; for layer 0 the model's own inputs that are tensors."""
+        values = [value_of(node) for node in self.program(mode).values_into(layer)]
+        return tuple(value for value in values if value is not None)
 
-    def crossing_bytes_per_sample(self, layer: int) -> float:
-        """Bytes of the values that travel into this layer, for each sample."""
-        return float(sum(bytes_per_sample(node) for node in self.crossing(layer)))
+    def bytes_into(self, layer: int, num_samples: int) -> int:
+        """Bytes of the values that travel into this layer in training."""
+        return sum(value.num_bytes(num_samples) for value in self.values_into(layer))
 
     def state_of(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
-        """Names of the parameters and buffers that these layers use, in order of first use."""
-        names: dict[str, None] = {}
-        for operation in self.operations_of(first_layer, end_layer):
-            for node in operation.all_input_nodes:
-                if node in self.state_names:
-                    names[self.state_names[node]] = None
-        return tuple(names)
+        """Names of the parameters and buffers that these layers use in either mode, in order of first use."""
+        both = [program.state_of(first_layer, end_layer) for program in (self.train, self.evaluation)]
+        return tuple(dict.fromkeys(name for names in both for name in names))
 
     def state_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
         """Bytes of the parameters and buffers that these layers use, by name."""
-        values = {name: node.meta["val"] for node, name in self.state_names.items()}
-        return {
-            name: int(values[name].numel()) * values[name].element_size()
-            for name in self.state_of(first_layer, end_layer)
-        }
+        return {name: self._sizes[name] for name in self.state_of(first_layer, end_layer)}
+
+    @cached_property
+    def tied(self) -> dict[str, tuple[int, ...]]:
+        """Parameters that several layers use, and which."""
+        users: dict[str, list[int]] = {}
+        for layer in range(self.num_layers):
+            for name in self.state_of(layer, layer + 1):
+                if name in self.parameter_names:
+                    users.setdefault(name, []).append(layer)
+        return {name: tuple(layers) for name, layers in users.items() if len(layers) > 1}
 
     @cached_property
     def unused_names(self) -> frozenset[str]:
@@ -93,62 +86,97 @@ class LayeredModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when the model's operations, parameters or shapes change."""
+        """Changes when the model's operations, parameters, shapes or cuts change."""
         digest = hashlib.blake2b(digest_size=16)
-        for node, name in self.state_names.items():
-            digest.update(f"{name} {tuple(node.meta['val'].shape)} {node.meta['val'].dtype}\n".encode())
-        for operation in self.operations:
-            digest.update(f"{operation.target} {operation.args} {operation.kwargs}\n".encode())
-        digest.update(f"{self.outputs} {self.output_spec}".encode())
+        for program in (self.train, self.evaluation):
+            for node, name in program.state_names.items():
+                value = node.meta["val"]
+                digest.update(f"{name} {tuple(value.shape)} {value.dtype} {value.requires_grad}\n".encode())
+            for operation in program.operations:
+                digest.update(f"{operation.target} {operation.args} {operation.kwargs}\n".encode())
+            for node, constant in program.constants.items():
+                digest.update(f"{node} {_text_of(constant)}\n".encode())
+            digest.update(f"{program.outputs} {program.output_spec} {program.starts} {program.crossing}\n".encode())
         return digest.hexdigest()
 
     @cached_property
-    def live(self) -> tuple[tuple[fx.Node, ...], ...]:
-        """For every cut before an operation, the inputs and results from before it that are used at or after it."""
-        index = {node: position for position, node in enumerate(self.operations)}
-        last_use = {
-            node: max((index.get(user, len(self.operations)) for user in node.users), default=-1)
-            for node in (*self.inputs, *self.operations)
-        }
-        alive = {node: None for node in self.inputs if last_use[node] >= 0}
-        cuts = [tuple(alive)]
-        for position, operation in enumerate(self.operations[:-1]):
-            if not is_size(operation):
-                alive[operation] = None
-            alive = {node: None for node in alive if last_use[node] > position}
-            cuts.append(tuple(alive))
-        return tuple(cuts)
+    def _sizes(self) -> dict[str, int]:
+        nodes = [*self.train.state_names.items(), *self.evaluation.state_names.items()]
+        return {name: int(node.meta["val"].numel()) * node.meta["val"].element_size() for node, name in nodes}
 
 
 def trace(model: nn.Module, example: Batch) -> LayeredModel:
-    """Trace the model in its current mode on an example of at least two samples (values do not matter; meta works)."""
+    """Trace the model on an example of at least two samples (values do not matter; meta works).
 
+    A model that cannot be traced as a whole is cut between its blocks, for which it needs its weights.
+    """
+    aliases = _tied_names(model)
+    with _mode_kept(model):
+        try:
+            train = _program(_export(model.train(), example), aliases)
+            evaluation = _program(_export(model.eval(), example), aliases)
+        except _NotTraceable as error:
+            train, evaluation = block_programs(model, example, aliases, str(error))
+    train, evaluation = cut_alike((train, evaluation))
+    names = [module_path(_first_with_parameters(train, start)) for start in train.starts]
+    persistent = frozenset(aliases.get(name, name) for name in model.state_dict(keep_vars=True))
+    return LayeredModel(train, evaluation, _distinct(names), persistent, aliases)
+
+
+def _export(model: nn.Module, example: Batch) -> torch.export.ExportedProgram:
     def dynamic_batch(value: Any) -> Any:
         return {0: torch.export.Dim.DYNAMIC} if isinstance(value, torch.Tensor) else None
 
-    inputs = example.kwargs or example.args
+    shapes = tree_map(dynamic_batch, example.kwargs or example.args)
     try:
-        exported = torch.export.export(
-            model, example.args, example.kwargs, dynamic_shapes=tree_map(dynamic_batch, inputs), strict=False
-        )
+        with warnings.catch_warnings(), _silence():
+            warnings.simplefilter("ignore")  # about attributes that a forward assigns
+            return torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        raise LayerError(
-            f"the model cannot be traced: {type(error).__name__}: {str(error).strip().splitlines()[0]}; "
-            "write its forward without control flow that depends on values and without fixing the batch size, and make "
-            "tensors that it holds or creates from numbers buffers, with register_buffer"
-        ) from error
-    return _layered(exported, _tied_names(model))
+        raise _NotTraceable(f"{type(error).__name__}: {_in_short(str(error))}") from error
 
 
-def _layered(exported: torch.export.ExportedProgram, aliases: dict[str, str]) -> LayeredModel:
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What torch has to tell about a model that it cannot follow comes with its error."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+class _NotTraceable(LayerError):
+    """What torch.export says about a model that it cannot follow."""
+
+
+def _in_short(message: str) -> str:
+    """The first line, and the line of the user's own code where torch names it."""
+    lines = message.strip().splitlines() or [""]
+    place = next((line.strip() for line in lines if line.strip().startswith(("File ", "(_export"))), "")
+    return f"{lines[0]} ({place})" if place else lines[0]
+
+
+@contextmanager
+def _mode_kept(model: nn.Module) -> Iterator[None]:
+    """A model may have parts that are frozen in evaluation mode: each module gets back its own."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _program(exported: torch.export.ExportedProgram, aliases: dict[str, str]) -> Program:
+    _leave_out_assertions(exported.graph)
     nodes = {node.name: node for node in exported.graph.nodes}
-    signature = exported.graph_signature
     state_names: dict[fx.Node, str] = {}
-    constants: dict[fx.Node, torch.Tensor] = {}
+    constants: dict[fx.Node, Any] = {}
     inputs: list[fx.Node] = []
-    non_persistent: set[str] = set()
     parameters: set[str] = set()
-    for spec in signature.input_specs:
+    for spec in exported.graph_signature.input_specs:
         node = nodes.get(getattr(spec.arg, "name", ""))
         if node is None:
             raise LayerError(f"the model has an input of an unsupported kind: {spec}")
@@ -157,39 +185,46 @@ def _layered(exported: torch.export.ExportedProgram, aliases: dict[str, str]) ->
             state_names[node] = name
             if spec.kind is InputKind.PARAMETER:
                 parameters.add(name)
-            elif spec.persistent is False:
-                non_persistent.add(name)
         elif spec.kind is InputKind.CONSTANT_TENSOR:
             constants[node] = exported.constants[str(spec.target)]
             if constants[node].is_meta:
-                raise LayerError(
-                    f"the model uses a tensor, {spec.target}, that is neither a parameter nor a buffer; members would "
-                    "not get its values: make it a buffer with register_buffer"
+                raise _NotTraceable(
+                    f"it uses a tensor, {spec.target}, that is neither a parameter nor a buffer; members would not get "
+                    "its values: make it a buffer with register_buffer"
                 )
         elif spec.kind is InputKind.USER_INPUT:
             inputs.append(node)
         else:
             raise LayerError(f"the model has an input of an unsupported kind: {spec.kind}")
-    operations = tuple(node for node in exported.graph.nodes if node.op in ("call_function", "get_attr"))
-    if unsupported := [node for node in operations if node.op == "get_attr"]:
-        raise LayerError(f"the model holds a sub-graph ({unsupported[0].target}), such as torch.cond; avoid it")
+    for node in exported.graph.nodes:
+        if node.op == "get_attr":
+            constants[node] = node.meta["subgraph"] = getattr(exported.graph_module, str(node.target))
     output = next(node for node in exported.graph.nodes if node.op == "output")
-    whole = LayeredModel(
-        operations=operations,
-        starts=(0,),
-        names=("",),
+    return Program(
+        operations=tuple(node for node in exported.graph.nodes if node.op == "call_function"),
         inputs=tuple(inputs),
         state_names=state_names,
+        parameter_names=frozenset(parameters),
         constants=constants,
         outputs=tuple(output.args[0]),
         output_spec=exported.call_spec.out_spec,
-        parameter_names=frozenset(parameters),
-        persistent_names=frozenset(state_names.values()) - non_persistent,
-        aliases=aliases,
     )
-    starts = _find_starts(whole)
-    names = tuple(module_path(_first_with_parameters(whole, start)) for start in starts)
-    return replace(whole, starts=starts, names=_distinct(names))
+
+
+def _leave_out_assertions(graph: fx.Graph) -> None:
+    """Those, and what only they had use for."""
+    for node in list(graph.nodes):
+        if getattr(getattr(node.target, "overloadpacket", None), "__name__", "") in _ASSERTIONS:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+
+
+def _text_of(constant: Any) -> str:
+    if isinstance(constant, fx.GraphModule):
+        return constant.code
+    if isinstance(constant, Block):
+        return repr(constant)
+    return f"{tuple(constant.shape)} {constant.dtype} {constant.tolist() if constant.numel() < 64 else ''}"
 
 
 def _tied_names(model: nn.Module) -> dict[str, str]:
@@ -203,118 +238,14 @@ def _tied_names(model: nn.Module) -> dict[str, str]:
     return aliases
 
 
-def _find_starts(model: LayeredModel) -> tuple[int, ...]:
-    """One cut before each operation that uses new parameters: the narrowest place since the parameters before it."""
-    uses: dict[str, list[int]] = {}
-    for position, operation in enumerate(model.operations):
-        for node in operation.all_input_nodes:
-            name = model.state_names.get(node)
-            if name is not None and name in model.persistent_names:
-                uses.setdefault(name, []).append(position)
-    locked = {cut for used in uses.values() for cut in range(used[0] + 1, used[-1] + 1)}
-    locked |= _aliased_writes(model)
-    first_uses = sorted({used[0] for name, used in uses.items() if name in model.parameter_names})
-    starts = [0]
-    for before, position in pairwise(first_uses):
-        allowed = [cut for cut in range(before + 1, position + 1) if cut not in locked and _can_cross(model.live[cut])]
-        if allowed:
-            starts.append(min(allowed, key=lambda cut: _preference(model, cut)))
-    return tuple(starts)
-
-
-def _aliased_writes(model: LayeredModel) -> set[int]:
-    """Cuts across which one memory is known under a name that a later operation does not write through.
-
-    A stage that writes to a value from before its cut gets a copy of it; other names of the same memory would not see
-    the write.
-    """
-    roots: dict[fx.Node, fx.Node] = {}
-    for operation in model.operations:
-        source = _aliased_argument(operation)
-        roots[operation] = roots.get(source, source) if source is not None else operation
-    forbidden: set[int] = set()
-    for position, operation in enumerate(model.operations):
-        for written in written_arguments(operation):
-            root = roots.get(written, written)
-            for cut in range(1, position + 1):
-                crossing = [node for node in model.live[cut] if roots.get(node, node) is root]
-                if crossing and crossing != [written]:
-                    forbidden.add(cut)
-    return forbidden
-
-
-def _aliased_argument(operation: fx.Node) -> fx.Node | None:
-    """The argument whose memory the result shares: of a view, or of an operation in place."""
-    schema = getattr(operation.target, "_schema", None)
-    if schema is None or not any(result.alias_info is not None for result in schema.returns):
-        return None
-    for argument, value in zip(schema.arguments, operation.args, strict=False):
-        if argument.alias_info is not None and isinstance(value, fx.Node):
-            return value
-    return None
-
-
-def written_arguments(operation: fx.Node) -> list[fx.Node]:
-    """What an operation changes in place."""
-    schema = getattr(operation.target, "_schema", None)
-    if schema is None:
-        return []
-    return [
-        value
-        for argument, value in zip(schema.arguments, operation.args, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, fx.Node)
-    ]
-
-
-def is_size(node: fx.Node) -> bool:
-    """Whether a value is the number of samples, or computed from nothing else."""
-    return isinstance(node.meta.get("val"), torch.SymInt)
-
-
-def _first_with_parameters(model: LayeredModel, start: int) -> fx.Node:
-    for operation in model.operations[start:]:
-        if any(node in model.state_names for node in operation.all_input_nodes):
+def _first_with_parameters(program: Program, start: int) -> fx.Node:
+    for operation in program.operations[start:]:
+        if any(program.state_names.get(node) in program.parameter_names for node in operation.all_input_nodes):
             return operation
-    return model.operations[start]
+    return program.operations[start]
 
 
-def _preference(model: LayeredModel, cut: int) -> tuple[float, bool, int]:
-    """Narrow before wide, between modules before inside one, late before early."""
-    width = sum(bytes_per_sample(node) for node in model.live[cut])
-    inside = module_path(model.operations[cut - 1]) == module_path(model.operations[cut])
-    return width, inside, -cut
-
-
-def _can_cross(nodes: tuple[fx.Node, ...]) -> bool:
-    return 0 < len(nodes) <= MAX_CROSSING and all(_is_batch(node) for node in nodes)
-
-
-def _is_batch(node: fx.Node) -> bool:
-    """Whether dimension 0, and no other, is the number of samples."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or value.ndim == 0:
-        return False
-    sizes: list[Any] = list(value.shape)
-    return _is_symbol(sizes[0]) and all(isinstance(size, int) for size in sizes[1:])
-
-
-def _is_symbol(size: Any) -> bool:
-    return isinstance(size, torch.SymInt) and bool(size.node.expr.is_symbol)
-
-
-def bytes_per_sample(node: fx.Node) -> int:
-    """Bytes of a batch-first value for each sample."""
-    value = node.meta["val"]
-    return int(math.prod(int(size) for size in value.shape[1:]) * value.element_size())
-
-
-def module_path(operation: fx.Node) -> str:
-    """Path of the innermost module whose forward contains the operation."""
-    stack = operation.meta.get("nn_module_stack") or {}
-    return str(list(stack.values())[-1][0]) if stack else ""
-
-
-def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+def _distinct(names: list[str]) -> tuple[str, ...]:
     """Layer names for people: the module path, numbered where several layers begin in one module."""
     plain = [name or "model" for name in names]
     seen: dict[str, int] = {}

@@ -11,7 +11,7 @@ from zooid.core.plan import AllReduceName, Limits, Plan, Prediction, StagePlan
 from zooid.core.profile import Profile
 from zooid.planner.partition import Partition, best_partitions
 from zooid.planner.refusals import missing_bytes, no_layout, what_binds
-from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times
+from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times, ties_between
 from zooid.schedule.pipelines import schedule_step
 from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
@@ -62,7 +62,8 @@ def _evaluate(
     num_grains = math.ceil(profile.batch_size / grain_size)
     shares = even_shares(num_grains, num_replicas)
     num_members = num_replicas * len(partition)
-    host_cores = profile.device.num_cores if offer.platform == "local" else None
+    # in cores of a member's size: two cores serve eight members that are held to a quarter of one
+    host_cores = max(1, round(profile.device.num_cores / offer.vcpus)) if offer.platform == "local" else None
     crowded = host_cores is not None and num_members > 1
     layout = Layout(
         stages=tuple(stage_times(profile, *stage, grain_size, crowded=crowded) for stage in partition),
@@ -70,6 +71,7 @@ def _evaluate(
         download=links[1],
         host_cores=host_cores,
         all_reduce=ALL_REDUCE,
+        ties=ties_between(profile, partition),
     )
     timeline = simulate_step(schedule_step("gpipe", len(partition), split_grains(num_grains, shares)), layout)
     samples = SamplePlan(
@@ -81,7 +83,8 @@ def _evaluate(
     )
     if offer.startup_s is None:
         raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
-    startup_s = offer.startup_s + profile.startup_cpu_s * max(1.0, num_members / (host_cores or num_members))
+    own_startup_s = profile.startup_cpu_s / min(1.0, offer.vcpus)
+    startup_s = offer.startup_s + own_startup_s * max(1.0, num_members / (host_cores or num_members))
     run_s = startup_s + timeline.step_s * profile.num_samples * profile.epochs / profile.batch_size
     terms = run_cost([offer] * num_members, run_s)
     prediction = Prediction(
@@ -127,8 +130,8 @@ def _store_links(profile: Profile, offer: Offer) -> tuple[Link, Link]:
 
 
 def _grain_sizes(profile: Profile) -> list[int]:
-    """Those that were measured."""
-    return [point.num_samples for point in profile.layers[0].points]
+    """Those that were measured, and fit."""
+    return [point.num_samples for point in profile.layers[0].points if point.num_samples <= profile.largest_grain]
 
 
 def _counts(pinned: int | None, most: int) -> range:

@@ -4,7 +4,17 @@ import signal
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
+from zooid.core.units import format_bytes
+
 Program = Literal["worker", "profiler"]
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a member is held to: a share of processor time, in cores, and memory that it cannot go beyond."""
+
+    vcpus: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True)
@@ -15,6 +25,8 @@ class Launch:
     program: Program
     spec_url: str
     num_threads: int
+    size: Size | None = None
+    """None where the member may use whatever the platform gives it."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +34,16 @@ class Exit:
     """How a member ended: a status, negative for a signal, as subprocess has it."""
 
     status: int
+    exceeded_bytes: int | None = None
+    """The memory that it was held to, where the kernel ended it for using more."""
 
     @property
     def is_success(self) -> bool:
         return self.status == 0
 
     def __str__(self) -> str:
+        if self.exceeded_bytes is not None:
+            return f"was ended by the kernel: it used more than its {format_bytes(self.exceeded_bytes)} of memory"
         if self.status >= 0:
             return f"exited with status {self.status}"
         try:

@@ -3,6 +3,16 @@
 from zooid.predictor.memory import stage_memory_bytes
 from zooid.predictor.money import bill_usd, run_cost
 from zooid.predictor.simulator import Layout, simulate_step
-from zooid.predictor.stages import StageTimes, stage_times
+from zooid.predictor.stages import StageTimes, Tie, stage_times, ties_between
 
-__all__ = ["Layout", "StageTimes", "bill_usd", "run_cost", "simulate_step", "stage_memory_bytes", "stage_times"]
+__all__ = [
+    "Layout",
+    "StageTimes",
+    "Tie",
+    "bill_usd",
+    "run_cost",
+    "simulate_step",
+    "stage_memory_bytes",
+    "stage_times",
+    "ties_between",
+]

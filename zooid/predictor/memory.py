@@ -6,14 +6,21 @@ from zooid.core.profile import Profile
 def stage_memory_bytes(
     profile: Profile, first_layer: int, end_layer: int, grain_size: int, grains_in_flight: int
 ) -> int:
-    """Runtime + weights + gradients + gradients held for roll-forward + optimizer + live activations + messages.
+    """Runtime + weights + gradients + gradients held for roll-forward + optimizer + the most that computing needs.
 
-    GPipe keeps the activations of all of a replica's grains; `grains_in_flight` says how many that is.
+    GPipe keeps the activations of all of a replica's grains; `grains_in_flight` says how many that is. The peak comes
+    in the forward of the last of them, or in the backward of the first, at whichever layer needs the most.
     """
     layers = profile.layers[first_layer:end_layer]
-    parameters = sum(layer.parameter_bytes for layer in layers)
-    state = parameters * (3 + profile.optimizer_bytes_per_parameter_byte) + sum(x.buffer_bytes for x in layers)
-    kept = sum(layer.activation_bytes_per_sample for layer in layers) * grain_size * grains_in_flight
-    boundary = profile.layers[first_layer - 1].boundary_bytes_per_sample if first_layer > 0 else 0.0
-    messages = 2 * (boundary + layers[-1].boundary_bytes_per_sample) * grain_size
-    return round(profile.runtime_bytes + state + kept + messages)
+    state = profile.parameter_bytes(first_layer, end_layer) * (3 + profile.optimizer_bytes_per_parameter_byte)
+    state += 2 * sum(layer.buffer_bytes for layer in layers)  # and as they were before the step
+    received = profile.layers[first_layer - 1].boundary.at(grain_size) if first_layer > 0 else 0.0
+    passed_on = layers[-1].boundary.at(grain_size)
+    kept = most = received
+    for layer in layers:
+        forward = kept + layer.forward_peak.at(grain_size)
+        kept += layer.activations.at(grain_size)
+        most = max(most, forward, kept + layer.backward_peak.at(grain_size))
+    computing = kept * (grains_in_flight - 1) + most
+    messages = 2 * (received + passed_on)
+    return round(profile.runtime_bytes + state + computing + messages)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from zooid.core.link import Link
 from zooid.core.timeline import Interval, Timeline
 from zooid.predictor.shared import Resource, Simulation
-from zooid.predictor.stages import StageTimes
+from zooid.predictor.stages import StageTimes, Tie
 from zooid.schedule.actions import Action, Kind, Lane, local_dependencies, peer_action
 from zooid.schedule.collectives import DOWNLOADS, UPLOADS, TransferList, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule
@@ -30,6 +30,8 @@ class Layout:
     """Cores that all members share, where they run on one machine; None where each has its own."""
     all_reduce: str
     """Name of the algorithm, as the plan has it."""
+    ties: tuple[Tie, ...] = ()
+    """What several stages share; summed between them after each stage's own reduce."""
     parameter_element_bytes: int = 4
 
 
@@ -146,7 +148,19 @@ class _StepSimulation:
                 self._join(f"{kind}-{seat[1]}", seats, num_bytes, self._layout.parameter_element_bytes, seat, then)
 
         def transfer() -> None:
-            reduce("gradients", stage.parameter_bytes, lambda: reduce("statistics", stage.buffer_bytes, done))
+            reduce("gradients", stage.parameter_bytes, lambda: reduce("statistics", stage.buffer_bytes, share))
+
+        ties = [tie for tie in self._layout.ties if seat[1] in tie.stages]
+
+        def share() -> None:
+            """Between the stages of this replica that use the same parameters, one tie after the other."""
+            if not ties:
+                done()
+                return
+            tie = ties.pop(0)
+            users = [(seat[0], number) for number in tie.stages]
+            name = f"ties-{seat[0]}-{tie.stages}"
+            self._join(name, users, tie.num_bytes, self._layout.parameter_element_bytes, seat, share)
 
         self._simulation.work(self._cores[seat], stage.reduce_s, transfer)
 

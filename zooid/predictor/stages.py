@@ -1,5 +1,6 @@
 """Times and bytes of a run of layers, as sums over the profile's layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zooid.core.profile import Profile
@@ -30,14 +31,33 @@ def stage_times(
     """
     layers = profile.layers[first_layer:end_layer]
     reads_data = first_layer == 0 or end_layer == len(profile.layers)
-    parameter_bytes = sum(layer.parameter_bytes for layer in layers)
+    parameter_bytes = profile.parameter_bytes(first_layer, end_layer)
     return StageTimes(
         forward_s=sum(layer.forward_s(grain_size, crowded=crowded) for layer in layers)
         + (profile.load_s_per_sample * grain_size if reads_data else 0.0),
         backward_s=sum(layer.backward_s(grain_size, crowded=crowded) for layer in layers),
-        out_bytes=layers[-1].boundary_bytes_per_sample * grain_size,
+        out_bytes=layers[-1].boundary.at(grain_size),
         parameter_bytes=parameter_bytes,
         buffer_bytes=sum(layer.buffer_bytes for layer in layers),
         reduce_s=profile.reduce_s_per_byte * parameter_bytes,
         update_s=profile.optimizer_s_per_byte * parameter_bytes,
     )
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Parameters that several stages use: their gradients are summed between these stages of each replica."""
+
+    stages: tuple[int, ...]
+    num_bytes: int
+
+
+def ties_between(profile: Profile, partition: Sequence[tuple[int, int]]) -> tuple[Tie, ...]:
+    """What the stages of a partition share, in the order in which members sum it."""
+    shared: dict[tuple[int, ...], int] = {}
+    for tied in profile.tied:
+        users = {number for number, (first, end) in enumerate(partition) for at in tied.layers if first <= at < end}
+        if len(users) > 1:
+            stages = tuple(sorted(users))
+            shared[stages] = shared.get(stages, 0) + tied.num_bytes
+    return tuple(Tie(stages, num_bytes) for stages, num_bytes in sorted(shared.items()))

@@ -1,35 +1,55 @@
-"""`python -m zooid.profiler SPEC`: measure a job where this process runs, and write the profile to the store."""
+"""`python -m zooid.profiler SPEC`: measure a job, or links, where this process runs, and write that to the store."""
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zooid.core import keys
+from zooid.core.abort import Abort
 from zooid.core.events import ProfileProgress
 from zooid.core.job import load_job
 from zooid.core.records import encode_record
-from zooid.core.spec import ProfilerSpec
+from zooid.core.spec import MemberSpec, ProbeSpec, ProfilerSpec
+from zooid.profiler.probing import probe_links
+from zooid.profiler.probing.member import Progress
 from zooid.store import EventWriter, ObjectStore
-from zooid.store.program import end_process, run_member
+from zooid.store.program import end_process, run_any_member
 
 
 def main() -> int:
-    return run_member(sys.argv[1:], ProfilerSpec, _work)
+    return run_any_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe})
 
 
-def _work(spec: ProfilerSpec, store: ObjectStore) -> None:
+def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
     import torch
 
     from zooid.profiler.measuring import measure_job
 
     torch.set_num_threads(spec.num_threads)
+    with _reported(spec, store) as progress:
+        job = load_job(spec.job_file)
+        profile = measure_job(job, spec, store, progress)
+        store.put(keys.PROFILE, encode_record(profile))
+
+
+def _probe(spec: ProbeSpec, store: ObjectStore) -> None:
+    if spec.rank > 0:
+        probe_links(spec, store, lambda done, total: None, Abort())
+        return
+    with _reported(spec, store) as progress:
+        probe_links(spec, store, progress, Abort())
+
+
+@contextmanager
+def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
+    """Progress as events in the store."""
     with EventWriter(store, spec.member) as events:
 
         def progress(done: int, total: int) -> None:
             events.write(ProfileProgress(at_s=time.time(), done=done, total=total))
 
-        job = load_job(spec.job_file)
-        profile = measure_job(job, spec, store, progress)
-        store.put(keys.PROFILE, encode_record(profile))
+        yield progress
 
 
 if __name__ == "__main__":

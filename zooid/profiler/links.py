@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from zooid.comm.probing import StoreProbe
 from zooid.core.link import STORE_SITE, Link
@@ -26,13 +27,13 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
     A get is timed when its reader has waited for a while, as it does in training, so that polling is part of it.
     """
     probe = StoreProbe(store)
-    put_s, get_s = _times(probe, 0, _SMALL_BYTES, _SMALL_REPEATS)
-    large_put_s, large_get_s = _times(probe, _SMALL_REPEATS, _LARGE_BYTES, _LARGE_REPEATS)
+    small = _times(probe, 0, _SMALL_BYTES, _SMALL_REPEATS)
+    large = _times(probe, _SMALL_REPEATS, _LARGE_BYTES, _LARGE_REPEATS)
     probe.close()
     today = datetime.date.today().isoformat()
     source = f"probe of {store.url.partition('://')[0]}"
 
-    def link(from_site: str, to_site: str, rtt_s: float, large_s: float) -> Link:
+    def link(from_site: str, to_site: str, rtt_s: float, large_s: float, all_large_s: list[float]) -> Link:
         bandwidth = (_LARGE_BYTES - _SMALL_BYTES) / max(large_s - rtt_s, 1e-6)
         return Link(
             from_site=from_site,
@@ -41,17 +42,26 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
             rtt_s=rtt_s,
             cpu_s=cost.cpu_s,
             cpu_s_per_byte=cost.cpu_s_per_byte,
+            spread=(max(all_large_s) - min(all_large_s)) / max(large_s, 1e-6),
             source=source,
             date=today,
         )
 
-    return link(site, STORE_SITE, put_s, large_put_s), link(STORE_SITE, site, get_s, large_get_s)
+    return (
+        link(site, STORE_SITE, statistics.median(small.puts_s), statistics.median(large.puts_s), large.puts_s),
+        link(STORE_SITE, site, statistics.mean(small.gets_s), statistics.mean(large.gets_s), large.gets_s),
+    )
 
 
-def _times(probe: StoreProbe, first: int, num_bytes: int, repeats: int) -> tuple[float, float]:
-    """Median time of a put, and mean time from the end of the put until a waiting reader has the bytes."""
+class _Times(NamedTuple):
+    puts_s: list[float]
+    gets_s: list[float]
+    """From the end of the put until a waiting reader has the bytes."""
+
+
+def _times(probe: StoreProbe, first: int, num_bytes: int, repeats: int) -> _Times:
     data = memoryview(secrets.token_bytes(num_bytes))
-    puts, gets = [], []
+    times = _Times([], [])
     with ThreadPoolExecutor(1) as reader:
         for number in range(first, first + repeats):
             arrival = reader.submit(_timed, lambda n=number: probe.receive(n, num_bytes))  # type: ignore[misc]
@@ -59,9 +69,9 @@ def _times(probe: StoreProbe, first: int, num_bytes: int, repeats: int) -> tuple
             begin_s = time.perf_counter()
             probe.send(number, data)
             end_s = time.perf_counter()
-            puts.append(end_s - begin_s)
-            gets.append(max(0.0, arrival.result() - end_s))
-    return statistics.median(puts), statistics.mean(gets)
+            times.puts_s.append(end_s - begin_s)
+            times.gets_s.append(max(0.0, arrival.result() - end_s))
+    return times
 
 
 def _timed(call: Callable[[], object]) -> float:

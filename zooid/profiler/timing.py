@@ -1,120 +1,251 @@
-"""Times of layers, measured in the order in which training runs them."""
+"""Times of layers, measured while the model runs as a whole, as training runs it."""
 
 import gc
+import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import nn
 
 from zooid.core.job import Job
-from zooid.core.profile import TimePoint
-from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, grain_randomness, loss_sum_and_weight
+from zooid.core.profile import GradientReady, TimePoint
+from zooid.layers import (
+    Batch,
+    LayeredModel,
+    build_stage,
+    flatten_inputs,
+    grain_randomness,
+    loss_sum_and_weight,
+    watching_cuts,
+)
+from zooid.profiler.marks import Marks, clock_for
 
-MIN_REPEATS = 5
-MAX_REPEATS = 30
-SECONDS_PER_SIZE = 1.0
-"""A grain size is measured at least MIN_REPEATS times, and more often while it is quick."""
+MIN_REPEATS = 3
+MAX_REPEATS = 40
+ENOUGH = 0.005
+"""Repeats end when the median of a step is known to this part of itself."""
 
 
 @dataclass
-class _Samples:
-    forward_s: list[float] = field(default_factory=list)
-    backward_s: list[float] = field(default_factory=list)
+class Measured:
+    """Everything that was seen of one grain size."""
 
+    num_samples: int
+    forward_s: list[list[float]] = field(default_factory=list)
+    """By repeat, then by layer."""
+    backward_s: list[list[float]] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
+    """Where each round's repeats begin."""
 
-@dataclass(frozen=True)
-class LayerTimer:
-    """Each layer as a stage of its own, around the model's real weights."""
+    bare_s: list[tuple[float, float]] = field(default_factory=list)
+    """Forward and backward of the same work while nothing was watched."""
 
-    job: Job
-    stages: tuple[Stage, ...]
-
-    @staticmethod
-    def build(job: Job, layered: LayeredModel, model: nn.Module) -> "LayerTimer":
-        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        return LayerTimer(
-            job, tuple(build_stage(layered, layer, layer + 1, state, "cpu") for layer in range(layered.num_layers))
-        )
-
-    def measure(self, batch: Batch) -> list[TimePoint]:
-        """Median forward and backward time of every layer for a grain of this batch's size."""
-        samples = [_Samples() for _ in self.stages]
-        self.run_once(batch)  # warm-up
-        gc.collect()
-        begin_s = time.perf_counter()
-        for repeat in range(MAX_REPEATS):
-            self._run(batch, samples)
-            if repeat + 1 >= MIN_REPEATS and time.perf_counter() - begin_s > SECONDS_PER_SIZE:
-                break
+    def points(self) -> list[TimePoint]:
+        """Median times of each layer, without what watching the cuts takes, which is the same at each of them."""
+        forward_s = _without_marks(self.forward_s, [forward for forward, _ in self.bare_s])
+        backward_s = _without_marks(self.backward_s, [backward for _, backward in self.bare_s])
         return [
-            TimePoint(
-                num_samples=batch.num_samples,
-                forward_s=statistics.median(sample.forward_s),
-                backward_s=statistics.median(sample.backward_s),
-            )
-            for sample in samples
+            TimePoint(num_samples=self.num_samples, forward_s=forward, backward_s=backward)
+            for forward, backward in zip(forward_s, backward_s, strict=True)
         ]
+
+    @property
+    def steps_s(self) -> list[float]:
+        return [forward + backward for forward, backward in self.bare_s]
+
+    def add(self, other: "Measured") -> None:
+        """More of the same grain size, from another round."""
+        self.rounds += [len(self.bare_s) + begin for begin in other.rounds]
+        self.forward_s += other.forward_s
+        self.backward_s += other.backward_s
+        self.bare_s += other.bare_s
+
+    @property
+    def step_spread(self) -> float:
+        """From one repeat to the next, within rounds."""
+        spreads = [relative_spread(self.steps_s[a:b]) for a, b in _spans(self.rounds, len(self.steps_s)) if b - a > 1]
+        return statistics.median(spreads) if spreads else 0.0
+
+    @property
+    def run_spread(self) -> float:
+        """Between the medians of rounds."""
+        medians = [statistics.median(self.steps_s[a:b]) for a, b in _spans(self.rounds, len(self.steps_s))]
+        return relative_spread(medians) if len(medians) > 1 else 0.0
+
+
+class LayerTimer:
+    """All layers in one module around the model's real weights, with a mark at every cut."""
+
+    def __init__(self, job: Job, layered: LayeredModel, model: nn.Module, device: torch.device) -> None:
+        self.job = job
+        self.device = device
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        self.stage = build_stage(layered, 0, layered.num_layers, state, device, marked=True)
+        self._clock = clock_for(device)
+        self._marks = Marks(self._clock)
+
+    @property
+    def num_layers(self) -> int:
+        return self.stage.end_layer
+
+    def measure(self, batches: Iterable[Batch], *, seconds: float, num_rounds: int = 3) -> list[Measured]:
+        """Grain sizes in turn, several rounds of them, so that a slow phase of the machine meets all alike."""
+        given = [batch.to(self.device) for batch in batches]
+        measured = [Measured(batch.num_samples) for batch in given]
+        for batch in given:
+            self.run_once(batch)  # warm-up
+        gc.collect()
+        share_s = seconds / num_rounds / len(given)
+        for _ in range(num_rounds):
+            for batch, seen in zip(given, measured, strict=True):
+                seen.rounds.append(len(seen.forward_s))
+                self._repeat(batch, seen, share_s)
+        return measured
+
+    def _repeat(self, batch: Batch, seen: Measured, seconds: float) -> None:
+        begin_s = time.perf_counter()
+        first = len(seen.forward_s)
+        while (done := len(seen.forward_s) - first) < MAX_REPEATS:
+            if done >= MIN_REPEATS and (time.perf_counter() - begin_s > seconds or _is_enough(seen.steps_s[first:])):
+                return
+            forward_s, backward_s = self.run_marked(batch)
+            seen.forward_s.append(forward_s)
+            seen.backward_s.append(backward_s)
+            seen.bare_s.append(self.run_bare(batch))
+
+    def run_marked(self, batch: Batch) -> tuple[list[float], list[float]]:
+        """One forward and backward: seconds of every layer."""
+        clock, marks = self._clock, self._marks
+        marks.clear()
+        clock.finish()
+        with watching_cuts(marks):
+            begin = clock.now()
+            loss = self.forward(batch)
+            middle = clock.now()
+            torch.autograd.backward(loss)
+            end = clock.now()
+        clock.finish()
+        last = self.num_layers
+        forward_s = _durations(
+            {0: begin, **{layer: leave for layer, (_, leave) in marks.forward.items()}},
+            {last: middle, **{layer: enter for layer, (enter, _) in marks.forward.items()}},
+            clock.seconds,
+        )
+        backward_s = _durations(
+            {0: middle, **{last - layer: leave for layer, (_, leave) in marks.backward.items()}},
+            {last: end, **{last - layer: enter for layer, (enter, _) in marks.backward.items()}},
+            clock.seconds,
+        )
+        return forward_s, backward_s[::-1]
+
+    def run_bare(self, batch: Batch) -> tuple[float, float]:
+        """One forward and backward, not watched: seconds of each."""
+        clock = self._clock
+        clock.finish()
+        begin = clock.now()
+        loss = self.forward(batch)
+        middle = clock.now()
+        torch.autograd.backward(loss)
+        end = clock.now()
+        clock.finish()
+        return clock.seconds(begin, middle), clock.seconds(middle, end)
 
     def run_once(self, batch: Batch) -> None:
         """One forward and backward, not measured."""
-        self._run(batch, None)
+        torch.autograd.backward(self.forward(batch.to(self.device)))
+        self._clock.finish()
 
-    def activation_bytes(self, batch: Batch) -> list[int]:
-        """What every layer keeps for its backward, each storage counted once, parameters left out."""
-        sizes = []
-        values = flatten_inputs(batch)
-        for stage in self.stages:
-            parameters = {p.untyped_storage().data_ptr() for p in stage.module.parameters()}
-            kept: dict[int, int] = {}
+    def gradients(self, batch: Batch) -> list[list[GradientReady]]:
+        """For each layer, the parameters whose gradients it completes, and when in its backward."""
+        runs = [self._gradient_moments(batch.to(self.device)) for _ in range(5)]
+        names = runs[0].keys()
+        layers = {name: statistics.median_low(run[name][0] for run in runs) for name in names}
+        shares = {name: statistics.median(run[name][1] for run in runs) for name in names}
+        sizes = {name: p.numel() * p.element_size() for name, p in self.stage.module.named_parameters()}
+        found: list[list[GradientReady]] = [[] for _ in range(self.num_layers)]
+        for name in sorted(names, key=lambda name: (-layers[name], shares[name])):
+            found[layers[name]].append(GradientReady(name=name, num_bytes=sizes[name], at_share=shares[name]))
+        return found
 
-            def pack(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
-                kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-                return tensor
+    def _gradient_moments(self, batch: Batch) -> dict[str, tuple[int, float]]:
+        """By parameter: the layer in whose backward its gradient was complete, and at which part of it."""
+        clock, marks = self._clock, self._marks
+        marks.clear()
+        moments: dict[str, Any] = {}
 
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-                values = list(stage.module(*_leaves(values, stage)))
-            sizes.append(sum(size for pointer, size in kept.items() if pointer not in parameters))
-            values = [value.detach() for value in values]
-        return sizes
+        def is_ready(name: str, parameter: torch.Tensor) -> None:
+            moments[name] = clock.now()
 
-    def _run(self, batch: Batch, samples: list[_Samples] | None) -> None:
+        handles = [
+            parameter.register_post_accumulate_grad_hook(partial(is_ready, name))  # type: ignore[no-untyped-call]
+            for name, parameter in self.stage.module.named_parameters()
+            if parameter.requires_grad
+        ]
+        try:
+            with watching_cuts(marks):
+                loss = self.forward(batch)
+                middle = clock.now()
+                torch.autograd.backward(loss)
+                end = clock.now()
+            clock.finish()
+        finally:
+            for handle in handles:
+                handle.remove()
+        starts = {self.num_layers: middle, **{layer: at for layer, (_, at) in marks.backward.items()}}
+        cuts = sorted(starts, reverse=True)
+        result: dict[str, tuple[int, float]] = {}
+        for name, at in moments.items():
+            after = [cut for cut in cuts if clock.seconds(starts[cut], at) >= 0] or [cuts[0]]
+            cut = after[-1]
+            layer = cut - 1
+            until = marks.backward[layer][0] if layer in marks.backward else end
+            whole_s = clock.seconds(starts[cut], until)
+            share = clock.seconds(starts[cut], at) / whole_s if whole_s > 0 else 1.0
+            result[name] = (layer, min(1.0, max(0.0, share)))
+        return result
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """The loss of a batch that is on the device."""
         with grain_randomness(self.job.seed, 0, 0):
-            tape = list(self._forward(batch, samples))
-        gradients: list[torch.Tensor] = []
-        for layer in reversed(range(len(self.stages))):
-            inputs, outputs = tape[layer]
-            begin_s = time.perf_counter()
-            if layer == len(self.stages) - 1:
-                torch.autograd.backward(outputs)
-            else:
-                pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
-                torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
-            if samples is not None:
-                samples[layer].backward_s.append(time.perf_counter() - begin_s)
-            gradients = [v.grad if v.grad is not None else torch.zeros_like(v) for v in inputs]
-
-    def _forward(
-        self, batch: Batch, samples: list[_Samples] | None
-    ) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
-        values = flatten_inputs(batch)
-        for layer, stage in enumerate(self.stages):
-            inputs = _leaves(values, stage)
-            begin_s = time.perf_counter()
-            outputs = list(stage.module(*inputs))
-            if stage.is_last:
-                output = stage.model_output(tuple(outputs))
-                total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
-                outputs = [total]
-            if samples is not None:
-                samples[layer].forward_s.append(time.perf_counter() - begin_s)
-            yield inputs, outputs
-            values = [value.detach() for value in outputs]
+            outputs = self.stage.module(*flatten_inputs(batch))
+        output = self.stage.model_output(tuple(outputs))
+        total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
+        return total
 
 
-def _leaves(values: list[torch.Tensor], stage: Stage) -> list[torch.Tensor]:
-    """Fresh inputs of a layer; gradients stop at them, as they do at a cut."""
-    flags = stage.differentiable_inputs
-    return [value.detach().requires_grad_(flag) for value, flag in zip(values, flags, strict=True)]
+def _without_marks(watched_s: list[list[float]], bare_s: list[float]) -> list[float]:
+    layers = range(len(watched_s[0]))
+    medians = [statistics.median(times[layer] for times in watched_s) for layer in layers]
+    mark_s = max(0.0, sum(medians) - statistics.median(bare_s)) / len(medians)
+    return [max(0.0, median - mark_s) for median in medians]
+
+
+def relative_spread(times_s: list[float]) -> float:
+    """Standard deviation as the middle half of the times suggests it, in parts of their median."""
+    if len(times_s) < 2:
+        return 0.0
+    middle = statistics.median(times_s)
+    deviation = statistics.median(abs(time_s - middle) for time_s in times_s) * 1.4826
+    return deviation / middle if middle > 0 else 0.0
+
+
+def _is_enough(times_s: list[float]) -> bool:
+    return len(times_s) >= 5 and 1.2533 * relative_spread(times_s) / math.sqrt(len(times_s)) < ENOUGH
+
+
+def _durations(begins: dict[int, Any], ends: dict[int, Any], seconds: Callable[[Any, Any], float]) -> list[float]:
+    """From each cut to the next; where no mark divides several layers, each gets an equal part."""
+    result: list[float] = []
+    for begin, end in pairwise(sorted({0, *ends})):
+        result += [seconds(begins[begin], ends[end]) / (end - begin)] * (end - begin)
+    return result
+
+
+def _spans(starts: list[int], end: int) -> list[tuple[int, int]]:
+    return list(zip(starts, [*starts[1:], end], strict=True))

@@ -1,34 +1,78 @@
 """Profiles, plans and results as tables."""
 
+from rich.markup import escape
 from rich.table import Table
 
 from zooid.core.events import RunFinished, RunStarted
+from zooid.core.link import Link, Links
 from zooid.core.plan import Plan
 from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration, format_usd
+from zooid.report.grouping import Group, grouped
+from zooid.report.wording import (
+    NOTHING,
+    count_in_words,
+    layers_in_words,
+    link_in_words,
+    marked,
+    origin_in_words,
+    percent,
+)
+
+_MOST_TIES = 3
+"""More than this would make the caption longer than the table."""
 
 
 def profile_table(profile: Profile) -> Table:
-    """One row per layer, at the largest grain that was measured."""
+    """One row per layer, or per group of layers where they are many, at the largest grain that was measured."""
     size = profile.layers[0].points[-1].num_samples
-    table = Table(title=f"{profile.job} on {profile.device.name}, grains of {size} samples")
-    for name in ("layer", "forward", "backward", "parameters", "to the next layer"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
-    for layer in profile.layers:
-        table.add_row(
-            layer.name,
-            format_duration(layer.forward_s(size)),
-            format_duration(layer.backward_s(size)),
-            format_bytes(layer.parameter_bytes),
-            format_bytes(layer.boundary_bytes_per_sample * size),
-        )
-    links = "; ".join(
-        f"{link.from_site} → {link.to_site} {format_bytes_per_s(link.bandwidth_bytes_per_s)}, "
-        f"{format_duration(link.rtt_s)} a request"
-        for link in profile.links
-    )
-    table.caption = links
+    groups = grouped([layer.name for layer in profile.layers])
+    is_grouped = len(groups) < len(profile.layers)
+    title = f"{profile.job} on {profile.device.name}, grains of {count_in_words(size, 'sample')}"
+    table = Table(title=escape(marked(profile, title)), caption=escape(_caption(profile, is_grouped)))
+    table.add_column("layers of" if is_grouped else "layer", overflow="fold")
+    numbers = ("numbers",) if is_grouped else ()
+    for name in (*numbers, "forward", "backward", "parameters", "kept\nactivations", "to the\nnext layer"):
+        table.add_column(name, justify="right")
+    for group in groups:
+        _add_row(table, profile, group, size, is_grouped)
+    table.add_section()
+    _add_row(table, profile, Group("all", 0, len(profile.layers)), size, is_grouped)
     return table
+
+
+def _add_row(table: Table, profile: Profile, group: Group, size: int, is_grouped: bool) -> None:
+    """Of neighbouring layers together: what the last of them sends on, and the sums of all else."""
+    first, end = group.first_layer, group.end_layer
+    layers = profile.layers[first:end]
+    table.add_row(
+        escape(group.name),
+        *((_span(first, end),) if is_grouped else ()),
+        format_duration(sum(layer.forward_s(size) for layer in layers)),
+        format_duration(sum(layer.backward_s(size) for layer in layers)),
+        format_bytes(profile.parameter_bytes(first, end)),
+        format_bytes(sum(layer.activations.at(size) for layer in layers)),
+        NOTHING if end == len(profile.layers) else format_bytes(layers[-1].boundary.at(size)),
+    )
+
+
+def _caption(profile: Profile, is_grouped: bool) -> str:
+    spread = profile.spread
+    lines = [
+        origin_in_words(profile),
+        f"batch {profile.batch_size}, largest grain {profile.largest_grain}, knee {profile.knee}",
+        f"spread {percent(spread.of_steps)} between steps, {percent(spread.of_runs)} between runs",
+        *(link_in_words(link) for link in profile.links),
+        *(
+            f"{tie.name} ({format_bytes(tie.num_bytes)}) is tied: {layers_in_words(tie.layers)}"
+            for tie in profile.tied[:_MOST_TIES]
+        ),
+    ]
+    if len(profile.tied) > _MOST_TIES:
+        lines.append(f"and {len(profile.tied) - _MOST_TIES} more tied parameters")
+    if is_grouped:
+        lines.append(f"{len(profile.layers)} layers, put together by the beginnings of their names")
+    return "\n".join(lines)
 
 
 def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
@@ -42,12 +86,30 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
         table.add_column(name, justify="right" if name in ("stage", "memory") else "left")
     for number, stage in enumerate(plan.stages):
         names = [layer.name for layer in profile.layers[stage.first_layer : stage.end_layer]] if profile else []
-        span = f"{stage.first_layer} to {stage.end_layer - 1}" + (f" ({names[0]} … {names[-1]})" if names else "")
+        span = _span(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
         table.add_row(str(number), span, stage.offer, format_bytes(stage.memory_bytes))
     table.caption = (
         f"predicted: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
         f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for the members' time and starts"
     )
+    return table
+
+
+def links_table(links: Links) -> Table:
+    """One row for each link and number of members that used it at once, one column for each number of streams."""
+    rows: dict[tuple[str, str, int], dict[int, Link]] = {}
+    for link in links.links:
+        rows.setdefault((link.from_site, link.to_site, link.num_members), {})[link.num_streams] = link
+    columns = sorted({link.num_streams for link in links.links})
+    table = Table(title=f"links on {links.date}: what each member gets, and its spread")
+    for name in ("from", "to", "members", "round trip", *(count_in_words(number, "stream") for number in columns)):
+        table.add_column(name, justify="left" if name in ("from", "to") else "right")
+    for (from_site, to_site, num_members), by_streams in rows.items():
+        rtt_s = next(iter(by_streams.values())).rtt_s
+        cells = [_bandwidth(by_streams.get(number)) for number in columns]
+        table.add_row(escape(from_site), escape(to_site), str(num_members), format_duration(rtt_s), *cells)
+    gaps = (f"no link from {gap.from_site} to {gap.to_site}: {gap.reason}" for gap in links.missing)
+    table.caption = escape("\n".join(gaps))
     return table
 
 
@@ -67,6 +129,16 @@ def summary_table(started: RunStarted, finished: RunFinished) -> Table:
     return table
 
 
+def _bandwidth(link: Link | None) -> str:
+    if link is None:
+        return NOTHING
+    return f"{format_bytes_per_s(link.bandwidth_bytes_per_s)}\n{link.spread * 100:.1f} %"
+
+
 def _difference(predicted: float, measured: float) -> str:
     """How far the prediction was off, in percent of what was measured."""
     return f"{(predicted / measured - 1) * 100:+.1f} %" if measured else "–"
+
+
+def _span(first: int, end: int) -> str:
+    return str(first) if end - first == 1 else f"{first} to {end - 1}"

@@ -25,6 +25,7 @@ from zooid.report.tables import summary_table
 _PHASES = {
     "profile": "measuring the layers and the store",
     "plan": "planning",
+    "probe": "measuring the links",
     "prepare": "writing the initial weights",
     "train": "starting the members",
 }

@@ -113,10 +113,14 @@ def pipelined(num_elements: int, num_ranks: int) -> TransferList:
 def streaming(num_elements: int, num_ranks: int, num_chunks: int = 8) -> TransferList:
     """Scatter-reduce without phases: splits travel in chunks, a chunk is merged when its n − 1 parts are in and goes
     out while later chunks still arrive. The bound is the downlink, 2s(n−1)/(nw); what is lost is the time until the
-    first chunk can be taken and after the last one was merged, so these are the smallest.
+    first chunk can be taken and after the last one was merged, so these are the smallest. Two ranks send one another
+    everything, chunk by chunk: that is as many bytes, and nothing waits for a merge.
     """
     if num_ranks == 1:
         return ()
+    if num_ranks == 2:
+        pieces = spans(num_elements, num_ranks * num_chunks)
+        return tuple(Transfer(rank, (1 - rank,), *piece, "reduce") for piece in pieces for rank in range(num_ranks))
     weights = [min(number + 1, num_chunks - number, _MAX_WEIGHT) for number in range(num_chunks)]
     chunks = [_chunks(part, weights) for part in spans(num_elements, num_ranks)]
     transfers: list[Transfer] = []

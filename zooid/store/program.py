@@ -4,13 +4,13 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from zooid.core import keys
-from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, ZooidError
-from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import Failure, MemberSpec
+from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, PeerLost, ZooidError
+from zooid.core.records import decode_one_of, encode_record
+from zooid.core.spec import Failure, JobSpec, MemberSpec
 from zooid.store.objects import open_store
 from zooid.store.protocol import ObjectStore
 
@@ -18,10 +18,16 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 AnySpec = TypeVar("AnySpec", bound=MemberSpec)
+Work: TypeAlias = Callable[[Any, ObjectStore], None]
 
 
 def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[AnySpec, ObjectStore], None]) -> int:
     """Run a member's work; what it raises is logged, written as a Failure beside its spec, and turned into an exit."""
+    return run_any_member(arguments, {kind: work})
+
+
+def run_any_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work]) -> int:
+    """The same for a program that does different work for different kinds of specs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if len(arguments) != 1:
         sys.stderr.write(
@@ -30,9 +36,9 @@ def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[An
         return EXIT_USAGE
     store_url, key = keys.split_spec_url(arguments[0])
     store = open_store(store_url)
-    spec = decode_record(bytes(store.get(key)), kind, arguments[0])
+    spec = decode_one_of(bytes(store.get(key)), tuple(works), arguments[0])
     try:
-        _without_exit(work, spec, store)
+        _without_exit(works[type(spec)], spec, store)
     except Exception as error:
         logging.getLogger(__name__).exception("member %s failed", spec.member)
         store.put(keys.failure(spec.member), encode_record(_failure(spec, error)))
@@ -40,10 +46,12 @@ def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[An
     return 0
 
 
-def _without_exit(work: Callable[[AnySpec, ObjectStore], None], spec: AnySpec, store: ObjectStore) -> None:
+def _without_exit(work: Work, spec: MemberSpec, store: ObjectStore) -> None:
     try:
         work(spec, store)
     except SystemExit as error:
+        if not isinstance(spec, JobSpec):
+            raise
         raise JobError(
             f"{spec.job_file} calls sys.exit({error.code!r}); a job file must only define its job"
         ) from error
@@ -64,5 +72,5 @@ def _failure(spec: MemberSpec, error: Exception) -> Failure:
         message=str(error) if isinstance(error, ZooidError) else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
         is_input_error=isinstance(error, InputError),
-        is_consequence=isinstance(error, (CommAborted, CommTimeout)),
+        is_consequence=isinstance(error, (CommAborted, CommTimeout, PeerLost)),
     )

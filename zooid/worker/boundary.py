@@ -1,18 +1,17 @@
 """What crosses a cut for one grain, as one message."""
 
-import math
 from collections.abc import Sequence
 
 import torch
-from torch import fx
+
+from zooid.layers import Value
 
 
 class Boundary:
     """Packs the tensors of one cut into one flat buffer of bytes, and back. Sizes follow from the number of samples."""
 
-    def __init__(self, nodes: Sequence[fx.Node]) -> None:
-        self._shapes = [tuple(int(size) for size in node.meta["val"].shape[1:]) for node in nodes]
-        self._dtypes = [node.meta["val"].dtype for node in nodes]
+    def __init__(self, values: Sequence[Value]) -> None:
+        self._values = tuple(values)
 
     def num_bytes(self, num_samples: int) -> int:
         return sum(self._sizes(num_samples))
@@ -26,15 +25,12 @@ class Boundary:
     def unpack(self, message: torch.Tensor, num_samples: int) -> list[torch.Tensor]:
         parts = torch.split(message, self._sizes(num_samples))
         return [
-            _aligned(part).view(dtype).view(num_samples, *shape)
-            for part, dtype, shape in zip(parts, self._dtypes, self._shapes, strict=True)
+            _aligned(part).view(value.dtype).view(value.shape(num_samples))
+            for part, value in zip(parts, self._values, strict=True)
         ]
 
     def _sizes(self, num_samples: int) -> list[int]:
-        return [
-            num_samples * math.prod(shape) * dtype.itemsize
-            for shape, dtype in zip(self._shapes, self._dtypes, strict=True)
-        ]
+        return [value.num_bytes(num_samples) for value in self._values]
 
 
 def _aligned(part: torch.Tensor) -> torch.Tensor:

@@ -15,16 +15,16 @@ from zooid.core.events import CheckpointSaved, MemberStarted
 from zooid.core.job import Job, load_job
 from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster
+from zooid.core.roster import Roster, RosterMember
 from zooid.core.spec import WorkerSpec
-from zooid.layers import LayeredModel, Stage, build_model_on_meta, build_stage, check_data, check_job, collate, trace
+from zooid.layers import LayeredModel, Stage, build_stage, check_data, check_job, collate, trace_job
 from zooid.layers.checking import EXAMPLE_SIZE
 from zooid.schedule.samples import SamplePlan
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import checkpoint
 from zooid.worker.checkpoint import Tensors
 from zooid.worker.stage_runner import Seat
-from zooid.worker.state import TrainingState
+from zooid.worker.state import Tie, TrainingState
 from zooid.worker.training import Assignment, Trainer
 
 
@@ -32,7 +32,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
     plan = _read_plan(store)
     checked = check_job(load_job(spec.job_file))
-    layered = trace(build_model_on_meta(checked.job), checked.example.to("meta"))
+    layered = trace_job(checked.job, checked.example)
     _check_plan(plan, layered, checked.job, checked.num_samples)
     checkpoint.write_initial(store, checked.model, _stage_names(layered, plan), layered)
 
@@ -45,7 +45,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     place = roster.members[rank]
     job = load_job(spec.job_file)
     data = check_data(job)
-    layered = trace(build_model_on_meta(job), collate(data, range(EXAMPLE_SIZE)).to("meta"))
+    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)))
     _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
     stage, unused = _load_stage(store, manifest, layered, plan, place.stage)
@@ -64,7 +64,8 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         timeout=datetime.timedelta(seconds=spec.timeout_s),
     )
     seat = Seat(roster, rank, place.replica, place.stage, _stage_group(roster, place.stage))
-    state = TrainingState(stage.module, job, layered.persistent_names)
+    ties = _ties(roster, place, _tied_stages(layered, plan))
+    state = TrainingState(stage.module, job, layered.persistent_names, ties)
     with EventWriter(store, spec.member) as events:
         parameter_bytes = sum(p.numel() * p.element_size() for p in stage.module.parameters())
         num_layers = stage.end_layer - stage.first_layer
@@ -107,12 +108,23 @@ def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -
 
 
 def _stage_names(layered: LayeredModel, plan: Plan) -> list[list[str]]:
-    """Names of the state dict by the stage that keeps them; what no layer uses stays with the first."""
-    used = [
-        [name for name in layered.state_of(stage.first_layer, stage.end_layer) if name in layered.persistent_names]
-        for stage in plan.stages
-    ]
-    return [[*used[0], *sorted(layered.unused_names)], *used[1:]]
+    """Names of the state dict by the stage that keeps them: the first that uses them; what none uses, the first."""
+    names: list[list[str]] = []
+    kept: set[str] = set()
+    for stage in plan.stages:
+        used = [name for name in layered.state_of(stage.first_layer, stage.end_layer) if name not in kept]
+        names.append([name for name in used if name in layered.persistent_names])
+        kept.update(used)
+    return [[*names[0], *sorted(layered.unused_names)], *names[1:]]
+
+
+def _tied_stages(layered: LayeredModel, plan: Plan) -> dict[tuple[int, ...], tuple[str, ...]]:
+    """Parameters that more than one stage uses, by those stages, in an order that all members agree on."""
+    stage_of = [number for number, stage in enumerate(plan.stages) for _ in range(stage.first_layer, stage.end_layer)]
+    tied: dict[tuple[int, ...], list[str]] = {}
+    for name, layers in sorted(layered.tied.items()):
+        tied.setdefault(tuple(sorted({stage_of[layer] for layer in layers})), []).append(name)
+    return {stages: tuple(names) for stages, names in sorted(tied.items()) if len(stages) > 1}
 
 
 def _load_stage(
@@ -139,6 +151,17 @@ def _stage_group(roster: Roster, own_stage: int) -> dist.ProcessGroup | None:
     return groups[own_stage]
 
 
+def _ties(roster: Roster, place: RosterMember, tied: dict[tuple[int, ...], tuple[str, ...]]) -> list[Tie]:
+    """The ties of this member; their groups, too, are made by everyone in the same order."""
+    ties = []
+    for stages, names in tied.items():
+        for replica in range(roster.num_replicas):
+            group = dist.new_group([roster.rank_at(replica, stage) for stage in stages])
+            if replica == place.replica and place.stage in stages:
+                ties.append(Tie(names, group, counts_here=place.stage == stages[0]))
+    return ties
+
+
 def _state_dict(stage: Stage) -> Tensors:
     persistent = stage.model.persistent_names
     return {name: tensor for name, tensor in stage.module.state_dict().items() if name in persistent}
@@ -155,7 +178,8 @@ def _save(
     """The first replica writes its stages; when all are written, the first member makes them count."""
     num_stages = len(stage_names)
     if seat.replica == 0:
-        checkpoint.write_shard(store, step, seat.stage, num_stages, tensors)
+        own = {name: tensors[name] for name in stage_names[seat.stage]}
+        checkpoint.write_shard(store, step, seat.stage, num_stages, own)
     dist.barrier()
     if seat.rank == 0:
         shards = tuple(

@@ -51,12 +51,12 @@ class StageRunner:
         self._stage = stage
         self._state = state
         self._seat = seat
-        crossing_in = stage.model.crossing(stage.first_layer)
-        crossing_out = () if stage.is_last else stage.model.crossing(stage.end_layer)
-        self._values_in = Boundary(crossing_in) if stage.first_layer > 0 else Boundary(())
+        crossing_in = stage.model.values_into(stage.first_layer) if stage.first_layer > 0 else ()
+        crossing_out = () if stage.is_last else stage.model.values_into(stage.end_layer)
+        self._values_in = Boundary(crossing_in)
         self._values_out = Boundary(crossing_out)
         self._gradients_in = Boundary(_where(crossing_out, stage.differentiable_outputs))
-        self._gradients_out = Boundary(_where(crossing_in, stage.differentiable_inputs))
+        self._gradients_out = Boundary(_where(crossing_in, stage.differentiable_inputs) if crossing_in else ())
         self._step = 0
         self._indices: Sequence[npt.NDArray[np.int64]] = ()
         self._grains: dict[int, _Grain] = {}

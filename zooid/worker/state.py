@@ -1,6 +1,7 @@
 """What a member trains: parameters, buffers and optimizer, changed only by applying a prepared step."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import distributed as dist
@@ -11,12 +12,26 @@ from zooid.core.job import Job
 _Buckets = dict[torch.dtype, torch.Tensor]
 
 
+@dataclass(frozen=True)
+class Tie:
+    """Parameters that several stages use: each has its own copy, and all are updated alike."""
+
+    names: tuple[str, ...]
+    group: dist.ProcessGroup
+    """The members of one replica whose stages use them."""
+    counts_here: bool
+    """Whether this stage is the one at which they count once for the norm of all gradients."""
+
+
 class TrainingState:
     """Between the start of a step and its apply only gradients and buffers change; `drop` restores the latter."""
 
-    def __init__(self, module: nn.Module, job: Job, persistent_names: frozenset[str]) -> None:
+    def __init__(self, module: nn.Module, job: Job, persistent_names: frozenset[str], ties: Sequence[Tie] = ()) -> None:
         self.module = module
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self._names = tuple(trained)
+        self._parameters = list(trained.values())
+        self._ties = tuple(ties)
         self._buffers = [buffer for name, buffer in module.named_buffers() if name in persistent_names]
         named = list(module.named_parameters())
         self._optimizer: torch.optim.Optimizer | None = job.optimizer(named) if named else None
@@ -41,6 +56,25 @@ class TrainingState:
                 dist.all_reduce(bucket, group=group)
             for bucket in self._held_statistics.values():
                 dist.all_reduce(bucket, op=dist.ReduceOp.AVG, group=group)
+        for tie in self._ties:
+            self._sum_tied(tie)
+
+    def _sum_tied(self, tie: Tie) -> None:
+        """Add up what every stage that uses these parameters found for them."""
+        gradients, flags = self._held_values()
+        tied = [values[name] for values in (gradients, flags) for name in tie.names if name in values]
+        for dtype in dict.fromkeys(value.dtype for value in tied):
+            own = [value for value in tied if value.dtype == dtype]
+            total = torch.cat([value.reshape(-1) for value in own])
+            dist.all_reduce(total, group=tie.group)
+            for value, summed in zip(own, total.split([value.numel() for value in own]), strict=True):
+                value.copy_(summed.view_as(value))
+
+    def _held_values(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """The held gradients, and whether the loss reached each parameter, by name."""
+        values = _unflatten(self._held, [*self._parameters, *(_flag(parameter) for parameter in self._parameters)])
+        half = len(self._parameters)
+        return dict(zip(self._names, values[:half], strict=True)), dict(zip(self._names, values[half:], strict=True))
 
     def _changes(self) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
         """Floating-point buffers, as they were, and what the step did to them: exactly 0 where it did nothing."""
@@ -51,15 +85,15 @@ class TrainingState:
         ]
 
     def square_sum(self) -> float:
-        """Σg² of the held gradients; not finite where any of them is not."""
-        gradients = _unflatten(self._held, self._parameters)
-        return float(sum(gradient.double().square().sum() for gradient in gradients))
+        """Σg² of the held gradients, tied ones at one of their stages; not finite where any of them is not."""
+        elsewhere = {name for tie in self._ties if not tie.counts_here for name in tie.names}
+        gradients, _ = self._held_values()
+        return float(sum(g.double().square().sum() for name, g in gradients.items() if name not in elsewhere))
 
     def apply(self, scale: float) -> None:
         """One optimizer update from the held gradients, which stay held until the next step is prepared."""
-        flags = [_flag(parameter) for parameter in self._parameters]
-        values = _unflatten(self._held, [*self._parameters, *flags])
-        for parameter, gradient, touched in zip(self._parameters, values, values[len(flags) :], strict=False):
+        gradients, flags = self._held_values()
+        for parameter, gradient, touched in zip(self._parameters, gradients.values(), flags.values(), strict=True):
             parameter.grad = None if not touched else gradient if scale == 1.0 else gradient * scale
         if self._optimizer is not None:
             self._optimizer.step()

@@ -5,10 +5,8 @@ stranger, or a rank of another run, is turned away.
 """
 
 import contextlib
-import fcntl
 import hmac
 import json
-import os
 import secrets
 import socket
 import struct
@@ -16,7 +14,6 @@ import threading
 import time
 from collections import defaultdict
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from zooid.comm.options import Options
@@ -26,6 +23,7 @@ from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.transport import TcpTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout
+from zooid.core.network import own_addresses, own_network
 
 _HELLO = struct.Struct("<32sIHH")
 """Secret, own rank, number of the stream, streams for large messages."""
@@ -39,7 +37,6 @@ _READ_AHEAD_BYTES = 2**16
 """Where messages are small, one look at the socket takes many of them."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
 """A machine that vanished without a word is noticed after 11 s, whether something is sent to it or not."""
-_SIOCGIFADDR = 0x8915
 
 
 def connect(
@@ -117,12 +114,12 @@ class _Mesh:
         return float(self._store.get("tcp/round_trip_s").decode())
 
     def _publish(self) -> None:
-        addresses = [self._options.address] if self._options.address else _own_addresses()
+        addresses = [self._options.address] if self._options.address else own_addresses()
         record = {
             "addresses": addresses,
             "port": self._listener.getsockname()[1],
             "secret": self._secret.hex(),
-            "network": _network(),
+            "network": own_network(),
         }
         self._store.set(f"tcp/{self._rank}", json.dumps(record))
 
@@ -169,7 +166,7 @@ class _Mesh:
     def _connect_to(self, peer: int) -> None:
         record = self._record_of(peer)
         candidates = [str(address) for address in record["addresses"]]
-        if record["network"] == _network():
+        if record["network"] == own_network():
             candidates.insert(0, "127.0.0.1")
         first, round_trip_s = self._open(peer, candidates, record, 0, 0)
         self._round_trips_s.append(round_trip_s)
@@ -234,20 +231,3 @@ def _receive_exactly(sock: socket.socket, num_bytes: int) -> bytes:
             raise ConnectionError("it closed the connection")
         data += more
     return bytes(data)
-
-
-def _own_addresses() -> list[str]:
-    """IPv4 addresses of this machine's interfaces, without the loopback's."""
-    addresses = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                addresses.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in addresses if not address.startswith("127.")]
-
-
-def _network() -> str:
-    """Tells processes that share a loopback interface from those that do not."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}-{os.stat('/proc/self/ns/net').st_ino}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zooid.core.environment import member_environment
+from zooid.platforms.local.limits import Confinement, confine
 from zooid.platforms.protocol import Exit, Launch
 
 _GRACE_S = 2.0
@@ -21,10 +22,11 @@ _GRACE_S = 2.0
 
 @dataclass(frozen=True)
 class LocalHandle:
-    """One started process and the file it prints to."""
+    """One started process, the file it prints to, and what holds it to its size."""
 
     process: "subprocess.Popen[bytes]"
     log: Path
+    confinement: Confinement | None = None
 
 
 class LocalPlatform:
@@ -33,11 +35,19 @@ class LocalPlatform:
     def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None) -> None:
         self._prefix = prefix or (lambda launch: ())
         self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
+        self._confinements: set[Confinement] = set()
         weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
+        weakref.finalize(self, _remove_all, self._confinements)  # also at the end of the interpreter
 
     def launch(self, launch: Launch) -> LocalHandle:
+        """Start a process; one with a size is held to it from its first instruction, or refused."""
         log = self._logs / f"{launch.member}.log"
         command = [*self._prefix(launch), sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
+        confinement = None
+        if launch.size is not None:
+            confinement = confine(launch.size)
+            self._confinements.add(confinement)
+            command = [*confinement.prefix, *command]  # outermost: a network namespace may hide the cgroups
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -47,11 +57,15 @@ class LocalPlatform:
                 env=member_environment(launch.num_threads),
                 start_new_session=True,
             )
-        return LocalHandle(process, log)
+        return LocalHandle(process, log, confinement)
 
     def poll(self, handle: LocalHandle) -> Exit | None:
         status = handle.process.poll()
-        return None if status is None else Exit(status)
+        if status is None or handle.confinement is None:
+            return None if status is None else Exit(status)
+        if handle.confinement.remove_if_empty():
+            self._confinements.discard(handle.confinement)
+        return Exit(status, handle.confinement.exceeded_bytes() if status == -signal.SIGKILL else None)
 
     def logs(self, handle: LocalHandle) -> str:
         return handle.log.read_text(errors="replace")
@@ -65,6 +79,14 @@ class LocalPlatform:
             _signal_session(handle, signal.SIGKILL)
             handle.process.wait()
         _signal_session(handle, signal.SIGKILL)  # what it had started may have outlived it
+        if handle.confinement is not None:
+            handle.confinement.remove()
+            self._confinements.discard(handle.confinement)
+
+
+def _remove_all(confinements: set[Confinement]) -> None:
+    while confinements:
+        confinements.pop().remove()
 
 
 def _signal_session(handle: LocalHandle, number: signal.Signals) -> None:

@@ -1,0 +1,9 @@
+"""Options of the whole suite."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-stage", action="store_true", help="try every stage of every specimen, in minutes, instead of a part"
+    )

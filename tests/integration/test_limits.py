@@ -1,0 +1,372 @@
+"""Members held to the size of an offer, by real cgroups: no more time, no more memory, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+import zooid
+from benchmarks.lab.load import ForeignLoad
+from tests.integration.jobs import plan_by_hand, write_job
+from tests.unit.profiles import device, layer, offer, profile
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import held_to, prices_in_words, resolve_offer
+from zooid.core.errors import CatalogError, InputError, MemberFailed
+from zooid.core.machine import cpu_share
+from zooid.core.offer import Offer
+from zooid.core.plan import Limits
+from zooid.core.spec import WorkerSpec
+from zooid.planner import find_plan
+from zooid.platforms import Exit, Launch
+from zooid.platforms.local import LocalPlatform
+from zooid.platforms.local.limits import confine
+from zooid.platforms.local.processes import LocalHandle
+from zooid.platforms.protocol import Size
+from zooid.store import open_store
+
+pytestmark = pytest.mark.timeout(60)
+
+MIB = 2**20
+NOBODY = 65534
+TOLERANCE = 0.03
+ATTEMPTS = 3
+
+BUSY = """
+import time
+begin_s, used_s = time.perf_counter(), time.process_time()
+while time.perf_counter() - begin_s < 1.2:
+    pass
+print((time.process_time() - used_s) / (time.perf_counter() - begin_s))
+"""
+GROWING = """
+held = []
+while True:
+    held.append(bytearray(2**20))
+"""
+LOOKING = """
+from zooid.core.machine import cpu_share, memory_bytes, num_cores
+print(cpu_share(), num_cores(), memory_bytes())
+"""
+WAITING = "import time; time.sleep(600)"
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {WAITING!r}], start_new_session=True)
+print(child.pid, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def cgroups() -> None:
+    try:
+        confine(Size(1.0, 64 * MIB)).remove()
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def running(program: str) -> LocalPlatform:
+    """A platform whose members run this program; what they would run otherwise becomes its arguments."""
+    return LocalPlatform(lambda launch: [sys.executable, "-c", program])
+
+
+def launch_with(vcpus: float, memory_bytes: int) -> Launch:
+    return Launch("r0s0", "worker", "nothing", 1, Size(vcpus, memory_bytes))
+
+
+def wait_for(platform: LocalPlatform, handle: LocalHandle) -> Exit:
+    while (ended := platform.poll(handle)) is None:
+        time.sleep(0.01)
+    return ended
+
+
+def folders_of(handle: LocalHandle) -> list[Path]:
+    assert handle.confinement is not None
+    folders = list(handle.confinement.folders)
+    assert folders
+    assert all(folder.is_dir() for folder in folders)
+    return folders
+
+
+def is_alive(pid: int) -> bool:
+    """Not so a process that has ended, even if nobody has asked for its status yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def left(folders: list[Path]) -> list[Path]:
+    return [folder for folder in folders if folder.exists()]
+
+
+@pytest.mark.usefixtures("cgroups")
+class TestTime:
+    def test_a_busy_member_gets_its_share_of_a_core(self) -> None:
+        platform = running(BUSY)
+        for _ in range(ATTEMPTS):
+            with ForeignLoad() as foreign:
+                handle = platform.launch(launch_with(0.25, 256 * MIB))
+                assert wait_for(platform, handle).is_success, platform.logs(handle)
+            share = float(platform.logs(handle))
+            print(f"{share:.4f} of a core, while others kept {foreign.num_cores:.2f} busy")
+            assert share <= 0.25 + TOLERANCE
+            if share >= 0.25 - TOLERANCE:
+                return
+            assert foreign.num_cores > cpu_share() - 1, "the machine had time for it"
+        pytest.skip(f"other programs kept {foreign.num_cores:.2f} cores busy, {ATTEMPTS} times")
+
+    def test_a_small_share_is_smooth(self) -> None:
+        """Of any tenth of a second it gets its share; the kernel's own period would let it run for nothing else."""
+        confinement = confine(Size(0.05, 64 * MIB))
+        written = {
+            file.name: file.read_text().split() for folder in confinement.folders for file in folder.glob("cpu.*")
+        }
+        confinement.remove()
+        quota, period = written.get("cpu.max") or [*written["cpu.cfs_quota_us"], *written["cpu.cfs_period_us"]]
+        assert int(quota) / int(period) == 0.05
+        assert int(period) <= 20_000
+
+    def test_a_member_knows_its_share(self) -> None:
+        platform = running(LOOKING)
+        handle = platform.launch(launch_with(0.5, 256 * MIB))
+        assert wait_for(platform, handle).is_success, platform.logs(handle)
+        assert platform.logs(handle).split() == ["0.5", "1", str(256 * MIB)]
+
+
+@pytest.mark.usefixtures("cgroups")
+class TestMemory:
+    def test_a_member_that_grows_too_large_is_ended_and_the_reason_named(self, tmp_path: Path) -> None:
+        small = structs.replace(resolve_offer("limited:aws.lambda.512"), memory_bytes=64 * MIB)
+        store = open_store(tmp_path.as_uri())
+        spec = WorkerSpec(
+            run="run", member="r0s0", store=store.url, job_file="", num_threads=1, task="train", roster=0, timeout_s=1.0
+        )
+        with Crew(running(GROWING), store, checks_input=False, offer=small) as crew:
+            crew.start("worker", [spec])
+            with pytest.raises(MemberFailed) as caught:
+                crew.wait(lambda: None)
+        assert str(caught.value) == "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory"
+
+    def test_a_member_that_somebody_killed_is_not_blamed(self) -> None:
+        platform = running(WAITING)
+        handle = platform.launch(launch_with(0.5, 64 * MIB))
+        os.kill(handle.process.pid, signal.SIGKILL)
+        assert str(wait_for(platform, handle)) == "was killed by signal 9 (SIGKILL)"
+
+
+@pytest.mark.usefixtures("cgroups")
+class TestNothingIsLeft:
+    def test_when_a_member_has_ended(self) -> None:
+        platform = running("")
+        handle = platform.launch(launch_with(0.5, 64 * MIB))
+        folders = folders_of(handle)
+        assert wait_for(platform, handle) == Exit(0)
+        assert left(folders) == []
+        platform.terminate(handle)
+
+    def test_when_a_member_is_terminated(self) -> None:
+        platform = running(WAITING)
+        handle = platform.launch(launch_with(0.5, 64 * MIB))
+        folders = folders_of(handle)
+        platform.terminate(handle)
+        assert left(folders) == []
+        assert platform.poll(handle) is not None
+
+    def test_of_what_a_member_has_started_and_sent_away(self) -> None:
+        platform = running(PARENT)
+        handle = platform.launch(launch_with(0.5, 256 * MIB))
+        folders = folders_of(handle)
+        assert wait_for(platform, handle).is_success
+        child = int(platform.logs(handle))
+        assert is_alive(child)
+        assert left(folders) == folders
+        platform.terminate(handle)
+        assert left(folders) == []
+        assert not is_alive(child)
+
+    def test_when_the_platform_is_forgotten(self) -> None:
+        platform = running(WAITING)
+        handle = platform.launch(launch_with(0.5, 64 * MIB))
+        folders = folders_of(handle)
+        while not all((folder / "cgroup.procs").read_text() for folder in folders):
+            time.sleep(0.01)
+        del platform
+        assert left(folders) == []
+        assert handle.process.wait() == -signal.SIGKILL
+
+    SCRIPT = f"""
+import sys, time
+from zooid.platforms import Launch
+from zooid.platforms.local import LocalPlatform
+from zooid.platforms.protocol import Size
+
+platform = LocalPlatform(lambda launch: [sys.executable, "-c", {WAITING!r}])
+handle = platform.launch(Launch("r0s0", "worker", "nothing", 1, Size(0.5, {64 * MIB})))
+while not all((folder / "cgroup.procs").read_text() for folder in handle.confinement.folders):
+    time.sleep(0.01)
+print(handle.process.pid, *handle.confinement.folders, flush=True)
+time.sleep(600)
+"""
+
+    def test_after_ctrl_c(self) -> None:
+        """Of a program that does not end its members itself; a crew does."""
+        command = [sys.executable, "-c", self.SCRIPT]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            told = process.stdout.readline().split()
+            assert told, process.communicate()[1]
+            member, folders = int(told[0]), [Path(folder) for folder in told[1:]]
+            assert left(folders) == folders
+            process.send_signal(signal.SIGINT)
+            _, complaint = process.communicate(timeout=30)
+        assert complaint.rstrip().endswith("KeyboardInterrupt")
+        assert left(folders) == []
+        assert not is_alive(member)
+
+    def test_of_a_process_that_was_killed_once_the_next_one_comes(self) -> None:
+        command = [sys.executable, "-c", self.SCRIPT]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            told = process.stdout.readline().split()
+            process.kill()
+        member, folders = int(told[0]), [Path(folder) for folder in told[1:]]
+        os.killpg(member, signal.SIGKILL)
+        while any((folder / "cgroup.procs").read_text() for folder in folders):
+            time.sleep(0.01)
+        confine(Size(0.5, 64 * MIB)).remove()
+        assert left(folders) == []
+
+
+class TestRefusals:
+    @pytest.fixture
+    def unprivileged(self) -> Iterator[None]:
+        if os.geteuid() != 0:
+            yield
+            return
+        os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+
+    @pytest.mark.usefixtures("cgroups", "unprivileged")
+    def test_without_privileges_nothing_starts(self) -> None:
+        platform = running(WAITING)
+        with pytest.raises(InputError) as caught:
+            platform.launch(launch_with(0.5, 64 * MIB))
+        message = str(caught.value)
+        assert message.startswith("a member cannot be held to 0.5 vCPUs and 67.11 MB, which takes cgroups: /sys/")
+        assert message.endswith(
+            "cannot be made: Permission denied; run as root where cgroups may be made, or give local:OFFER for an "
+            "offer's prices without its size"
+        )
+
+    def test_without_cgroups(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="no cgroups are mounted under /sys/fs/cgroup"):
+            confine(Size(0.5, 64 * MIB), tmp_path)
+
+    @pytest.mark.parametrize(
+        ("on", "message"),
+        [
+            ("limited", "does not say to which size; give limited:OFFER"),
+            ("limited:azure.aci.k80", "azure.aci.k80 has a K80, which this machine cannot imitate"),
+            ("limited:aws.ec2.c5.24xlarge.of.dreams", "there is no offer"),
+            ("restricted:aws.lambda.512", "limited:OFFER for its size as well"),
+        ],
+    )
+    def test_what_cannot_be_imitated(self, on: str, message: str) -> None:
+        with pytest.raises((InputError, CatalogError), match=message):
+            resolve_offer(on)
+
+    def test_more_than_the_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("zooid.coordinator.offers.cpu_share", lambda: 0.5)
+        monkeypatch.setattr("zooid.coordinator.offers.memory_bytes", lambda: 10**9)
+        with pytest.raises(InputError) as caught:
+            resolve_offer("limited:aws.lambda.1769")
+        assert str(caught.value) == (
+            "aws.lambda.1769 has 1 vCPUs and 1.855 GB of memory, which is more than this machine's 0.5 and 1 GB; "
+            "give a smaller offer, or local:aws.lambda.1769 for its prices alone"
+        )
+
+
+class TestVersion2:
+    """Only what would be written: this takes a kernel that has its controllers there."""
+
+    def machine(self, folder: Path, handed_down: str) -> Path:
+        """A session under a slice, as a login makes them, with the process's folder under /proc."""
+        session = folder / "tree/user.slice/session.scope"
+        session.mkdir(parents=True)
+        (session / "cgroup.subtree_control").write_text("")
+        (session.parent / "cgroup.subtree_control").write_text(handed_down)
+        process = folder / "proc"
+        process.mkdir()
+        (process / "cgroup").write_text("0::/user.slice/session.scope\n")
+        mount = f"30 25 0:26 / {folder / 'tree'} rw - cgroup2 cgroup2 rw,nsdelegate\n"
+        (process / "mountinfo").write_text(mount)
+        return process
+
+    def test_a_member_stands_beside_this_process(self, tmp_path: Path) -> None:
+        made = confine(Size(0.25, 64 * MIB), self.machine(tmp_path, "cpuset cpu memory\n"))
+        (folder,) = made.folders
+        assert folder.parent == tmp_path / "tree/user.slice"
+        assert (folder / "cpu.max").read_text() == "2500 10000"
+        assert (folder / "memory.max").read_text() == str(64 * MIB)
+        assert made.exceeded_bytes() is None
+        (folder / "memory.events").write_text("low 0\nhigh 0\nmax 31\noom 1\noom_kill 1\noom_group_kill 0\n")
+        assert made.exceeded_bytes() == 64 * MIB
+
+    def test_controllers_that_are_not_handed_down(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match=r"hands the controllers cpu and memory down in cgroup\.subtree_control"):
+            confine(Size(0.25, 64 * MIB), self.machine(tmp_path, "memory pids\n"))
+
+
+class TestOffers:
+    def test_a_limited_offer_has_size_and_prices_of_its_model(self) -> None:
+        limited, priced = resolve_offer("limited:aws.lambda.512"), resolve_offer("local:aws.lambda.512")
+        assert (limited.platform, limited.site) == ("local", "limited:aws.lambda.512")
+        assert (limited.vcpus, limited.memory_bytes) == (0.2894, 512 * MIB)
+        assert limited.usd_per_hour == priced.usd_per_hour > 0
+        assert held_to(limited) == Size(0.2894, 512 * MIB)
+        assert held_to(priced) is None
+        assert prices_in_words(limited) == (
+            "at the prices of aws.lambda.512; nothing is charged, for the members run on this machine, held to its size"
+        )
+
+    def test_members_with_a_share_contend_for_the_machine_only_together(self) -> None:
+        """Four quarters of one core are planned, and no more."""
+        made = profile([layer(1.0)], device=device(num_cores=1.0))
+        quarter: Offer = offer(platform="local", vcpus=0.25)
+        assert find_plan(made, quarter, Limits(max_members=8), "fastest").num_members == 4
+
+    @pytest.mark.usefixtures("cgroups")
+    def test_every_member_of_a_run_is_held_to_its_offer(self, tmp_path: Path) -> None:
+        """Of a plan that is given. In place of the worker, a program looks around and gives up."""
+        launched: list[Launch] = []
+        folders: list[Path] = []
+
+        class Watched(LocalPlatform):
+            def launch(self, launch: Launch) -> LocalHandle:
+                handle = super().launch(launch)
+                launched.append(launch)
+                folders.extend(folders_of(handle))
+                return handle
+
+        job_file = write_job(tmp_path / "job.py", fields={"epochs": "1"})
+        limited = resolve_offer("limited:aws.lambda.1769")
+        by_hand = plan_by_hand(job_file, num_replicas=1, cuts=())
+        stages = tuple(structs.replace(stage, offer=limited.name) for stage in by_hand.stages)
+        plan = structs.replace(by_hand, offers=(limited,), stages=stages)
+        look = [sys.executable, "-c", f"{LOOKING}raise SystemExit(7)"]
+        platform = Watched(lambda launch: look if launch.member == "r0s0" else [])
+        with pytest.raises(MemberFailed, match="member r0s0 exited with status 7") as caught:
+            zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=platform)
+        assert caught.value.traceback_text.split() == ["1.0", "1", str(1769 * MIB)]
+        assert [launch.member for launch in launched] == ["preparer", "r0s0"]
+        assert {launch.size for launch in launched} == {Size(1.0, 1769 * MIB)}
+        assert {launch.num_threads for launch in launched} == {1}
+        assert left(folders) == []

@@ -1,0 +1,94 @@
+"""Measuring links: members are started where they would train, and probe together."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import LOCAL, resolve_offer
+from zooid.coordinator.planning import ignore, num_threads
+from zooid.coordinator.relay import OnEvent, Relay
+from zooid.coordinator.scratch import scratch_folder
+from zooid.core import keys
+from zooid.core.errors import InputError
+from zooid.core.events import PhaseStarted
+from zooid.core.link import Links
+from zooid.core.records import decode_record
+from zooid.core.spec import LinkEnd, ProbeMember, ProbeSpec
+from zooid.platforms import Platform
+from zooid.platforms.local import LocalPlatform
+
+ENDS: tuple[LinkEnd, ...] = ("store", "peers")
+NUM_STREAMS = (1, 4, 16)
+_NUM_REPEATS = 3
+_SECONDS = (0.05, 60.0)
+_LEAST_TIMEOUT_S = 90.0
+_TIMEOUT_FACTOR = 5.0
+"""A member that waits so many times a measurement for another one gives up. The coordinator notices a lost member long
+before; this is for members that are left alone."""
+
+
+def probe(
+    *,
+    members: int = 2,
+    store: str | None = None,
+    on: str = LOCAL,
+    sites: Sequence[str] | None = None,
+    ends: Sequence[LinkEnd] = ENDS,
+    streams: Sequence[int] = NUM_STREAMS,
+    seconds: float = 1.0,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> Links:
+    """Bandwidth and round trip to the store and between members, for growing numbers of members at once.
+
+    `sites` says where each member is, if they are not all in one place: links are reported between sites.
+    """
+    offer = resolve_offer(on)
+    team = _team(members, sites or [offer.site] * members)
+    _check(members, ends, streams, seconds)
+    with scratch_folder(store, "probing") as objects:
+        on_event(PhaseStarted(at_s=time.time(), phase="probe"))
+        run = secrets.token_hex(4)
+        specs = [
+            ProbeSpec(
+                run=run,
+                member=member.name,
+                store=objects.url,
+                num_threads=num_threads(offer),
+                members=team,
+                ends=tuple(ends),
+                num_streams=tuple(streams),
+                num_repeats=_NUM_REPEATS,
+                seconds=seconds,
+                timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * seconds),
+            )
+            for member in team
+        ]
+        relay = Relay(objects, on_event)
+        with Crew(platform or LocalPlatform(), objects, checks_input=False, offer=offer) as crew:
+            crew.start("profiler", specs)
+            crew.wait(relay.poll)
+        relay.flush()
+        return decode_record(bytes(objects.get(keys.LINKS)), Links, f"{objects.url}/{keys.LINKS}")
+
+
+def _team(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:
+    if len(sites) != num_members:
+        raise InputError(f"{len(sites)} site(s) are given for {num_members} member(s); give one for each, in order")
+    return tuple(ProbeMember(name=f"m{rank}", site=site) for rank, site in enumerate(sites))
+
+
+def _check(num_members: int, ends: Sequence[str], streams: Sequence[int], seconds: float) -> None:
+    if num_members < 1:
+        raise InputError(f"{num_members} members are to probe; give 1 or more")
+    if not ends or not set(ends) <= set(ENDS):
+        raise InputError(f"links to {', '.join(ends) or 'nothing'} are asked for; give {' or '.join(ENDS)}, or both")
+    if num_members == 1 and "store" not in ends:
+        raise InputError("links between members are asked for, but there is one member only; give 2 or more")
+    if not streams or min(streams) < 1 or len(set(streams)) < len(streams):
+        raise InputError(f"`streams` is {tuple(streams)}; give different numbers from 1 on, for example 1, 4, 16")
+    least, most = _SECONDS
+    if not least <= seconds <= most:
+        raise InputError(f"a measurement of {seconds:g} s is asked for; give {least:g} to {most:g}")

@@ -1,0 +1,145 @@
+"""Pages to look at: each one file that needs no network.
+
+A page's frame, style and script lie in `assets`. Plotly, whose script is part of every page, loads when one is made.
+"""
+
+import html
+import json
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from zooid.core.files import replaced_whole
+from zooid.core.link import Link
+from zooid.core.profile import Profile
+from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
+from zooid.report.picture import names_px, panel_domains, picture, probed_sizes
+from zooid.report.wording import (
+    ESTIMATE,
+    count_in_words,
+    exact_bytes,
+    layers_in_words,
+    marked,
+    origin_in_words,
+    percent,
+)
+
+_MANY_TIES = 6
+"""More tied parameters than this are folded away until somebody asks."""
+
+
+def profile_page(profile: Profile) -> str:
+    """Header, tied parameters, and the picture of the layers at a grain size that the reader picks."""
+    from plotly.offline import get_plotlyjs
+
+    return Template(_asset("profile.html")).substitute(
+        title=html.escape(marked(profile, f"profile of {profile.job}")),
+        style=_asset("profile.css"),
+        job=html.escape(profile.job),
+        badge=f'<span class="badge">{ESTIMATE}</span>' if profile.is_estimate else "",
+        origin=html.escape(origin_in_words(profile)),
+        facts=_facts(profile),
+        ties=_ties(profile),
+        names_px=names_px(profile),
+        sizes=_size_buttons(probed_sizes(profile)),
+        heads=_heads(profile),
+        versions=html.escape(
+            f"zooid {profile.zooid_version}, torch {profile.torch_version}, model {profile.model_fingerprint}"
+        ),
+        picture=_as_data(picture(profile)),
+        plotly=get_plotlyjs(),
+        script=_asset("profile.js"),
+    )
+
+
+def write_page(path: Path, page: str) -> None:
+    """A page into a file, whole or not at all."""
+    with replaced_whole(path) as staged:
+        staged.write_text(page, encoding="utf-8")
+
+
+def _facts(profile: Profile) -> str:
+    num_layers, spread = len(profile.layers), profile.spread
+    parameters = format_bytes(profile.parameter_bytes(0, num_layers))
+    facts = [
+        ("model", count_in_words(num_layers, "layer"), f"{parameters} of parameters"),
+        ("batch", count_in_words(profile.batch_size, "sample"), "of one step"),
+        ("knee", count_in_words(profile.knee, "sample"), "smaller grains gain little"),
+        ("largest grain", count_in_words(profile.largest_grain, "sample"), "that fits into memory"),
+        (
+            "spread",
+            f"{percent(spread.of_steps)} between steps",
+            f"{percent(spread.of_runs)} between runs",
+        ),
+        *(_link_fact(link) for link in profile.links),
+    ]
+    return "\n".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(note)}</small></dd></div>"
+        for name, value, note in facts
+    )
+
+
+def _link_fact(link: Link) -> tuple[str, str, str]:
+    return (
+        f"{link.from_site} → {link.to_site}",
+        format_bytes_per_s(link.bandwidth_bytes_per_s),
+        f"{format_duration(link.rtt_s)} a request, {link.source}",
+    )
+
+
+def _ties(profile: Profile) -> str:
+    if not profile.tied:
+        return ""
+    items = "\n".join(
+        f"<li><code>{html.escape(tie.name)}</code> {html.escape(exact_bytes(tie.num_bytes))}, "
+        f"{layers_in_words(tie.layers)}</li>"
+        for tie in profile.tied
+    )
+    is_open = "" if len(profile.tied) > _MANY_TIES else " open"
+    return (
+        f"<details{is_open}><summary><b>Tied parameters</b> several layers use them; a stage keeps them once, "
+        f"and stages that share them sum their gradients</summary><ul>{items}</ul></details>"
+    )
+
+
+def _size_buttons(sizes: list[int]) -> str:
+    """One for each probed grain size; the largest is shown first, as in the table."""
+    return "\n".join(
+        f'<label><input type="radio" name="grain" value="{number}"{" checked" if size == sizes[-1] else ""}>'
+        f"<span>{size}</span></label>"
+        for number, size in enumerate(sizes)
+    )
+
+
+def _heads(profile: Profile) -> str:
+    """Headings of the panels; the script fills in the sums."""
+    mark = f"<em>{ESTIMATE}</em> " if profile.is_estimate else ""
+    tied = f" {_key('tied')}tied" if profile.tied else ""
+    lines = {
+        "Time of a grain": f"{_key('forward')}forward {_sum('forward')} {_key('backward')}backward {_sum('backward')}",
+        "Parameters": f"{_sum('parameters')} in all{tied}",
+        "Activations kept": f"{_sum('kept')} in all",
+        "To the next layer": _sum("cut"),
+    }
+    return "\n".join(
+        f'<div style="left:{begin:.3%};width:{end - begin:.3%}"><h2>{mark}{title}</h2><p>{line}</p></div>'
+        for (title, line), (begin, end) in zip(lines.items(), panel_domains(), strict=True)
+    )
+
+
+def _key(color: str) -> str:
+    return f'<i class="key {color}"></i>'
+
+
+def _sum(name: str) -> str:
+    return f'<b data-sum="{name}"></b>'
+
+
+def _as_data(value: Any) -> str:
+    """JSON that can stand inside a script element: no text in it can end the element."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _asset(name: str) -> str:
+    return resources.files("zooid.report").joinpath("assets", name).read_text(encoding="utf-8")
