@@ -37,8 +37,7 @@ STAGE_SIZE = 4
 """Grain size of the stages that are run alone."""
 POWERS = (1.0, 0.6)
 """Cuts even by time, and drawn towards the end."""
-ROUNDS = 3
-REPEATS = 5
+REPEATS = 15
 NUM_BUCKETS = 6
 
 Partition = tuple[tuple[int, int], ...]
@@ -78,21 +77,18 @@ class _Subject:
         unprobed: dict[int, list[float]] = {size: [] for size in UNPROBED}
         measured = [Measured(size) for size in SIZES]
         buckets = _Buckets(copy.deepcopy(self._model), self._batches[STAGE_SIZE], self._eager_loss)
-        for _ in range(ROUNDS):
-            for seen, new in zip(measured, self._probe(), strict=True):
-                seen.add(new)
+        for _ in range(REPEATS):  # in turn, so that a slow phase of the machine meets both sides
+            for seen, size in zip(measured, SIZES, strict=True):
+                self._timer.measure_once(self._batches[size], seen)
             for stage, run in alone.items():
-                times[stage] += [_timed(run) for _ in range(REPEATS)]
+                times[stage].append(_timed(run))
             for size, seconds in unprobed.items():
-                seconds += [sum(self._timer.run_bare(self._batches[size])) for _ in range(REPEATS)]
-            buckets.measure(REPEATS)
+                seconds.append(sum(self._timer.run_bare(self._batches[size])))
+            buckets.measure()
         points = _by_layer([seen.points() for seen in measured])
         yield from self._stage_rows(partitions, points, times)
         yield from self._size_rows(points, unprobed)
         yield from self._gradient_rows(points, buckets)
-
-    def _probe(self) -> list[Measured]:
-        return self._timer.measure([self._batches[size] for size in SIZES], seconds=2.0, num_rounds=1)
 
     def _stage_rows(
         self, partitions: list[Partition], points: list[list[TimePoint]], times: dict[tuple[int, int], list[float]]
@@ -194,13 +190,12 @@ class _Buckets:
         for _ in range(3):  # DDP orders its buckets after what it saw first
             self._step()
 
-    def measure(self, repeats: int) -> None:
-        for _ in range(repeats):
-            self._step()
-            if not self.seen:
-                self.seen = [(names, []) for names, _ in self._moments]
-            for (_, seconds), (_, moment) in zip(self.seen, self._moments, strict=True):
-                seconds.append(moment)
+    def measure(self) -> None:
+        self._step()
+        if not self.seen:
+            self.seen = [(names, []) for names, _ in self._moments]
+        for (_, seconds), (_, moment) in zip(self.seen, self._moments, strict=True):
+            seconds.append(moment)
 
     def _step(self) -> None:
         self._moments = []
@@ -209,7 +204,7 @@ class _Buckets:
         loss.backward()  # type: ignore[no-untyped-call]
         self._moments = [(names, at_s - begin_s) for names, at_s in self._moments]
 
-    def _on_bucket(self, state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    def _on_bucket(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
         self._moments.append(([self._names[id(p)] for p in bucket.parameters()], time.perf_counter()))
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())

@@ -40,15 +40,44 @@ def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
         (["train", "job.py", "--store", "runs/here"], "file:///"),
         (["train", "job.py", "--plan", "nowhere.json"], "nowhere.json cannot be read"),
         (["train", "job.py", "--plan", "job.py"], "is not a zooid plan file"),
+        (["profile", "job.py", "--out", "notes.json"], "is not a zooid profile file"),
+        (["profile", "job.py", "--out", "job.py", "--again"], "must be three files"),
     ],
 )
 def test_bad_input_is_refused_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(job_file())
+    files = {"job.py": job_file(), "notes.json": '{"by": "hand"}'}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
     ended = zooid(*arguments, cwd=tmp_path)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "runs").exists()
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+@pytest.mark.timeout(240)
+def test_a_profile_is_measured_once_and_then_reused(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(job_file())
+    file, page = tmp_path / "job.profile.json", tmp_path / "job.profile.html"
+    file.write_text('{"record": "profile", "version": 1}')
+    first = zooid("profile", "job.py", cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "job.profile.json was written by an older zooid: measuring anew" in first.stdout
+    measured = file.read_bytes()
+    date = json.loads(measured)["date"]
+    page.unlink()
+
+    second = zooid("profile", "job.py", "--json", cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert f"nothing has changed since {date}: the profile still holds; --again measures anew" in second.stderr
+    assert second.stdout.encode() == file.read_bytes() == measured
+    assert page.exists()
+
+    file.write_bytes(measured[:-20])
+    third = zooid("profile", "job.py", cwd=tmp_path)
+    assert third.returncode == 2
+    assert "was it cut short" in third.stderr
+    assert file.read_bytes() == measured[:-20]
 
 
 @pytest.mark.timeout(180)

@@ -148,9 +148,9 @@ class TestRounds:
 
     def test_directions_between_sites_are_kept_apart(self) -> None:
         rounds = [
-            Round(kind, (flow,))  # type: ignore[arg-type]
+            each
             for flow in (Flow(0, 1), Flow(1, 0))
-            for kind in ("round_trip", "bandwidth")
+            for each in (Round("round_trip", (flow,)), Round("bandwidth", (flow,)))
         ]
         samples = {Place(number, 0): [value] for number, value in enumerate((0.1, 5.0, 0.1, 50.0))}
         links = links_from(rounds, samples, ["home", "away"], store_source="store", peer_source="tcp", date=DATE)

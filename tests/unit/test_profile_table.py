@@ -1,6 +1,7 @@
 """The table of a profile says what was measured, and fits a screen however deep the model is."""
 
 import io
+from typing import Any
 
 import pytest
 from msgspec import structs
@@ -26,7 +27,7 @@ def cells(text: str, name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("│").split("│")]
 
 
-def of_layers(names: list[str], **changed: object) -> Profile:
+def of_layers(names: list[str], **changed: Any) -> Profile:
     one = layer(0.3, out_bytes=2 * MB, parameter_bytes=5 * MB)
     return profile([structs.replace(one, name=name) for name in names], **changed)
 

@@ -6,6 +6,15 @@
 """
 
 from zooid.catalog.local import local_offer
-from zooid.catalog.tables import egress_prices, links, offer, offers, storage_prices
+from zooid.catalog.tables import device_scores, egress_prices, links, offer, offers, reference_score, storage_prices
 
-__all__ = ["egress_prices", "links", "local_offer", "offer", "offers", "storage_prices"]
+__all__ = [
+    "device_scores",
+    "egress_prices",
+    "links",
+    "local_offer",
+    "offer",
+    "offers",
+    "reference_score",
+    "storage_prices",
+]

@@ -8,7 +8,7 @@ from importlib import resources
 from zooid.catalog.rows import AnyRecord, read_rows
 from zooid.core.errors import CatalogError
 from zooid.core.link import Link
-from zooid.core.offer import EgressPrice, Offer, StoragePrice
+from zooid.core.offer import DeviceScore, EgressPrice, Offer, StoragePrice
 
 
 @cache
@@ -25,6 +25,24 @@ def offer(name: str) -> Offer:
         hint = f"did you mean {', '.join(nearest)}?" if nearest else f"the catalog holds {', '.join(known)}"
         raise CatalogError(f"there is no offer {name!r} in the catalog; {hint}")
     return known[name]
+
+
+@cache
+def device_scores() -> tuple[DeviceScore, ...]:
+    """What kinds of devices compute at best."""
+    return _table("devices.csv", DeviceScore, ("device",))
+
+
+def reference_score(offer: Offer) -> float:
+    """Floating-point operations a second of one member on this offer, at best: of its accelerators, or of its cores."""
+    known = {each.device: each.flops_per_s for each in device_scores()}
+    device, count = (offer.gpu, float(offer.num_gpus)) if offer.gpu else ("vcpu", offer.vcpus)
+    if device not in known:
+        raise CatalogError(
+            f"the catalog does not say how fast {device} of {offer.name} is; it knows {', '.join(known)}: measure the "
+            "job on that offer instead"
+        )
+    return known[device] * count
 
 
 @cache

@@ -19,7 +19,10 @@ Store = Annotated[
     str | None, typer.Option(help="Folder of the run in object storage: s3://bucket/run-7, gs://…, az://…, file:///…")
 ]
 On = Annotated[
-    str | None, typer.Option(help="Where members run: local (if not given), or local:OFFER for an offer's prices.")
+    str | None,
+    typer.Option(
+        help="Where members run: local (if not given), local:OFFER for its prices, limited:OFFER for its size too."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text.")]
 Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Pin the layout: A replicas of B stages, as 2x2.")]

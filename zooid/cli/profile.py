@@ -43,7 +43,7 @@ def profile(
     words = Console(stderr=True) if as_json else console
     target = out or Path(f"{job.stem}.profile.json")
     page_file = picture or target.with_suffix(".html")
-    _refuse_unusable(target, page_file)
+    _refuse_unusable(target, page_file, job)
     known = None if again else _known(target, job.stem, words)
     with view_for(words, as_json=False) as view:
         found = coordinator.profile(job, store=store, on=on or "local", known=known, on_event=view.show)
@@ -93,13 +93,16 @@ def _is_of_an_older_version(data: bytes) -> bool:
     return envelope.record == "profile" and envelope.version < Profile.VERSION
 
 
-def _refuse_unusable(*files: Path) -> None:
+def _refuse_unusable(target: Path, page_file: Path, job: Path) -> None:
     """Before minutes are spent on measuring."""
-    for file in files:
+    for file in (target, page_file):
         if file.is_dir() or not file.parent.is_dir():
             raise InputError(f"{file} cannot be written; give a file in a folder that exists")
-    if len({file.resolve() for file in files}) < len(files):
-        raise InputError(f"profile and picture would both be {files[0]}; name different files with --out and --picture")
+    if len({file.resolve() for file in (target, page_file, job)}) < 3:
+        raise InputError(
+            f"the job {job}, its profile {target} and the picture {page_file} must be three files; name them with "
+            "--out and --picture"
+        )
 
 
 def _say(console: Console, text: str) -> None:

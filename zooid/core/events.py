@@ -46,6 +46,14 @@ class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     parameter_bytes: int
 
 
+class MemberTrained(BaseEvent, frozen=True, kw_only=True, tag="member_trained"):
+    """A member has done all its steps."""
+
+    member: str
+    peak_bytes: int
+    """The most memory that its process has had."""
+
+
 class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
     step: int
     epoch: int
@@ -87,6 +95,7 @@ Event = (
     | ProfileProgress
     | RunStarted
     | MemberStarted
+    | MemberTrained
     | StepCommitted
     | CheckpointSaved
     | MemberExited

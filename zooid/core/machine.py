@@ -7,6 +7,7 @@ there is one tree for all. In both, a limit holds for everything below the folde
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -112,3 +113,18 @@ def _read(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
+
+
+def peak_resident_bytes(process: Path = SELF) -> int:
+    """The most that this process has had in memory, since its start or since `forget_peak`.
+
+    What getrusage says of the peak is inherited from whoever started this process; this is not.
+    """
+    status = (process / "status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def forget_peak(process: Path = SELF) -> None:
+    """Let the peak begin anew; where the kernel does not allow it, it stays what it was."""
+    with suppress(OSError):
+        (process / "clear_refs").write_text("5")

@@ -68,6 +68,20 @@ class Offer(Record, frozen=True, kw_only=True):
             require(value is None or value > 0, f"`{field}` of {self.name} must be above 0")
 
 
+class DeviceScore(Record, frozen=True, kw_only=True):
+    """How fast a kind of device is at best: what estimates for offers that were not measured rest on."""
+
+    device: str
+    """`vcpu`, or the model of an accelerator as offers name it."""
+    flops_per_s: float
+    """Floating-point operations a second, in float32."""
+    source: str
+    date: str
+
+    def __post_init__(self) -> None:
+        require(self.flops_per_s > 0, f"`flops_per_s` of {self.device} must be above 0")
+
+
 class EgressPrice(Record, frozen=True, kw_only=True):
     """What a byte costs that leaves one place for another; the narrowest matching row holds."""
 

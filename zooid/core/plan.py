@@ -68,6 +68,8 @@ class Prediction(Record, frozen=True, kw_only=True):
     """Start-up and all steps."""
     run_usd: float
     cost_terms: tuple[CostTerm, ...]
+    estimated_from: str = ""
+    """Name of the device that was measured, where the offer itself was not; empty where it was."""
 
 
 class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):

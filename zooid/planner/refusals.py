@@ -23,7 +23,7 @@ def no_layout(profile: Profile, limits: Limits, smallest_grain: int) -> str:
 
 def missing_bytes(plan: Plan) -> int:
     """What the worst stage needs beyond its offer's memory; not above 0 where all fit. Local members share theirs."""
-    if plan.offers[0].platform == "local":
+    if plan.offers[0].site == "local":
         together = plan.num_replicas * sum(stage.memory_bytes for stage in plan.stages)
         return together - plan.offers[0].memory_bytes
     return max(stage.memory_bytes - plan.offer_of(at).memory_bytes for at, stage in enumerate(plan.stages))
@@ -50,7 +50,7 @@ def what_binds(plans: list[Plan], limits: Limits) -> str:
 
 
 def _memory(closest: Plan) -> str:
-    if closest.offers[0].platform == "local":
+    if closest.offers[0].site == "local":
         needed = missing_bytes(closest) + closest.offers[0].memory_bytes
         return (
             f"no plan fits the memory of this machine: the one with the smallest need, {closest.layout}, needs "

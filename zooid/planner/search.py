@@ -63,7 +63,7 @@ def _evaluate(
     shares = even_shares(num_grains, num_replicas)
     num_members = num_replicas * len(partition)
     # in cores of a member's size: two cores serve eight members that are held to a quarter of one
-    host_cores = max(1, round(profile.device.num_cores / offer.vcpus)) if offer.platform == "local" else None
+    host_cores = max(1.0, profile.device.num_cores / offer.vcpus) if offer.platform == "local" else None
     crowded = host_cores is not None and num_members > 1
     layout = Layout(
         stages=tuple(stage_times(profile, *stage, grain_size, crowded=crowded) for stage in partition),
@@ -94,6 +94,7 @@ def _evaluate(
         run_s=run_s,
         run_usd=math.fsum(term.usd for term in terms),
         cost_terms=terms,
+        estimated_from=profile.estimated_from,
     )
     return Plan(
         job=profile.job,

@@ -1,5 +1,6 @@
 """Time, memory and money of a plan before anything is rented: pure functions of what was measured."""
 
+from zooid.predictor.estimating import estimate_profile
 from zooid.predictor.memory import stage_memory_bytes
 from zooid.predictor.money import bill_usd, run_cost
 from zooid.predictor.simulator import Layout, simulate_step
@@ -10,6 +11,7 @@ __all__ = [
     "StageTimes",
     "Tie",
     "bill_usd",
+    "estimate_profile",
     "run_cost",
     "simulate_step",
     "stage_memory_bytes",

@@ -26,7 +26,7 @@ class Layout:
     """From a member to the store."""
     download: Link
     """From the store to a member."""
-    host_cores: int | None
+    host_cores: float | None
     """Cores that all members share, where they run on one machine; None where each has its own."""
     all_reduce: str
     """Name of the algorithm, as the plan has it."""
@@ -50,7 +50,7 @@ class _StepSimulation:
         self._layout = layout
         self._simulation = Simulation()
         seats = [(a, b) for a in range(schedule.num_replicas) for b in range(schedule.num_stages)]
-        shared = Resource(capacity=float(layout.host_cores), limit=1.0) if layout.host_cores else None
+        shared = Resource(capacity=layout.host_cores, limit=1.0) if layout.host_cores else None
         self._cores = {seat: shared or Resource(capacity=1.0, limit=1.0) for seat in seats}
         up, down = layout.upload.bandwidth_bytes_per_s, layout.download.bandwidth_bytes_per_s
         self._uplinks = {seat: Resource(capacity=up, limit=up) for seat in seats}

@@ -14,7 +14,7 @@ import torch
 from zooid.comm.tensors import Reduction, wire_view
 from zooid.core.errors import JobError
 from zooid.core.job import Job
-from zooid.core.machine import memory_bytes, num_cores
+from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_resident_bytes
 from zooid.core.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TiedParameter, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
@@ -31,6 +31,8 @@ GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """Grain sizes are probed as these parts of the batch, as far as they fit."""
 SECONDS_ALONE = 9.0
 SECONDS_CROWDED = 6.0
+_SURELY_FITS = 0.75
+"""Of the memory; what needs less by prediction is not tried."""
 _KNEE = 1.25
 """The knee is the smallest grain whose time for a sample is within this factor of the best."""
 
@@ -48,7 +50,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     startup_cpu_s = time.process_time()
     progress(1, num_parts)
     kind = _device_kind(device)
-    if spec.known is not None and still_holds(spec.known, layered, job, checked.num_samples, kind):
+    if spec.known is not None and still_holds(spec.known, layered, job, checked.num_samples, kind, spec.site):
         progress(num_parts, num_parts)
         return spec.known
     checked.model.to(device)
@@ -119,14 +121,17 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     )
 
 
-def still_holds(known: Profile, layered: LayeredModel, job: Job, num_samples: int, device: DeviceKind) -> bool:
-    """Whether nothing has changed since a profile was made: model, job, versions, device."""
+def still_holds(
+    known: Profile, layered: LayeredModel, job: Job, num_samples: int, device: DeviceKind, site: str
+) -> bool:
+    """Whether nothing has changed since a profile was made: model, job, versions, device and where it stands."""
     return (
         known.model_fingerprint == layered.fingerprint
         and (known.zooid_version, known.torch_version) == (VERSION, str(torch.__version__))
         and (known.batch_size, known.epochs, known.num_samples) == (job.batch_size, job.epochs, num_samples)
         and (job.grain_size is None or known.layers[0].points[-1].num_samples == job.grain_size)
         and (known.device.name, known.device.num_threads) == (device.name, device.num_threads)
+        and any(site in (link.from_site, link.to_site) for link in known.links)
         and not known.is_estimate
     )
 
@@ -172,10 +177,10 @@ def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]
 
     held = _Held((few, at(few)), (many, at(many)), 0)
     batch = collate(checked.data, range(many))
-    memory.forget_peak()
+    forget_peak()
     timer.run_once(batch)
     counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
-    return _Held(held.small, held.large, max(0, round(memory.peak_resident_bytes() - counted)))
+    return _Held(held.small, held.large, max(0, round(peak_resident_bytes() - counted)))
 
 
 def _largest_grain(timer: LayerTimer, checked: CheckedJob, held: _Held, most: int, allowed: int | None) -> int:
@@ -184,7 +189,7 @@ def _largest_grain(timer: LayerTimer, checked: CheckedJob, held: _Held, most: in
         allowed = torch.cuda.get_device_properties(timer.device).total_memory
     limit = min(allowed or memory_bytes(), memory_bytes()) if timer.device.type == "cpu" else allowed
     assert limit is not None
-    if held.runtime_bytes + held.step_bytes(most) < limit / 2:
+    if held.runtime_bytes + held.step_bytes(most) < _SURELY_FITS * limit:
         return most
 
     def fits(size: int) -> bool:

@@ -3,7 +3,6 @@
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,27 +140,3 @@ def line_through(small: tuple[int, float], large: tuple[int, float]) -> Bytes:
         return Bytes(per_sample=many_bytes / many)
     slope = max(0.0, (many_bytes - few_bytes) / (many - few))
     return Bytes(per_sample=slope, fixed=max(0.0, many_bytes - slope * many))
-
-
-def resident_bytes() -> int:
-    """What this process has in memory now."""
-    return _status("VmRSS")
-
-
-def peak_resident_bytes() -> int:
-    """The most it has had since the start, or since `forget_peak`."""
-    return _status("VmHWM")
-
-
-def forget_peak() -> None:
-    """Let the peak begin anew; where the kernel does not allow it, the peak stays what it was."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def _status(field: str) -> int:
-    """What getrusage says of the peak is inherited from whoever started this process; this is not."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{field}:")[2].split()[0]) * 1024

@@ -59,13 +59,6 @@ class Measured:
     def steps_s(self) -> list[float]:
         return [forward + backward for forward, backward in self.bare_s]
 
-    def add(self, other: "Measured") -> None:
-        """More of the same grain size, from another round."""
-        self.rounds += [len(self.bare_s) + begin for begin in other.rounds]
-        self.forward_s += other.forward_s
-        self.backward_s += other.backward_s
-        self.bare_s += other.bare_s
-
     @property
     def step_spread(self) -> float:
         """From one repeat to the next, within rounds."""
@@ -114,10 +107,14 @@ class LayerTimer:
         while (done := len(seen.forward_s) - first) < MAX_REPEATS:
             if done >= MIN_REPEATS and (time.perf_counter() - begin_s > seconds or _is_enough(seen.steps_s[first:])):
                 return
-            forward_s, backward_s = self.run_marked(batch)
-            seen.forward_s.append(forward_s)
-            seen.backward_s.append(backward_s)
-            seen.bare_s.append(self.run_bare(batch))
+            self.measure_once(batch, seen)
+
+    def measure_once(self, batch: Batch, seen: Measured) -> None:
+        """One repeat: watched, and not watched."""
+        forward_s, backward_s = self.run_marked(batch)
+        seen.forward_s.append(forward_s)
+        seen.backward_s.append(backward_s)
+        seen.bare_s.append(self.run_bare(batch))
 
     def run_marked(self, batch: Batch) -> tuple[list[float], list[float]]:
         """One forward and backward: seconds of every layer."""

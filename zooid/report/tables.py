@@ -5,7 +5,7 @@ from rich.table import Table
 
 from zooid.core.events import RunFinished, RunStarted
 from zooid.core.link import Link, Links
-from zooid.core.plan import Plan
+from zooid.core.plan import Plan, Prediction
 from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration, format_usd
 from zooid.report.grouping import Group, grouped
@@ -89,7 +89,7 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
         span = _span(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
         table.add_row(str(number), span, stage.offer, format_bytes(stage.memory_bytes))
     table.caption = (
-        f"predicted: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
+        f"{_how(prediction)}: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
         f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for the members' time and starts"
     )
     return table
@@ -111,6 +111,12 @@ def links_table(links: Links) -> Table:
     gaps = (f"no link from {gap.from_site} to {gap.to_site}: {gap.reason}" for gap in links.missing)
     table.caption = escape("\n".join(gaps))
     return table
+
+
+def _how(prediction: Prediction) -> str:
+    """An estimate is never shown as if it had been measured."""
+    source = prediction.estimated_from
+    return f"ESTIMATE, from times measured on {source}" if source else "predicted"
 
 
 def summary_table(started: RunStarted, finished: RunFinished) -> Table:

@@ -11,8 +11,9 @@ from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, Shard
 from zooid.core.errors import PlanError
-from zooid.core.events import CheckpointSaved, MemberStarted
+from zooid.core.events import CheckpointSaved, MemberStarted, MemberTrained
 from zooid.core.job import Job, load_job
+from zooid.core.machine import peak_resident_bytes
 from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
@@ -75,6 +76,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         dist.barrier()
         trainer = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort)
         step = trainer.run()
+        events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
         if trainer.last_timeline is not None:
             at, timeline = trainer.last_timeline
             store.put(keys.timeline(at, spec.member), encode_record(timeline))

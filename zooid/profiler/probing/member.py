@@ -28,7 +28,8 @@ Progress = Callable[[int, int], None]
 def probe_links(spec: ProbeSpec, store: ObjectStore, progress: Progress, abort: Abort) -> None:
     """Measure together with the other members of the spec; the first of them writes the links."""
     with ExitStack() as stack:
-        member = _Member(spec, store, stack, abort)
+        member = _Member(spec, store, abort)
+        member.prepare(stack)
         samples = member.measure(progress)
         links = member.merge(samples)
         if spec.rank == 0:
@@ -38,23 +39,27 @@ def probe_links(spec: ProbeSpec, store: ObjectStore, progress: Progress, abort: 
 class _Member:
     """One of those that probe together. All of them decide on the same rounds, and go through them in step."""
 
-    def __init__(self, spec: ProbeSpec, store: ObjectStore, stack: ExitStack, abort: Abort) -> None:
+    def __init__(self, spec: ProbeSpec, store: ObjectStore, abort: Abort) -> None:
         self._spec = spec
         self._store = store
         self._names = [member.name for member in spec.members]
         self._sites = [member.site for member in spec.members]
+        self._window = Window.of(spec.seconds)
         prefix = keys.probes_of(spec.run)
         self._gathering = Gathering(store, prefix, self._names, spec.rank, timeout_s=spec.timeout_s, abort=abort)
-        self._gathering.meet("the first meeting")
-        window = Window.of(spec.seconds)
+        self._store_end = StoreEnd(store, f"{prefix}/objects/{spec.member}", self._window)
+        self._peer_end: PeerEnd | None = None
         self._rounds: list[Round] = []
         self._missing: tuple[MissingLink, ...] = ()
-        if "store" in spec.ends:
-            self._store_end = StoreEnd(store, f"{prefix}/objects/{spec.member}", window)
+
+    def prepare(self, stack: ExitStack) -> None:
+        """Meet the others, and decide on the rounds; what is opened for them is closed with the stack."""
+        self._gathering.meet("the first meeting")
+        if "store" in self._spec.ends:
             self._store_end.prepare()
-            self._rounds += store_rounds(self._sites, spec.num_streams)
-        if "peers" in spec.ends and len(spec.members) > 1:
-            self._peer_end = self._meet_peers(stack.enter_context(closing(Door())), window)
+            self._rounds += store_rounds(self._sites, self._spec.num_streams)
+        if "peers" in self._spec.ends and len(self._names) > 1:
+            self._peer_end = self._meet_peers(stack.enter_context(closing(Door())))
 
     def measure(self, progress: Progress) -> dict[Place, list[float]]:
         """All rounds, again and again, so that the repeats of one are some time apart; what this member measured."""
@@ -84,12 +89,12 @@ class _Member:
         )
         return Links(zooid_version=VERSION, date=today, links=links, missing=self._missing)
 
-    def _meet_peers(self, door: Door, window: Window) -> PeerEnd:
+    def _meet_peers(self, door: Door) -> PeerEnd:
         """Find out who reaches whom."""
         said = self._gathering.meet("the exchange of addresses", door.address)
         addresses = [msgspec.convert(each, Address) for each in said]
         timeout_s = self._spec.timeout_s
-        end = PeerEnd(door, self._names, self._spec.rank, addresses, window, timeout_s=timeout_s)
+        end = PeerEnd(door, self._names, self._spec.rank, addresses, self._window, timeout_s=timeout_s)
         end.learn(self._gathering.meet("the search for peers", end.look_for_peers()))
         rounds, missing = peer_rounds(self._sites, self._spec.num_streams, end.is_joined)
         self._rounds += rounds
@@ -106,6 +111,7 @@ class _Member:
         if each.is_with_store:
             self._gathering.meet(what)
             return self._measure_store(each)
+        assert self._peer_end is not None, "there are no rounds between peers without it"
         with self._peer_end.opened(each, purpose) as parts:
             self._gathering.meet(what)
             return self._peer_end.measure(each.kind, parts)

@@ -99,9 +99,8 @@ class PeerEnd:
         return {part.flow_number: value for part, value in zip(parts, values, strict=True) if value is not None}
 
     def _do(self, kind: Kind, part: Part) -> float | None:
-        with (
-            contextlib.ExitStack() as stack
-        ):  # its streams are closed before the other parts end, for peers wait for it
+        """One part. Its streams are closed when it ends, and not only when all parts have: the peer waits for that."""
+        with contextlib.ExitStack() as stack:
             for stream in part.streams:
                 stack.callback(stream.close)
             match kind, part.is_source:
@@ -156,27 +155,20 @@ def receive(streams: Sequence[socket.socket], window: Window, name: str) -> floa
     """Bytes per second of all streams together, between two arrivals that are the window's counted time apart."""
     buffer = bytearray(_CHUNK_BYTES)
     num_bytes = 0
-    first: tuple[float, int] | None = None
-    last: tuple[float, int] | None = None
-    deadline_s = time.monotonic() + _PATIENCE_S
-    began_s: float | None = None
+    spans_s = (0.0, window.lead_s, window.counted_s, window.tail_s)
+    marks: list[tuple[float, int]] = []
+    """When each of these spans was over, and how many bytes were here by then."""
+    deadline_s = time.monotonic() + window.total_s + _PATIENCE_S
     with _watching(streams, selectors.EVENT_READ) as selector:
-        while True:
+        while (now_s := time.monotonic()) < deadline_s:
             arrived = sum(_receive_some(key.fileobj, buffer, name) for key, _ in selector.select(_TICK_S))
-            now_s = time.monotonic()
             num_bytes += arrived
-            if arrived and began_s is None:
-                began_s = now_s
-                deadline_s += window.total_s
-            elif arrived and began_s is not None:
-                if first is None and now_s >= began_s + window.lead_s:
-                    first = (now_s, num_bytes)
-                elif first is not None and last is None and now_s >= first[0] + window.counted_s:
-                    last = (now_s, num_bytes)
-                if first is not None and last is not None and now_s >= last[0] + window.tail_s:
-                    return (last[1] - first[1]) / (last[0] - first[0])
-            if now_s > deadline_s:
-                raise CommTimeout(f"member {name} sends too little to be measured, or nothing any more")
+            if arrived and (not marks or now_s >= marks[-1][0] + spans_s[len(marks)]):
+                marks.append((time.monotonic(), num_bytes))
+            if len(marks) == len(spans_s):
+                (from_s, bytes_before), (to_s, bytes_after) = marks[1:3]
+                return (bytes_after - bytes_before) / (to_s - from_s)
+    raise CommTimeout(f"member {name} sends too little to be measured, or nothing any more")
 
 
 def send_messages(stream: socket.socket, name: str) -> float:
