@@ -40,9 +40,13 @@ class Value:
 
 def value_of(node: fx.Node) -> Value | None:
     """None where it is no tensor, or one whose size is no straight line over the number of samples."""
-    if "value" in node.meta:
-        known: Value = node.meta["value"]
-        return known
+    if "value" not in node.meta:
+        node.meta["value"] = _read_value(node)
+    known: Value | None = node.meta["value"]
+    return known
+
+
+def _read_value(node: fx.Node) -> Value | None:
     tensor = node.meta.get("val")
     if not isinstance(tensor, torch.Tensor):
         return None
