@@ -70,7 +70,7 @@ class _Subject:
 
     def rows(self) -> Iterator[Row]:
         layers = self._timer.measure([self._batches[size] for size in SIZES], seconds=0.1, num_rounds=1)
-        partitions = self._partitions([p.forward_s + p.backward_s for p in layers[2].points()])
+        partitions = self._partitions([p.forward_s + p.backward_s for p in layers[-1].points()])
         stages = sorted({stage for partition in partitions for stage in partition})
         alone = {stage: self._stage_alone(*stage) for stage in stages}
         times: dict[tuple[int, int], list[float]] = {stage: [] for stage in stages}

@@ -131,8 +131,12 @@ def _store_links(profile: Profile, offer: Offer) -> tuple[Link, Link]:
 
 
 def _grain_sizes(profile: Profile) -> list[int]:
-    """Those that were measured, and fit."""
-    return [point.num_samples for point in profile.layers[0].points if point.num_samples <= profile.largest_grain]
+    """Those that were measured, and even parts of the batch, as far as they fit; a job's own grain size alone."""
+    measured = [point.num_samples for point in profile.layers[0].points]
+    if len(measured) == 1:
+        return measured
+    parts = [profile.batch_size // 2**halvings for halvings in range(6)]
+    return sorted({size for size in (*measured, *parts) if 1 <= size <= profile.largest_grain})
 
 
 def _counts(pinned: int | None, most: int) -> range:

@@ -19,7 +19,7 @@ _SMALL_BYTES = 4 * 2**10
 _LARGE_BYTES = 2**20
 _PAUSE_S = 0.005
 """Between two messages, about as often as a pipeline of small grains sends them."""
-_ROUNDS = 7
+_ROUNDS = 5
 _ROUND_S = 0.15
 
 
@@ -58,7 +58,7 @@ def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, 
         chatter.num_ends = 0
     begin_s = time.perf_counter()
     count = 0
-    while time.perf_counter() - begin_s < _ROUND_S or count < 2:
+    while time.perf_counter() - begin_s < _ROUND_S:
         work()
         count += 1
     total_s = time.perf_counter() - begin_s

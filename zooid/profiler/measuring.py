@@ -18,7 +18,7 @@ from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_reside
 from zooid.core.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TiedParameter, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import CheckedJob, LayeredModel, check_job, collate, trace_job, watching_cuts
+from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, trace_job, watching_cuts
 from zooid.profiler import memory
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.fitting import largest_that_fits, runs_on_gpu, runs_within
@@ -29,8 +29,8 @@ from zooid.store import ObjectStore
 
 GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """Grain sizes are probed as these parts of the batch, as far as they fit."""
-SECONDS_ALONE = 9.0
-SECONDS_CROWDED = 6.0
+SECONDS_ALONE = 12.0
+SECONDS_CROWDED = 5.0
 _SURELY_FITS = 0.75
 """Of the memory; what needs less by prediction is not tried."""
 _KNEE = 1.25
@@ -70,9 +70,9 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     crowded: list[Measured] = []
     if spec.num_neighbours and device.type == "cpu":
         with busy_neighbours(spec.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
-            crowded = timer.measure(batches, seconds=SECONDS_CROWDED)
+            crowded = timer.measure(batches, seconds=SECONDS_CROWDED, num_rounds=2)
     progress(4, num_parts)
-    gradients = timer.gradients(batches[-1])
+    gradients = timer.gradients(batches[len(alone) // 2])
     optimizer_s, optimizer_bytes = _measure_optimizer(checked)
     reduce_s = _measure_reducing(checked)
     load_s = _measure_loading(checked, batches[-1].num_samples)
@@ -177,10 +177,21 @@ def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]
 
     held = _Held((few, at(few)), (many, at(many)), 0)
     batch = collate(checked.data, range(many))
+    counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
+    if timer.device.type == "cuda":
+        return _Held(held.small, held.large, _gpu_runtime_bytes(timer, batch, counted))
     forget_peak()
     timer.run_once(batch)
-    counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
     return _Held(held.small, held.large, max(0, round(peak_resident_bytes() - counted)))
+
+
+def _gpu_runtime_bytes(timer: LayerTimer, batch: Batch, counted: float) -> int:
+    """What the driver keeps for this process, and what operations use beside their results."""
+    torch.cuda.reset_peak_memory_stats()
+    timer.run_once(batch)
+    free, total = torch.cuda.mem_get_info()
+    of_driver = total - free - torch.cuda.memory_reserved()
+    return round(of_driver + max(0.0, torch.cuda.max_memory_allocated() - counted))
 
 
 def _largest_grain(timer: LayerTimer, checked: CheckedJob, held: _Held, most: int, allowed: int | None) -> int:

@@ -26,7 +26,9 @@ from zooid.layers import (
 )
 from zooid.profiler.marks import Marks, clock_for
 
-MIN_REPEATS = 3
+LEAST_SIZES = 2
+MIN_REPEATS = 1
+"""Of a grain size in each round."""
 MAX_REPEATS = 40
 ENOUGH = 0.005
 """Repeats end when the median of a step is known to this part of itself."""
@@ -88,11 +90,12 @@ class LayerTimer:
         return self.stage.end_layer
 
     def measure(self, batches: Iterable[Batch], *, seconds: float, num_rounds: int = 3) -> list[Measured]:
-        """Grain sizes in turn, several rounds of them, so that a slow phase of the machine meets all alike."""
-        given = [batch.to(self.device) for batch in batches]
+        """Grain sizes in turn, several rounds of them, so that a slow phase of the machine meets all alike.
+
+        Large grains for which there is no time are left out, but never all but two.
+        """
+        given = self._affordable([batch.to(self.device) for batch in batches], seconds / num_rounds)
         measured = [Measured(batch.num_samples) for batch in given]
-        for batch in given:
-            self.run_once(batch)  # warm-up
         gc.collect()
         share_s = seconds / num_rounds / len(given)
         for _ in range(num_rounds):
@@ -100,6 +103,21 @@ class LayerTimer:
                 seen.rounds.append(len(seen.forward_s))
                 self._repeat(batch, seen, share_s)
         return measured
+
+    def _affordable(self, batches: list[Batch], seconds: float) -> list[Batch]:
+        """Warm up with each, and keep those that can be repeated within the time of a round."""
+        kept: list[Batch] = []
+        left_s = seconds
+        per_sample_s = 0.0
+        for batch in batches:
+            repeat_s = 2 * per_sample_s * batch.num_samples  # each repeat is watched once, and once not
+            if len(kept) >= LEAST_SIZES and repeat_s > left_s:
+                break
+            took_s = sum(self.run_bare(batch))
+            per_sample_s = took_s / batch.num_samples
+            left_s -= 2 * took_s
+            kept.append(batch)
+        return kept
 
     def _repeat(self, batch: Batch, seen: Measured, seconds: float) -> None:
         begin_s = time.perf_counter()
@@ -160,7 +178,7 @@ class LayerTimer:
 
     def gradients(self, batch: Batch) -> list[list[GradientReady]]:
         """For each layer, the parameters whose gradients it completes, and when in its backward."""
-        runs = [self._gradient_moments(batch.to(self.device)) for _ in range(5)]
+        runs = [self._gradient_moments(batch.to(self.device)) for _ in range(3)]
         names = runs[0].keys()
         layers = {name: statistics.median_low(run[name][0] for run in runs) for name in names}
         shares = {name: statistics.median(run[name][1] for run in runs) for name in names}
