@@ -65,13 +65,13 @@ def _transformers_specimens() -> dict[str, Specimen]:
     def text(size: SizeName) -> dict[str, Any]:
         return {"vocab_size": 101 if size == "small" else 2000, "max_position_embeddings": 130}
 
-    def bert(size: SizeName, dropout: float) -> nn.Module:
+    def bert(size: SizeName, dropout: float) -> Any:
         return hf.BertForSequenceClassification(hf.BertConfig(**encoder(size, dropout), **text(size)))
 
-    def roberta(size: SizeName, dropout: float) -> nn.Module:
+    def roberta(size: SizeName, dropout: float) -> Any:
         return hf.RobertaForSequenceClassification(hf.RobertaConfig(**encoder(size, dropout), **text(size)))
 
-    def gpt2(size: SizeName, dropout: float) -> nn.Module:
+    def gpt2(size: SizeName, dropout: float) -> Any:
         config = hf.GPT2Config(
             vocab_size=text(size)["vocab_size"], n_positions=130, n_embd=width(size), n_layer=depth(size), n_head=4,
             resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, use_cache=False,
@@ -79,11 +79,11 @@ def _transformers_specimens() -> dict[str, Specimen]:
         )  # fmt: skip
         return hf.GPT2LMHeadModel(config)
 
-    def vit(size: SizeName, dropout: float) -> nn.Module:
+    def vit(size: SizeName, dropout: float) -> Any:
         image = {"image_size": 16 if size == "small" else 48, "patch_size": 4 if size == "small" else 8}
         return hf.ViTForImageClassification(hf.ViTConfig(**encoder(size, dropout), **image))
 
-    def resnet(size: SizeName, dropout: float) -> nn.Module:
+    def resnet(size: SizeName, dropout: float) -> Any:
         wide = [8, 16, 16, 16] if size == "small" else [32, 64, 128, 256]
         depths = [1, 1, 1, 1] if size == "small" else [2, 2, 2, 2]
         config = hf.ResNetConfig(
@@ -91,12 +91,12 @@ def _transformers_specimens() -> dict[str, Specimen]:
         )
         return hf.ResNetForImageClassification(config)
 
-    def convnext(size: SizeName, dropout: float) -> nn.Module:
+    def convnext(size: SizeName, dropout: float) -> Any:
         wide = [8, 8, 16, 16] if size == "small" else [48, 96, 192, 384]
         config = hf.ConvNextConfig(hidden_sizes=wide, depths=[1, 1, 2, 1], drop_path_rate=dropout, num_labels=3)
         return hf.ConvNextForImageClassification(config)
 
-    def t5(size: SizeName, dropout: float) -> nn.Module:
+    def t5(size: SizeName, dropout: float) -> Any:
         config = hf.T5Config(
             vocab_size=text(size)["vocab_size"], d_model=width(size), d_kv=width(size) // 4, d_ff=4 * width(size),
             num_layers=2 if size == "small" else 3, num_heads=4, dropout_rate=dropout, use_cache=False,

@@ -137,7 +137,7 @@ def _median_s(stage: Any, inputs: list[torch.Tensor]) -> float:
     seconds = []
     for repeat in range(REPEATS + 3):
         torch.cuda.synchronize()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         outputs = stage.module(*inputs)
         if stage.is_last:
@@ -149,7 +149,7 @@ def _median_s(stage: Any, inputs: list[torch.Tensor]) -> float:
         torch.cuda.synchronize()
         if repeat >= 3:
             seconds.append(begin.elapsed_time(end) / 1000)
-    return statistics.median(seconds)
+    return float(statistics.median(seconds))
 
 
 if __name__ == "__main__":

@@ -234,3 +234,15 @@ def test_a_batch_moves_as_a_whole() -> None:
     batch = Batch((torch.ones(2),), {"mask": torch.ones(2)}, torch.ones(2), 2).to("meta")
     assert {value.device.type for value in (*batch.args, *batch.kwargs.values(), batch.target)} == {"meta"}
     assert batch.num_samples == 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"data": lambda: Samples(lambda index: (torch.full((3,), float("nan")), 0))}, "the model's output"),
+        ({"loss": lambda output, target: output.sum() * float("nan")}, "job.loss"),
+    ],
+)
+def test_what_is_not_a_number_is_refused_before_anything_starts(changed: dict[str, Any], what: str) -> None:
+    with pytest.raises(JobError, match=rf"{what} is not a number \(NaN\) on the first 2 samples"):
+        check_job(job_of(**changed))

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import IterableDataset
 
 from zooid.core.errors import JobError, ZooidError
@@ -82,6 +83,7 @@ def check_job(job: Job) -> CheckedJob:
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
         output = _forward(model, example)
+        _check_numbers("the model's output", output, example)
         _check_loss(job, output, example)
         for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
             buffer.copy_(buffers[name])
@@ -101,7 +103,7 @@ def _forward(model: nn.Module, example: Batch) -> Any:
 
 def _check_loss(job: Job, output: Any, example: Batch) -> None:
     try:
-        loss_sum_and_weight(job, output, example.target, example.num_samples)
+        total, _ = loss_sum_and_weight(job, output, example.target, example.num_samples)
     except ZooidError:
         raise
     except Exception as error:
@@ -110,6 +112,17 @@ def _check_loss(job: Job, output: Any, example: Batch) -> None:
             f"job.loss cannot take the model's output ({got}) and the target: {type(error).__name__}: {error}; "
             "a loss is called as loss(output, target)"
         ) from error
+    _check_numbers("job.loss", total, example)
+
+
+def _check_numbers(what: str, value: Any, example: Batch) -> None:
+    """Training from what is not a number would only spread it."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
+            raise JobError(
+                f"{what} is not a number (NaN) on the first {example.num_samples} samples of job.data(), with initial "
+                "weights; look for NaN in the samples, a division by zero, or the logarithm of something negative"
+            )
 
 
 def _check_optimizer(job: Job, model: nn.Module) -> None:

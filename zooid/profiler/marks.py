@@ -41,12 +41,12 @@ class CudaClock:
     """Events in the stream: what the device itself did between them."""
 
     def now(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return begin.elapsed_time(end) / 1000
+        return float(begin.elapsed_time(end)) / 1000
 
     def finish(self) -> None:
         torch.cuda.synchronize()

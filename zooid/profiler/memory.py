@@ -22,11 +22,11 @@ class LayerMemory:
     backward_peak: int
 
 
-class MemoryMeter(TorchDispatchMode):
+class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the storages that operations make, from when they are made until nobody refers to them."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.live = 0
         self.peak = 0
         self._known: dict[int, weakref.ref[Any]] = {}

@@ -67,7 +67,7 @@ class TrainingState:
             own = [value for value in tied if value.dtype == dtype]
             total = torch.cat([value.reshape(-1) for value in own])
             dist.all_reduce(total, group=tie.group)
-            for value, summed in zip(own, total.split([value.numel() for value in own]), strict=True):
+            for value, summed in zip(own, torch.split(total, [value.numel() for value in own]), strict=True):
                 value.copy_(summed.view_as(value))
 
     def _held_values(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
