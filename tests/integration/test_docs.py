@@ -33,7 +33,9 @@ def is_runnable(block: Block) -> bool:
     return block.language == "python" or block.text.startswith("zooid ")
 
 
-@pytest.mark.parametrize("name", ["tutorial.md", "commands.md", "profiling.md", "stores.md", "backend.md", "links.md"])
+@pytest.mark.parametrize(
+    "name", ["tutorial.md", "commands.md", "layers.md", "profiling.md", "stores.md", "backend.md", "links.md"]
+)
 @pytest.mark.timeout(300)
 def test_a_document_does_what_it_says(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(job_file())

@@ -62,6 +62,8 @@ def profile(layers: Sequence[LayerProfile], links: tuple[Link, ...] | None = Non
         "batch_size": 8,
         "date": "2025-01-01",
         "largest_grain": 8,
+        "inputs": Bytes(),
+        "memory_overhead": 0.0,
         "knee": 1,
         "spread": Spread(of_steps=0.0, of_runs=0.0),
         "epochs": 1,

@@ -144,9 +144,15 @@ def test_more_replicas_than_grains_are_not_planned() -> None:
     assert find_plan(made, offer(), Limits(max_members=8), "fastest").num_replicas == 2
 
 
-def test_the_grain_is_one_that_was_measured() -> None:
-    made = profile([layer(1.0, sizes=(2, 4))] * 2)
-    assert find_plan(made, offer(), Limits(), "fastest").grain_size in (2, 4)
+def test_the_grain_is_a_part_of_the_batch_that_fits() -> None:
+    made = profile([layer(1.0, sizes=(2, 4))] * 2, largest_grain=4)
+    assert find_plan(made, offer(), Limits(), "fastest").grain_size in (1, 2, 4)
+    assert find_plan(made, offer(), Limits(num_stages=1, max_members=1), "fastest").grain_size <= 4
+
+
+def test_a_grain_size_that_the_job_fixes_is_kept() -> None:
+    made = profile([layer(1.0, sizes=(4,))] * 2)
+    assert find_plan(made, offer(), Limits(), "fastest").grain_size == 4
 
 
 def test_members_on_one_machine_get_no_more_cores_than_it_has() -> None:

@@ -78,6 +78,8 @@ def a_profile(**changed: Any) -> Profile:
         "batch_size": 64,
         "date": "2024-05-01",
         "largest_grain": 64,
+        "inputs": Bytes(),
+        "memory_overhead": 0.0,
         "knee": 4,
         "spread": Spread(of_steps=0.01, of_runs=0.02),
         "epochs": 3,

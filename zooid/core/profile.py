@@ -138,6 +138,10 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """Processor time of a member from its first instruction until it can train."""
     runtime_bytes: int
     """Memory of a member that has built its stage and trained, without what belongs to the model."""
+    inputs: Bytes
+    """The model's own inputs, which a first stage keeps for every grain under way."""
+    memory_overhead: float
+    """What the allocator takes on top of activations when several grains are under way, as a part of them."""
     spread: Spread
     layers: tuple[LayerProfile, ...]
     tied: tuple[TiedParameter, ...] = ()
@@ -148,6 +152,7 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
         require(len(self.layers) >= 1, "`layers` must not be empty")
         require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
+        require(self.memory_overhead >= 0, f"`memory_overhead` is {self.memory_overhead}; it must be at least 0")
         require(self.largest_grain >= 1, f"`largest_grain` is {self.largest_grain}; it must be at least 1")
         for tie in self.tied:
             require(

@@ -14,13 +14,14 @@ def stage_memory_bytes(
     layers = profile.layers[first_layer:end_layer]
     state = profile.parameter_bytes(first_layer, end_layer) * (3 + profile.optimizer_bytes_per_parameter_byte)
     state += 2 * sum(layer.buffer_bytes for layer in layers)  # and as they were before the step
-    received = profile.layers[first_layer - 1].boundary.at(grain_size) if first_layer > 0 else 0.0
+    before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
+    received = before.at(grain_size)
     passed_on = layers[-1].boundary.at(grain_size)
     kept = most = received
     for layer in layers:
         forward = kept + layer.forward_peak.at(grain_size)
         kept += layer.activations.at(grain_size)
         most = max(most, forward, kept + layer.backward_peak.at(grain_size))
-    computing = kept * (grains_in_flight - 1) + most
+    computing = (kept * (grains_in_flight - 1) + most) * (1 + profile.memory_overhead)
     messages = 2 * (received + passed_on)
     return round(profile.runtime_bytes + state + computing + messages)

@@ -31,6 +31,10 @@ GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """Grain sizes are probed as these parts of the batch, as far as they fit."""
 SECONDS_ALONE = 12.0
 SECONDS_CROWDED = 5.0
+GRAINS_UNDER_WAY = 5
+LEAST_KEPT_BYTES = 2**24
+"""Less says nothing about an allocator."""
+MOST_OVERHEAD = 0.5
 _SURELY_FITS = 0.75
 """Of the memory; what needs less by prediction is not tried."""
 _KNEE = 1.25
@@ -111,6 +115,8 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         reduce_s_per_byte=reduce_s / parameter_bytes,
         startup_cpu_s=startup_cpu_s,
         runtime_bytes=held.runtime_bytes,
+        inputs=Bytes(per_sample=layered.bytes_into(0, 1)),
+        memory_overhead=held.overhead,
         spread=Spread(
             of_steps=statistics.median(m.step_spread for m in alone),
             of_runs=statistics.median(m.run_spread for m in alone),
@@ -142,7 +148,9 @@ class _Held:
 
     small: tuple[int, list[memory.LayerMemory]]
     large: tuple[int, list[memory.LayerMemory]]
-    runtime_bytes: int
+    runtime_bytes: int = 0
+    overhead: float = 0.0
+    """Of the allocator, when several grains are under way."""
 
     def lines(self, layer: int) -> tuple[Bytes, Bytes, Bytes]:
         """What a layer keeps, and its peaks in forward and backward, by grain size."""
@@ -175,14 +183,25 @@ def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]
         before += [value for value in (*batch.args, *batch.kwargs.values()) if isinstance(value, torch.Tensor)]
         return memory.measure_layers(timer.num_layers, before, lambda: timer.forward(batch), watching_cuts)
 
-    held = _Held((few, at(few)), (many, at(many)), 0)
+    held = _Held((few, at(few)), (many, at(many)))
     batch = collate(checked.data, range(many))
     counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
     if timer.device.type == "cuda":
         return _Held(held.small, held.large, _gpu_runtime_bytes(timer, batch, counted))
+    one = _peak_of(timer, batch, 1)
+    several = _peak_of(timer, batch, GRAINS_UNDER_WAY)
+    kept = (GRAINS_UNDER_WAY - 1) * sum(layer.kept for layer in held.large[1])
+    overhead = min(MOST_OVERHEAD, max(0.0, (several - one) / kept - 1)) if kept > LEAST_KEPT_BYTES else 0.0
+    return _Held(held.small, held.large, max(0, round(one - counted)), overhead)
+
+
+def _peak_of(timer: LayerTimer, batch: Batch, num_grains: int) -> int:
+    """The most memory that this process has while so many grains are under way, as in a pipeline."""
     forget_peak()
-    timer.run_once(batch)
-    return _Held(held.small, held.large, max(0, round(peak_resident_bytes() - counted)))
+    losses = [timer.forward(batch) for _ in range(num_grains)]
+    while losses:
+        torch.autograd.backward(losses.pop())
+    return peak_resident_bytes()
 
 
 def _gpu_runtime_bytes(timer: LayerTimer, batch: Batch, counted: float) -> int:
