@@ -29,8 +29,8 @@ from zooid.store import ObjectStore
 
 GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """Grain sizes are probed as these parts of the batch, as far as they fit."""
-SECONDS_ALONE = 12.0
-SECONDS_CROWDED = 5.0
+SECONDS_ALONE = 8.0
+SECONDS_CROWDED = 4.0
 GRAINS_UNDER_WAY = 5
 LEAST_KEPT_BYTES = 2**24
 """Less says nothing about an allocator."""
