@@ -10,9 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, link, offer, profile, store_links
+from zooid.core.profile import TiedParameter
 from zooid.core.timeline import Timeline
 from zooid.planner.partition import pipeline_s
-from zooid.predictor import Layout, StageTimes, bill_usd, run_cost, simulate_step, stage_memory_bytes, stage_times
+from zooid.predictor import (
+    Layout,
+    StageTimes,
+    Tie,
+    bill_usd,
+    run_cost,
+    simulate_step,
+    stage_memory_bytes,
+    stage_times,
+    ties_between,
+)
 from zooid.predictor.shared import Resource, Simulation
 from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
 from zooid.schedule.pipelines import StepSchedule, schedule_step
@@ -305,3 +316,21 @@ def test_terms_of_a_run_sum_to_its_members_bills(prices: list[tuple[float, float
     assert math.fsum(term.usd for term in terms) == pytest.approx(total, rel=1e-12, abs=1e-12)
     assert {term.kind for term in terms} == {"compute", "starts"}
     assert all(term.usd >= -1e-12 for term in terms)
+
+
+def test_a_stage_counts_what_its_layers_share_once() -> None:
+    tied = (TiedParameter(name="embedding", num_bytes=40, layers=(0, 2)),)
+    layers = [layer(1, parameter_bytes=40), layer(1, parameter_bytes=8), layer(1, parameter_bytes=50)]
+    made = profile(layers, tied=tied)
+    assert [made.parameter_bytes(*span) for span in ((0, 3), (0, 2), (1, 3), (2, 3))] == [58, 48, 58, 50]
+    assert ties_between(made, [(0, 3)]) == ()
+    assert ties_between(made, [(0, 1), (1, 2), (2, 3)]) == (Tie((0, 2), 40),)
+
+
+def test_what_stages_share_is_summed_between_them_before_the_commit() -> None:
+    stages = [stage(1.0, 1.0), stage(1.0, 1.0)]
+    alone, tied = (
+        simulate_step(schedule_of(2, 1, 1), replace(layout_of(stages, 100.0), ties=ties))
+        for ties in ((), (Tie((0, 1), 1000),))
+    )
+    assert tied.step_s > alone.step_s + 5
