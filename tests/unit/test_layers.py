@@ -326,3 +326,35 @@ class FixedBatch(models.Perceptron):
 def test_a_model_that_cannot_be_traced_is_refused_with_advice(build: Build) -> None:
     with pytest.raises(LayerError, match=r"cannot be traced.*without control flow that depends on values.*batch size"):
         traced(build())
+
+
+class Causal(nn.Module):
+    """Attention under a mask that follows from sizes alone, and one that follows from an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(3)])
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        size = x.shape[1]
+        causal = torch.ones(size, size, dtype=torch.bool).tril().expand(x.shape[0], size, size)
+        known = torch.arange(size).unsqueeze(0) < lengths.unsqueeze(1)
+        mask = causal & known.unsqueeze(1)
+        for layer in self.layers:
+            weights = (x @ x.transpose(1, 2)).masked_fill(~mask, -1e9).softmax(-1)
+            x = layer(weights @ x)
+        return x
+
+
+def test_masks_are_computed_again_where_that_takes_fewer_bytes() -> None:
+    model = Causal().double()
+    batch = Batch((torch.randn(2, 32, 6, dtype=torch.float64), torch.tensor([32, 7])), {}, None, 2)
+    layered = trace(model, batch)
+    assert layered.num_layers == 3
+    of_x, of_length = 32 * 6 * 8, 8
+    assert layered.bytes_into(1, 1) == of_x + of_length, "not the mask of 32 by 32"
+    assert layered.bytes_into(2, 1) <= of_x + of_length
+    values: Any = batch.args
+    for layer in range(3):
+        values = build_stage(layered, layer, layer + 1, dict(model.named_parameters()), "cpu").module(*values)
+    torch.testing.assert_close(values[0], model(*batch.args))

@@ -50,7 +50,10 @@ class Recomputing:
 
     @cached_property
     def _derived(self) -> frozenset[fx.Node]:
-        """Values that follow from inputs, constants and buffers that never change; none that is ever written to."""
+        """Values that follow from inputs, constants and buffers that never change; none that is ever written to.
+
+        Numbers are not among them: every stage has them anyway.
+        """
         program = self._program
         changing = program.written_buffers | program.parameter_names
         fixed = {node for node, name in program.state_names.items() if name not in changing} | program.constants.keys()
@@ -58,7 +61,7 @@ class Recomputing:
         for operation in program.operations:
             is_pure = not is_random(operation) and not written_arguments(operation)
             is_free = all(node in derived or node in fixed or is_number(node) for node in operation.all_input_nodes)
-            if is_pure and is_free and operation not in program.written_nodes:
+            if is_pure and is_free and operation not in program.written_nodes and not is_number(operation):
                 derived.add(operation)
         return frozenset(derived)
 
