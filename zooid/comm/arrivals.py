@@ -23,7 +23,7 @@ _PAUSE_SHARE = 0.3
 """A look that was too early is repeated after this share of the time already waited,"""
 _PACE_SHARE = 1.0
 """and not before this share of the time that this rank itself takes for a message."""
-_IMPATIENT_S, _IMPATIENT_SHARE, _IMPATIENT_PACE_SHARE = 0.02, 0.1, 0.3
+_IMPATIENT_S, _IMPATIENT_SHARE, _IMPATIENT_PACE_SHARE = 0.02, 0.1, 0.1
 LARGE_BYTES = 64 * 2**10
 """Of small messages the latency counts, of large ones the link: they have lags of their own."""
 
