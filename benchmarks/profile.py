@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.models import Specimen, specimens
 from zooid.core.job import Job
-from zooid.core.profile import Bytes, LayerProfile, TimePoint
+from zooid.core.profile import TimePoint, times_at
 from zooid.layers import Batch, build_stage, flatten_inputs, trace
 from zooid.profiler.timing import LayerTimer, Measured
 
@@ -95,17 +95,17 @@ class _Subject:
     ) -> Iterator[Row]:
         for partition in partitions:
             for first, end in partition:
-                predicted = sum(_at(points[layer], STAGE_SIZE) for layer in range(first, end))
+                predicted = sum(sum(times_at(points[layer], STAGE_SIZE)) for layer in range(first, end))
                 yield self._row("stage", f"{first}-{end} of {len(partition)}", predicted, times[first, end])
 
     def _size_rows(self, points: list[list[TimePoint]], unprobed: dict[int, list[float]]) -> Iterator[Row]:
         for size, seconds in unprobed.items():
-            predicted = sum(_at(of_layer, size) for of_layer in points)
+            predicted = sum(sum(times_at(of_layer, size)) for of_layer in points)
             yield self._row("size", f"{size} samples", predicted, seconds)
 
     def _gradient_rows(self, points: list[list[TimePoint]], buckets: "_Buckets") -> Iterator[Row]:
         ready = self._timer.gradients(self._batches[STAGE_SIZE])
-        backward_s = [_at(of_layer, STAGE_SIZE, "backward_s") for of_layer in points]
+        backward_s = [times_at(of_layer, STAGE_SIZE)[1] for of_layer in points]
         moments = {
             gradient.name: sum(backward_s[layer + 1 :]) + gradient.at_share * backward_s[layer]
             for layer, gradients in enumerate(ready)
@@ -209,15 +209,6 @@ class _Buckets:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done
-
-
-def _at(points: list[TimePoint], size: int, *fields: str) -> float:
-    """Of one layer at one grain size, forward and backward unless told otherwise."""
-    made = LayerProfile(
-        name="", parameter_bytes=0, buffer_bytes=0, boundary=Bytes(), activations=Bytes(), forward_peak=Bytes(),
-        backward_peak=Bytes(), points=tuple(points),
-    )  # fmt: skip
-    return float(sum(getattr(made, field)(size) for field in fields or ("forward_s", "backward_s")))
 
 
 def _by_layer(sizes: list[list[TimePoint]]) -> list[list[TimePoint]]:

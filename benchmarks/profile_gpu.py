@@ -9,7 +9,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from zooid.core.job import Job
 from zooid.core.profile import Profile
 from zooid.core.spec import ProfilerSpec
 from zooid.layers import build_model, build_stage, collate, flatten_inputs, trace_job
+from zooid.planner.merging import balanced_spans
 from zooid.profiler.measuring import measure_job
 from zooid.store import open_store
 
@@ -106,9 +106,8 @@ def compare(name: str, job: Job, profile: Profile) -> Iterator[Row]:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     times = [layer.forward_s(size) + layer.backward_s(size) for layer in profile.layers]
     for num_stages in (1, 2, 4):
-        edges = [0, *(_cut(times, part / num_stages) for part in range(1, num_stages)), len(times)]
         values: Any = [value.cuda() for value in flatten_inputs(batch)]
-        for first, end in pairwise(edges):
+        for first, end in balanced_spans(times, num_stages):
             stage = build_stage(layered, first, end, state, "cuda")
             inputs = [v.detach().requires_grad_(f) for v, f in zip(values, stage.differentiable_inputs, strict=True)]
             measured_s = _median_s(stage, inputs)
@@ -122,15 +121,6 @@ def compare(name: str, job: Job, profile: Profile) -> Iterator[Row]:
             }
             with torch.no_grad():
                 values = stage.module(*values)
-
-
-def _cut(times: list[float], share: float) -> int:
-    total, so_far = sum(times), 0.0
-    for layer, time_s in enumerate(times):
-        so_far += time_s
-        if so_far >= share * total:
-            return layer + 1
-    return len(times) - 1
 
 
 def _median_s(stage: Any, inputs: list[torch.Tensor]) -> float:

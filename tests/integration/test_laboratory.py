@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab.crew import Home, MemberFailed, crew
-from benchmarks.lab.namespaces import Namespace, Star, connect_members, missing_privilege, shape, star
+from benchmarks.lab.namespaces import Namespace, Star, connect_members, shape
 from benchmarks.lab.servers import S3Server, delayed, rclone_s3
+from tests.integration.laboratory import star_or_skip
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,10 +62,7 @@ print(time.monotonic() - begin_s)
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Star]:
-    lacking = missing_privilege()
-    if lacking is not None:
-        pytest.skip(f"network namespaces need {lacking}; run as root")
-    with star(2) as made:
+    with star_or_skip(2) as made:
         yield made
 
 

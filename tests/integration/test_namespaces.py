@@ -15,12 +15,12 @@ from benchmarks.lab.namespaces import (
     NamespaceFailed,
     Star,
     add_route,
-    missing_privilege,
     set_forwarding,
     star,
 )
 from benchmarks.lab.servers import moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
+from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers
 from zooid.core.events import Event, StepCommitted
@@ -49,10 +49,7 @@ except OSError as error:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Star]:
-    lacking = missing_privilege()
-    if lacking is not None:
-        pytest.skip(f"network namespaces need {lacking}; run as root")
-    with star(len(WORKERS)) as made:
+    with star_or_skip(len(WORKERS)) as made:
         yield made
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.namespaces import Star, connect_members, missing_privilege, shape, star
+from benchmarks.lab.namespaces import Star, connect_members, shape
 from benchmarks.lab.servers import rclone_s3
+from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.core import keys
 from zooid.core.errors import InputError, MemberFailed
@@ -106,10 +107,7 @@ class TestOnThisMachine:
 
 @pytest.fixture
 def lab() -> Iterator[Star]:
-    lacking = missing_privilege()
-    if lacking is not None:
-        pytest.skip(f"network namespaces need {lacking}; run as root")
-    with star(2) as made:
+    with star_or_skip(2) as made:
         shape(made, LINK_BYTES_PER_S)
         yield made
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.namespaces import Star, connect_members, missing_privilege, set_forwarding, star
+from benchmarks.lab.namespaces import Star, connect_members, set_forwarding
+from tests.integration.laboratory import star_or_skip
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -36,10 +37,7 @@ except PeerLost as error:
 
 @pytest.fixture
 def lab() -> Iterator[Star]:
-    lacking = missing_privilege()
-    if lacking is not None:
-        pytest.skip(f"network namespaces need {lacking}; run as root")
-    with star(2) as made:
+    with star_or_skip(2) as made:
         connect_members(made)
         yield made
 

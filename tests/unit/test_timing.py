@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.unit.layer_models import Skip
 from zooid.core.job import Job
-from zooid.layers import Batch, trace, watching_cuts
+from zooid.layers import Batch, trace
 from zooid.profiler.fitting import largest_that_fits, runs_within
 from zooid.profiler.memory import line_through, measure_layers
 from zooid.profiler.timing import LayerTimer, relative_spread
@@ -84,7 +84,7 @@ def test_memory_is_counted_to_the_byte() -> None:
     batch = batch_of(10)
     timer.run_once(batch)
     known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None), *batch.args]
-    layers = measure_layers(timer.num_layers, known, lambda: timer.forward(batch), watching_cuts)
+    layers = measure_layers(timer.num_layers, known, lambda: timer.forward(batch))
     of_values = 10 * WIDTH * 4
     assert [layer.kept for layer in layers[:2]] == [of_values, of_values]
     assert layers[0].forward_peak == 2 * of_values, "the product, and then its tanh"

@@ -8,6 +8,7 @@ import typer
 
 from zooid.coordinator.probing import ENDS
 from zooid.core.errors import InputError
+from zooid.core.files import replaced_whole
 from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
 from zooid.core.spec import LinkEnd
@@ -86,9 +87,5 @@ def read_file(path: Path, kind: type[AnyFileRecord]) -> AnyFileRecord:
 
 def write_file(path: Path, record: FileRecord) -> None:
     """A record into a file, whole or not at all."""
-    staged = path.with_name(path.name + ".part")
-    try:
+    with replaced_whole(path) as staged:
         staged.write_bytes(encode_record(record))
-        staged.replace(path)
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error

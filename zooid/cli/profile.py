@@ -3,24 +3,16 @@
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
-from zooid.core.errors import InputError, RecordError
+from zooid.core.errors import InputError, OlderRecord, RecordError
 from zooid.core.files import replaced_whole
 from zooid.core.profile import Profile
 from zooid.core.records import encode_record
 from zooid.report import profile_page, profile_table, view_for, write_page
-
-
-class _Envelope(msgspec.Struct):
-    """All that is known of the fields of another version."""
-
-    record: str
-    version: int
 
 
 def profile(
@@ -72,10 +64,10 @@ def _known(file: Path, job: str, words: Console) -> Profile | None:
         return None
     try:
         known = options.read_file(file, Profile)
+    except OlderRecord:
+        _say(words, f"{file} was written by an older zooid: measuring anew")
+        return None
     except RecordError as error:
-        if _is_of_an_older_version(file.read_bytes()):
-            _say(words, f"{file} was written by an older zooid: measuring anew")
-            return None
         raise InputError(f"the file is left as it is, --again measures anew and replaces it: {error}") from error
     if known.job != job:
         raise InputError(
@@ -83,14 +75,6 @@ def _known(file: Path, job: str, words: Console) -> Profile | None:
             "this one with --again"
         )
     return known
-
-
-def _is_of_an_older_version(data: bytes) -> bool:
-    try:
-        envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return False
-    return envelope.record == "profile" and envelope.version < Profile.VERSION
 
 
 def _refuse_unusable(target: Path, page_file: Path, job: Path) -> None:

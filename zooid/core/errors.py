@@ -4,6 +4,7 @@ ZooidError
 ├── InputError              what the user gave is refused before anything starts
 │   ├── UnitError           a duration, size, rate or price that cannot be read
 │   ├── RecordError         a file of a newer version, of another kind, or with a wrong field
+│   │   └── OlderRecord     a file of an older version, which has to be made again
 │   ├── JobError            a job file or one of its parts
 │   ├── CatalogError        an offer or a price that is unknown, or a malformed row
 │   ├── LayerError          a model that cannot be traced or cut into layers
@@ -39,6 +40,10 @@ class UnitError(InputError):
 
 class RecordError(InputError):
     """A file of a newer version, of another kind, or with a wrong field."""
+
+
+class OlderRecord(RecordError):
+    """A file of an older version, which has to be made again."""
 
 
 class JobError(InputError):

@@ -1,5 +1,6 @@
 """What was measured about a model: everything the predictor and the planner know of it."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -65,11 +66,16 @@ class LayerProfile(Record, frozen=True, kw_only=True):
             sizes = [point.num_samples for point in getattr(self, field)]
             require(sizes == sorted(set(sizes)), f"`{field}` of layer {self.name} must ascend in `num_samples`")
 
+    @property
+    def memory(self) -> tuple[Bytes, Bytes, Bytes]:
+        """What it keeps, and the most that it needs in forward and backward."""
+        return self.activations, self.forward_peak, self.backward_peak
+
     def forward_s(self, num_samples: int, *, crowded: bool = False) -> float:
-        return _interpolate([(point.num_samples, point.forward_s) for point in self._points(crowded)], num_samples)
+        return times_at(self._points(crowded), num_samples)[0]
 
     def backward_s(self, num_samples: int, *, crowded: bool = False) -> float:
-        return _interpolate([(point.num_samples, point.backward_s) for point in self._points(crowded)], num_samples)
+        return times_at(self._points(crowded), num_samples)[1]
 
     def _points(self, crowded: bool) -> tuple[TimePoint, ...]:
         return self.crowded_points if crowded and self.crowded_points else self.points
@@ -171,6 +177,13 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
             uses = sum(1 for layer in tie.layers if first_layer <= layer < end_layer)
             total -= tie.num_bytes * max(0, uses - 1)
         return total
+
+
+def times_at(points: Sequence[TimePoint], num_samples: int) -> tuple[float, float]:
+    """Forward and backward of one layer for a grain of any size, from those that were measured."""
+    forward_s = _interpolate([(point.num_samples, point.forward_s) for point in points], num_samples)
+    backward_s = _interpolate([(point.num_samples, point.backward_s) for point in points], num_samples)
+    return forward_s, backward_s
 
 
 def _interpolate(points: list[tuple[int, float]], at: int) -> float:

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from zooid.core.errors import RecordError
+from zooid.core.errors import OlderRecord, RecordError
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str
             f"{source} has field `version` {envelope.version}; this zooid reads up to {kind.VERSION}: update zooid"
         )
     if envelope.version < kind.VERSION:
-        raise RecordError(
+        raise OlderRecord(
             f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make it again"
         )
     try:

@@ -1,6 +1,8 @@
 """Memory of one member: what its stage, its schedule and its optimizer keep at the same time."""
 
-from zooid.core.profile import Profile
+from collections.abc import Iterable
+
+from zooid.core.profile import Bytes, Profile
 
 
 def stage_memory_bytes(
@@ -17,11 +19,19 @@ def stage_memory_bytes(
     before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
     received = before.at(grain_size)
     passed_on = layers[-1].boundary.at(grain_size)
-    kept = most = received
-    for layer in layers:
-        forward = kept + layer.forward_peak.at(grain_size)
-        kept += layer.activations.at(grain_size)
-        most = max(most, forward, kept + layer.backward_peak.at(grain_size))
+    kept, most = grain_bytes((layer.memory for layer in layers), grain_size, received)
     computing = (kept * (grains_in_flight - 1) + most) * (1 + profile.memory_overhead)
     messages = 2 * (received + passed_on)
     return round(profile.runtime_bytes + state + computing + messages)
+
+
+def grain_bytes(
+    layers: Iterable[tuple[Bytes, Bytes, Bytes]], num_samples: int, received: float = 0.0
+) -> tuple[float, float]:
+    """What layers keep of one grain between its forward and its backward, and the most that they need meanwhile."""
+    kept = most = received
+    for activations, forward_peak, backward_peak in layers:
+        forward = kept + forward_peak.at(num_samples)
+        kept += activations.at(num_samples)
+        most = max(most, forward, kept + backward_peak.at(num_samples))
+    return kept, most

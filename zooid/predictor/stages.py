@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zooid.core.profile import Profile
+from zooid.schedule.ties import shared_between
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,6 @@ class Tie:
 
 def ties_between(profile: Profile, partition: Sequence[tuple[int, int]]) -> tuple[Tie, ...]:
     """What the stages of a partition share, in the order in which members sum it."""
-    shared: dict[tuple[int, ...], int] = {}
-    for tied in profile.tied:
-        users = {number for number, (first, end) in enumerate(partition) for at in tied.layers if first <= at < end}
-        if len(users) > 1:
-            stages = tuple(sorted(users))
-            shared[stages] = shared.get(stages, 0) + tied.num_bytes
-    return tuple(Tie(stages, num_bytes) for stages, num_bytes in sorted(shared.items()))
+    num_bytes = {tied.name: tied.num_bytes for tied in profile.tied}
+    shared = shared_between({tied.name: tied.layers for tied in profile.tied}, partition)
+    return tuple(Tie(stages, sum(num_bytes[name] for name in names)) for stages, names in shared.items())

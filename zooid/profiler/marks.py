@@ -1,13 +1,13 @@
-"""Timestamps at the cuts of a model that runs as a whole, forward and backward.
+"""Readings at the cuts of a model that runs as a whole, forward and backward.
 
 Run one by one, small layers would seem slower than they are in a stage: each would pay for a call, for a tape of its
 own and for cold caches. So the whole run of layers is generated as one module, with a mark at each cut: an operation
-that does nothing but note the time, and whose backward, which autograd calls when everything after the cut is done,
-notes it again.
+that does nothing but read a clock, and whose backward, which autograd calls when everything after the cut is done,
+reads it again.
 """
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -56,18 +56,14 @@ def clock_for(device: torch.device) -> Clock:
     return CudaClock() if device.type == "cuda" else CpuClock()
 
 
-@dataclass
 class Marks:
-    """The timestamps of one run. A mark has an entry and an exit, so that its own work belongs to no layer."""
+    """What was read at every cut of one run: the time, say, or the memory in use."""
 
-    clock: Clock
-    forward: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    """By the layer that begins at the cut."""
-    backward: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-
-    def clear(self) -> None:
-        self.forward.clear()
-        self.backward.clear()
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
+        self.forward: dict[int, Any] = {}
+        """By the layer that begins at the cut."""
+        self.backward: dict[int, Any] = {}
 
     def __call__(self, layer: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(_Mark.apply(self, layer, *tensors))  # type: ignore[no-untyped-call]
@@ -76,14 +72,12 @@ class Marks:
 class _Mark(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, marks: Marks, layer: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        entry = marks.clock.now()
         ctx.marks, ctx.layer = marks, layer
         ctx.set_materialize_grads(False)
-        marks.forward[layer] = (entry, marks.clock.now())
+        marks.forward[layer] = marks.read()
         return tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        entry = ctx.marks.clock.now()
-        ctx.marks.backward[ctx.layer] = (entry, ctx.marks.clock.now())
+        ctx.marks.backward[ctx.layer] = ctx.marks.read()
         return (None, None, *gradients)

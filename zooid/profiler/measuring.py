@@ -18,7 +18,8 @@ from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_reside
 from zooid.core.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TiedParameter, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, trace_job, watching_cuts
+from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, trace_job
+from zooid.predictor import grain_bytes
 from zooid.profiler import memory
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.fitting import largest_that_fits, runs_on_gpu, runs_within
@@ -163,12 +164,7 @@ class _Held:
 
     def step_bytes(self, num_samples: int) -> float:
         """The most that a step of the whole model needs on top of weights and gradients."""
-        lines = [self.lines(layer) for layer in range(len(self.small[1]))]
-        kept = most = 0.0
-        for own, forward, backward in lines:
-            most = max(most, kept + forward.at(num_samples), kept + own.at(num_samples) + backward.at(num_samples))
-            kept += own.at(num_samples)
-        return most
+        return grain_bytes((self.lines(layer) for layer in range(len(self.small[1]))), num_samples)[1]
 
 
 def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]) -> _Held:
@@ -181,7 +177,7 @@ def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]
         timer.run_once(batch)  # gradients of parameters have to be there
         before = [*state, *(p.grad for p in timer.stage.module.parameters() if p.grad is not None)]
         before += [value for value in (*batch.args, *batch.kwargs.values()) if isinstance(value, torch.Tensor)]
-        return memory.measure_layers(timer.num_layers, before, lambda: timer.forward(batch), watching_cuts)
+        return memory.measure_layers(timer.num_layers, before, lambda: timer.forward(batch))
 
     held = _Held((few, at(few)), (many, at(many)))
     batch = collate(checked.data, range(many))

@@ -10,6 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from zooid.core.profile import Bytes
+from zooid.layers import watching_cuts
+from zooid.profiler.marks import Marks
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,11 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
             self._known[storage._cdata] = weakref.ref(storage)
 
-    def restart_peak(self) -> None:
+    def read(self) -> tuple[int, int]:
+        """What is live, and the most that was since it was read before."""
+        reading = (self.live, self.peak)
         self.peak = self.live
+        return reading
 
     def _count(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
@@ -63,57 +68,23 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known[key] = weakref.ref(storage, freed)
 
 
-class MemoryMarks:
-    """At every cut: what is live, and the most that was since the cut before."""
-
-    def __init__(self, meter: MemoryMeter) -> None:
-        self._meter = meter
-        self.forward: dict[int, tuple[int, int]] = {}
-        self.backward: dict[int, tuple[int, int]] = {}
-
-    def __call__(self, layer: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(_MemoryMark.apply(self, layer, *tensors))  # type: ignore[no-untyped-call]
-
-    def note(self, marks: dict[int, tuple[int, int]], layer: int) -> None:
-        marks[layer] = (self._meter.live, self._meter.peak)
-        self._meter.restart_peak()
-
-
-class _MemoryMark(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, marks: MemoryMarks, layer: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.marks, ctx.layer = marks, layer
-        ctx.set_materialize_grads(False)
-        marks.note(marks.forward, layer)
-        return tensors
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        ctx.marks.note(ctx.marks.backward, ctx.layer)
-        return (None, None, *gradients)
-
-
 def measure_layers(
-    num_layers: int,
-    before: list[torch.Tensor],
-    forward: Callable[[], torch.Tensor],
-    watching: Callable[[Any], Any],
+    num_layers: int, before: list[torch.Tensor], forward: Callable[[], torch.Tensor]
 ) -> list[LayerMemory]:
     """Run one step under the meter. Gradients of parameters have to be there before, as `before`, like all state."""
     meter = MemoryMeter()
     meter.know(before)
-    marks = MemoryMarks(meter)
-    with meter, watching(marks):
+    marks = Marks(meter.read)
+    with meter, watching_cuts(marks):
+        marks.forward[0] = meter.read()
         loss = forward()
-        marks.note(marks.forward, num_layers)
+        marks.forward[num_layers] = marks.backward[num_layers] = meter.read()
         torch.autograd.backward(loss)
-        marks.note(marks.backward, 0)
-    marks.forward[0] = (0, 0)
-    marks.backward[num_layers] = marks.forward[num_layers]
+        marks.backward[0] = meter.read()
     return [_layer_memory(marks, layer) for layer in range(num_layers)]
 
 
-def _layer_memory(marks: MemoryMarks, layer: int) -> LayerMemory:
+def _layer_memory(marks: Marks, layer: int) -> LayerMemory:
     """From the mark before a layer to the one after it. Where none divides several layers, the last keeps it all."""
     forward, backward = marks.forward, marks.backward
     (live_before, _), (live_after, forward_peak) = forward[_before(forward, layer)], forward[_after(forward, layer)]

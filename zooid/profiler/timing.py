@@ -4,7 +4,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -83,7 +83,6 @@ class LayerTimer:
         state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         self.stage = build_stage(layered, 0, layered.num_layers, state, device, marked=True)
         self._clock = clock_for(device)
-        self._marks = Marks(self._clock)
 
     @property
     def num_layers(self) -> int:
@@ -136,31 +135,26 @@ class LayerTimer:
 
     def run_marked(self, batch: Batch) -> tuple[list[float], list[float]]:
         """One forward and backward: seconds of every layer."""
-        clock, marks = self._clock, self._marks
-        marks.clear()
-        clock.finish()
-        with watching_cuts(marks):
-            begin = clock.now()
-            loss = self.forward(batch)
-            middle = clock.now()
-            torch.autograd.backward(loss)
-            end = clock.now()
-        clock.finish()
-        last = self.num_layers
-        forward_s = _durations(
-            {0: begin, **{layer: leave for layer, (_, leave) in marks.forward.items()}},
-            {last: middle, **{layer: enter for layer, (enter, _) in marks.forward.items()}},
-            clock.seconds,
-        )
-        backward_s = _durations(
-            {0: middle, **{last - layer: leave for layer, (_, leave) in marks.backward.items()}},
-            {last: end, **{last - layer: enter for layer, (enter, _) in marks.backward.items()}},
-            clock.seconds,
-        )
-        return forward_s, backward_s[::-1]
+        marks, last = self._run_watched(batch), self.num_layers
+        upwards = {last - cut: at for cut, at in marks.backward.items()}
+        return self._durations(marks.forward), self._durations(upwards)[::-1]
 
     def run_bare(self, batch: Batch) -> tuple[float, float]:
         """One forward and backward, not watched: seconds of each."""
+        begin, middle, end = self._run(batch)
+        return self._clock.seconds(begin, middle), self._clock.seconds(middle, end)
+
+    def _run_watched(self, batch: Batch) -> Marks:
+        """One forward and backward, with the time at every cut, at both ends and between the two."""
+        marks = Marks(self._clock.now)
+        with watching_cuts(marks):
+            begin, middle, end = self._run(batch)
+        marks.forward |= {0: begin, self.num_layers: middle}
+        marks.backward |= {self.num_layers: middle, 0: end}
+        return marks
+
+    def _run(self, batch: Batch) -> tuple[Any, Any, Any]:
+        """When it began, when the backward did, and when all was done."""
         clock = self._clock
         clock.finish()
         begin = clock.now()
@@ -169,7 +163,14 @@ class LayerTimer:
         torch.autograd.backward(loss)
         end = clock.now()
         clock.finish()
-        return clock.seconds(begin, middle), clock.seconds(middle, end)
+        return begin, middle, end
+
+    def _durations(self, cuts: dict[int, Any]) -> list[float]:
+        """From each cut to the next; where no mark divides several layers, each gets an equal part."""
+        result: list[float] = []
+        for begin, end in pairwise(sorted(cuts)):
+            result += [self._clock.seconds(cuts[begin], cuts[end]) / (end - begin)] * (end - begin)
+        return result
 
     def run_once(self, batch: Batch) -> None:
         """One forward and backward, not measured."""
@@ -190,8 +191,7 @@ class LayerTimer:
 
     def _gradient_moments(self, batch: Batch) -> dict[str, tuple[int, float]]:
         """By parameter: the layer in whose backward its gradient was complete, and at which part of it."""
-        clock, marks = self._clock, self._marks
-        marks.clear()
+        clock = self._clock
         moments: dict[str, Any] = {}
 
         def is_ready(name: str, parameter: torch.Tensor) -> None:
@@ -203,26 +203,18 @@ class LayerTimer:
             if parameter.requires_grad
         ]
         try:
-            with watching_cuts(marks):
-                loss = self.forward(batch)
-                middle = clock.now()
-                torch.autograd.backward(loss)
-                end = clock.now()
-            clock.finish()
+            cuts = self._run_watched(batch).backward
         finally:
             for handle in handles:
                 handle.remove()
-        starts = {self.num_layers: middle, **{layer: at for layer, (_, at) in marks.backward.items()}}
-        cuts = sorted(starts, reverse=True)
         result: dict[str, tuple[int, float]] = {}
         for name, at in moments.items():
-            after = [cut for cut in cuts if clock.seconds(starts[cut], at) >= 0] or [cuts[0]]
-            cut = after[-1]
-            layer = cut - 1
-            until = marks.backward[layer][0] if layer in marks.backward else end
-            whole_s = clock.seconds(starts[cut], until)
-            share = clock.seconds(starts[cut], at) / whole_s if whole_s > 0 else 1.0
-            result[name] = (layer, min(1.0, max(0.0, share)))
+            above, below = next(
+                (pair for pair in pairwise(sorted(cuts, reverse=True)) if clock.seconds(at, cuts[pair[1]]) >= 0), (1, 0)
+            )
+            whole_s = clock.seconds(cuts[above], cuts[below])
+            share = clock.seconds(cuts[above], at) / whole_s if whole_s > 0 else 1.0
+            result[name] = (above - 1, min(1.0, max(0.0, share)))
         return result
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -252,14 +244,6 @@ def relative_spread(times_s: list[float]) -> float:
 
 def _is_enough(times_s: list[float]) -> bool:
     return len(times_s) >= 5 and 1.2533 * relative_spread(times_s) / math.sqrt(len(times_s)) < ENOUGH
-
-
-def _durations(begins: dict[int, Any], ends: dict[int, Any], seconds: Callable[[Any, Any], float]) -> list[float]:
-    """From each cut to the next; where no mark divides several layers, each gets an equal part."""
-    result: list[float] = []
-    for begin, end in pairwise(sorted({0, *ends})):
-        result += [seconds(begins[begin], ends[end]) / (end - begin)] * (end - begin)
-    return result
 
 
 def _spans(starts: list[int], end: int) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, Stage, build_stage, check_data, check_job, collate, trace_job
 from zooid.layers.checking import EXAMPLE_SIZE
 from zooid.schedule.samples import SamplePlan
+from zooid.schedule.ties import shared_between
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import checkpoint
 from zooid.worker.checkpoint import Tensors
@@ -65,7 +66,8 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         timeout=datetime.timedelta(seconds=spec.timeout_s),
     )
     seat = Seat(roster, rank, place.replica, place.stage, _stage_group(roster, place.stage))
-    ties = _ties(roster, place, _tied_stages(layered, plan))
+    spans = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
+    ties = _ties(roster, place, shared_between(layered.tied, spans))
     state = TrainingState(stage.module, job, layered.persistent_names, ties)
     with EventWriter(store, spec.member) as events:
         parameter_bytes = sum(p.numel() * p.element_size() for p in stage.module.parameters())
@@ -118,15 +120,6 @@ def _stage_names(layered: LayeredModel, plan: Plan) -> list[list[str]]:
         names.append([name for name in used if name in layered.persistent_names])
         kept.update(used)
     return [[*names[0], *sorted(layered.unused_names)], *names[1:]]
-
-
-def _tied_stages(layered: LayeredModel, plan: Plan) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """Parameters that more than one stage uses, by those stages, in an order that all members agree on."""
-    stage_of = [number for number, stage in enumerate(plan.stages) for _ in range(stage.first_layer, stage.end_layer)]
-    tied: dict[tuple[int, ...], list[str]] = {}
-    for name, layers in sorted(layered.tied.items()):
-        tied.setdefault(tuple(sorted({stage_of[layer] for layer in layers})), []).append(name)
-    return {stages: tuple(names) for stages, names in sorted(tied.items()) if len(stages) > 1}
 
 
 def _load_stage(
