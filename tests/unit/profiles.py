@@ -5,7 +5,7 @@ from typing import Any
 
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
-from zooid.core.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
+from zooid.core.profile import Bytes, Copies, DeviceKind, LayerProfile, Profile, Spread, TimePoint
 
 SITE = "here"
 INSTANT_BYTES_PER_S = 1e18
@@ -27,6 +27,11 @@ def store_links(bandwidth_bytes_per_s: float = INSTANT_BYTES_PER_S, rtt_s: float
 
 def device(num_cores: float = 2.0) -> DeviceKind:
     return DeviceKind(kind="cpu", name="cpu", num_threads=1, num_cores=num_cores, score=1e10)
+
+
+def gpu(to_device_bytes_per_s: float = 55e9, to_host_bytes_per_s: float = 52e9) -> DeviceKind:
+    copies = Copies(to_device_bytes_per_s=to_device_bytes_per_s, to_host_bytes_per_s=to_host_bytes_per_s)
+    return DeviceKind(kind="cuda", name="gpu", num_threads=1, num_cores=16.0, score=5e13, copies=copies)
 
 
 def layer(

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tests.unit.profiles import layer, offer, profile
+from tests.unit.profiles import gpu, layer, offer, profile
 from zooid.catalog import offers, reference_score
 from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plan import Limits
@@ -21,6 +21,12 @@ def test_times_scale_with_the_devices_scores_and_bytes_stay() -> None:
     assert estimate.layers[0].backward_s(4) == pytest.approx(measured.layers[0].backward_s(4) / 2)
     assert estimate.layers[0].boundary == measured.layers[0].boundary
     assert (estimate.is_estimate, estimate.estimated_from, estimate.device.name) == (True, "cpu", "made.offer")
+
+
+def test_how_fast_copies_would_be_is_not_known() -> None:
+    estimate = estimate_profile(profile([layer(1.0)], device=gpu()), offer(gpu="T4", num_gpus=1))
+    assert (estimate.device.kind, estimate.device.copies) == ("cuda", None)
+    assert estimate_profile(profile([layer(1.0)], device=gpu()), offer()).device.kind == "cpu"
 
 
 def test_an_accelerator_counts_instead_of_the_cores() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.unit.profiles import device, layer, link, profile
+from tests.unit.profiles import device, gpu, layer, link, profile
 from zooid.core.errors import InputError
 from zooid.core.files import replaced_whole
 from zooid.core.profile import Bytes, LayerProfile, Profile, Spread, TiedParameter
@@ -149,6 +149,12 @@ def test_the_header_says_what_was_measured_where_and_when() -> None:
     ):
         assert words in header
     assert "ESTIMATE" not in header
+
+
+def test_the_header_has_the_rates_of_copies_where_there_are_any() -> None:
+    header = read(profile([a_layer("only")], device=gpu())).texts("header")[0]
+    assert "pinned copies55 GB/s to the device52 GB/s to the host" in header.replace(" pinned", "pinned")
+    assert "copies" not in read(profile([a_layer("only")])).texts("header")[0]
 
 
 def test_an_estimate_is_marked_in_the_header_and_in_every_title() -> None:

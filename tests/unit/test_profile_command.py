@@ -1,6 +1,8 @@
 """`zooid profile` around the measurement: what it reuses, what it refuses, and what it leaves alone."""
 
+import errno
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from tests.unit.profiles import layer, profile
 from zooid import coordinator
 from zooid.cli.profile import profile as profile_command
+from zooid.coordinator.offers import resolve_offers
 from zooid.core.errors import InputError, MemberFailed
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
@@ -18,24 +21,28 @@ NEW = profile([layer(0.2)], job="job", date="2026-11-15")
 
 
 class Measuring:
-    """Stands in for the member that measures: `NEW`, unless what is known still holds."""
+    """Stands in for the members that measure: `NEW`, unless what is known still holds."""
 
     def __init__(self) -> None:
         self.known: list[Profile | None] = []
+        """By measurement: of every offer, in their order."""
         self.still_holds = False
         self.fails = False
 
-    def __call__(self, job_file: Path, *, known: Profile | None, **others: Any) -> Profile:
-        self.known.append(known)
+    def __call__(
+        self, job_file: Path, *, on: list[str], known: Mapping[str, Profile], **others: Any
+    ) -> dict[str, Profile]:
+        names = list(resolve_offers(on))
+        self.known += [known.get(name) for name in names]
         if self.fails:
             raise MemberFailed("profiler", "was killed by signal 9")
-        return known if known is not None and self.still_holds else NEW
+        return {name: known[name] if name in known and self.still_holds else NEW for name in names}
 
 
 @pytest.fixture
 def measuring(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Measuring:
     made = Measuring()
-    monkeypatch.setattr(coordinator, "profile", made)
+    monkeypatch.setattr(coordinator, "profiles", made)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -136,12 +143,14 @@ def test_a_picture_that_cannot_be_written_leaves_the_profile_alone(
     measuring: Measuring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FILE.write_bytes(encode_record(HELD))
+    write_text = Path.write_text
 
-    def fail(path: Path, page: str) -> None:
-        raise InputError(f"{path} cannot be written: No space left on device")
+    def fail(path: Path, text: str, **others: Any) -> int:
+        write_text(path, text[:100], **others)
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("zooid.cli.profile.write_page", fail)
-    with pytest.raises(InputError, match="No space left"):
+    monkeypatch.setattr(Path, "write_text", fail)
+    with pytest.raises(InputError, match=r"job\.profile\.html cannot be written: No space left"):
         profile_command(JOB)
     assert written() == HELD
     assert list(Path().iterdir()) == [FILE]
@@ -183,3 +192,75 @@ def test_json_is_the_profile_and_words_go_to_stderr(measuring: Measuring, capsys
     out, err = capsys.readouterr()
     assert json.loads(out)["date"] == "2026-11-02"
     assert "nothing has changed since 2026-11-02" in err
+
+
+TWO = ["local", "local:aws.lambda.1024"]
+FILES = [Path("job.local.profile.json"), Path("job.aws.lambda.1024.profile.json")]
+
+
+class TestSeveralOffers:
+    def test_each_has_files_of_its_own_and_one_table_has_all(
+        self, measuring: Measuring, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        profile_command(JOB, on=TWO)
+        assert [written(file) for file in FILES] == [NEW, NEW]
+        assert sorted(Path().iterdir()) == sorted([*FILES, *(file.with_suffix(".html") for file in FILES)])
+        out = capsys.readouterr().out
+        assert "job on 2 offers" in out
+        lines = out.splitlines()
+        assert "local: measured" in lines
+        assert "aws.lambda.1024: measured" in lines
+        assert lines[-2:] == [
+            "profile: job.aws.lambda.1024.profile.json",
+            "picture: job.aws.lambda.1024.profile.html",
+        ]
+
+    def test_what_still_holds_is_kept_for_each_by_itself(
+        self, measuring: Measuring, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        FILES[0].write_bytes(encode_record(HELD).replace(b"\n", b"\n\n"))
+        before = FILES[0].read_bytes()
+        measuring.still_holds = True
+        profile_command(JOB, on=TWO)
+        assert measuring.known == [HELD, None]
+        assert FILES[0].read_bytes() == before
+        assert written(FILES[1]) == NEW
+        lines = capsys.readouterr().out.splitlines()
+        assert "local: nothing has changed since 2026-11-02: the profile still holds; --again measures anew" in lines
+        assert "aws.lambda.1024: measured" in lines
+
+    def test_when_it_fails_nothing_is_written(self, measuring: Measuring) -> None:
+        FILES[0].write_bytes(encode_record(HELD))
+        measuring.fails = True
+        with pytest.raises(MemberFailed):
+            profile_command(JOB, on=TWO, again=True)
+        assert written(FILES[0]) == HELD
+        assert list(Path().iterdir()) == [FILES[0]]
+
+    def test_when_one_file_cannot_be_written_none_is(
+        self, measuring: Measuring, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_text = Path.write_text
+
+        def fail(path: Path, text: str, **others: Any) -> int:
+            if "lambda" in path.name:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return write_text(path, text, **others)
+
+        monkeypatch.setattr(Path, "write_text", fail)
+        with pytest.raises(InputError, match=r"job\.aws\.lambda\.1024\.profile\.html cannot be written: No space left"):
+            profile_command(JOB, on=TWO)
+        assert list(Path().iterdir()) == []
+
+    @pytest.mark.parametrize("option", ["out", "picture"])
+    def test_one_name_for_all_of_them_is_refused(self, measuring: Measuring, option: str) -> None:
+        with pytest.raises(InputError, match=r"--on names 2; leave them out: files are then called job\.OFFER"):
+            profile_command(JOB, on=TWO, **{option: Path("mine")})  # type: ignore[arg-type]
+        assert measuring.known == []
+
+    def test_json_has_them_by_their_names(self, measuring: Measuring, capsys: pytest.CaptureFixture[str]) -> None:
+        profile_command(JOB, on=TWO, as_json=True)
+        found = json.loads(capsys.readouterr().out)
+        assert list(found) == ["local", "aws.lambda.1024"]
+        for each in found.values():
+            assert decode_record(json.dumps(each).encode(), Profile, "stdout") == NEW

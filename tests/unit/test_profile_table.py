@@ -7,9 +7,11 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from tests.unit.profiles import layer, link, profile
+from tests.unit.profiles import gpu, layer, link, profile
 from zooid.core.profile import Profile, Spread, TiedParameter
-from zooid.report import profile_table
+from zooid.core.units import format_bytes
+from zooid.predictor import stage_memory_bytes
+from zooid.report import offers_table, profile_table
 from zooid.report.grouping import MOST_ROWS, grouped
 
 MB = 10**6
@@ -56,6 +58,24 @@ def test_the_caption_has_knee_spread_links_and_ties() -> None:
     assert "here → store 20 MB/s, 3ms a request" in text
     assert "first.weight (4 MB) is tied: layers 0 and 1" in text
     assert cells(text, "all")[3] == "6 MB"
+
+
+def test_the_caption_has_copies_where_there_are_any() -> None:
+    assert "pinned copies 55 GB/s to the device, 52 GB/s to the host" in printed(of_layers(["only"], device=gpu()))
+    assert "copies" not in printed(of_layers(["only"]))
+
+
+def test_offers_stand_side_by_side() -> None:
+    fast = of_layers(["first", "last"], job="digits", knee=2, runtime_bytes=30 * MB)
+    slow = profile([layer(1.0)], job="digits", knee=1, largest_grain=4, estimated_from="aarch64")
+    console = Console(width=80, file=io.StringIO())
+    console.print(offers_table({"aws.lambda.1024": fast, "local": slow}))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "digits on 2 offers" in text
+    memory = format_bytes(stage_memory_bytes(fast, 0, 2, grain_size=2, grains_kept=1))
+    assert cells(text, "aws.lambda.1024") == ["aws.lambda.1024", "600ms", "2", "1.2s", memory, "8", "10"]
+    assert cells(text, "ESTIMATE: local")[1:4] == ["1s", "1", "1s"]
 
 
 def test_an_estimate_is_marked() -> None:

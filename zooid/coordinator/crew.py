@@ -30,6 +30,16 @@ class _Running:
     started_s: float
 
 
+def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
+    """Until every member of every crew has exited well; raises for the first that did not."""
+    while True:
+        are_done = [crew.is_done() for crew in crews]
+        on_poll()
+        if all(are_done):
+            return
+        time.sleep(_POLL_S)
+
+
 class Crew:
     """Members on one platform. Leaving the context ends every one that still runs.
 
@@ -56,22 +66,24 @@ class Crew:
         """Write the specs, then start a member for each."""
         for spec in specs:
             self._store.put(keys.spec(spec.member), encode_record(spec))
-        size = held_to(self._offer or self._planned_offer())
+        offer = self._offer or self._planned_offer()
+        size, uses_gpus = held_to(offer), offer.kind == "owned" or offer.num_gpus > 0
         for spec in specs:
-            launch = Launch(spec.member, program, f"{spec.store}/{keys.spec(spec.member)}", spec.num_threads, size)
+            spec_url = f"{spec.store}/{keys.spec(spec.member)}"
+            launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)
             with uninterrupted():
                 self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
 
     def wait(self, on_poll: Callable[[], None]) -> None:
         """Until every member has exited well; raises for the first that did not."""
-        while True:
-            exits = {running.member: self._platform.poll(running.handle) for running in self._running}
-            if any(end is not None and not end.is_success for end in exits.values()):
-                raise self._failure()
-            on_poll()
-            if all(end is not None for end in exits.values()):
-                return
-            time.sleep(_POLL_S)
+        wait_for_all([self], on_poll)
+
+    def is_done(self) -> bool:
+        """Whether every member has exited well; raises for the first that did not."""
+        exits = [self._platform.poll(running.handle) for running in self._running]
+        if any(end is not None and not end.is_success for end in exits):
+            raise self._failure()
+        return all(end is not None for end in exits)
 
     def end(self) -> None:
         """End all members at the same time; returns when they are gone."""

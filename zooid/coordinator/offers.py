@@ -1,6 +1,8 @@
 """What `--on` means: a platform, and the offer whose sizes and prices hold there."""
 
 import datetime
+import math
+from collections.abc import Sequence
 
 from msgspec import structs
 
@@ -43,6 +45,20 @@ def resolve_offer(on: str) -> Offer:
     return _with_size_of(model, priced) if way == LIMITED else priced
 
 
+def resolve_offers(on: Sequence[str]) -> dict[str, Offer]:
+    """Several of them, each by its name in the catalog, or as `local`; one that is named twice is refused."""
+    found: dict[str, Offer] = {}
+    for each in on:
+        resolved = resolve_offer(each)
+        name = resolved.name.rpartition(":")[2]
+        if name in found:
+            raise InputError(f"{found[name].name} and {resolved.name} name the same offer; give it once")
+        found[name] = resolved
+    if not found:
+        raise InputError(f"no offer is given; give one or more, for example {LOCAL}")
+    return found
+
+
 def _with_size_of(model: Offer, priced: Offer) -> Offer:
     """A site of its own, since links are slower, too, for members that have little time to serve them."""
     if model.num_gpus:
@@ -78,3 +94,8 @@ def prices_in_words(chosen: Offer) -> str:
         where = "this machine" if held_to(chosen) is None else "this machine, held to its size"
         return f"at the prices of {model}; nothing is charged, for the members run on {where}"
     return "this machine, at no cost" if chosen.usd_per_hour == 0 else f"at the prices of {chosen.name}"
+
+
+def num_threads(offer: Offer) -> int:
+    """Threads that a member computes with: one for each of its cores, a part of a core included."""
+    return math.ceil(offer.vcpus)

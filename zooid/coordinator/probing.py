@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from zooid.coordinator.crew import Crew
-from zooid.coordinator.offers import LOCAL, resolve_offer
-from zooid.coordinator.planning import ignore, num_threads
-from zooid.coordinator.relay import OnEvent, Relay
+from zooid.coordinator.offers import LOCAL, num_threads, resolve_offer
+from zooid.coordinator.relay import OnEvent, Relay, ignore
 from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
 from zooid.core.errors import InputError
 from zooid.core.events import PhaseStarted
-from zooid.core.link import Links
+from zooid.core.link import Link, Links
+from zooid.core.plan import Limits
 from zooid.core.records import decode_record
 from zooid.core.spec import LinkEnd, ProbeMember, ProbeSpec
 from zooid.platforms import Platform
@@ -22,6 +22,8 @@ from zooid.platforms.local import LocalPlatform
 ENDS: tuple[LinkEnd, ...] = ("store", "peers")
 NUM_STREAMS = (1, 4, 16)
 _NUM_REPEATS = 3
+_SHORT_S = 0.3
+"""Enough for a plan of members that are near one another."""
 _SECONDS = (0.05, 60.0)
 _LEAST_TIMEOUT_S = 90.0
 _TIMEOUT_FACTOR = 5.0
@@ -72,6 +74,18 @@ def probe(
             crew.wait(relay.poll)
         relay.flush()
         return decode_record(bytes(objects.get(keys.LINKS)), Links, f"{objects.url}/{keys.LINKS}")
+
+
+def peer_links(
+    limits: Limits, on: str, known: Links | None, on_event: OnEvent, platform: Platform[Any] | None
+) -> tuple[Link, ...]:
+    """Links between members, where the limits say that these are connected: those that are known, or else measured."""
+    if limits.transport == "store":
+        return ()
+    if known is not None:
+        return known.links
+    found = probe(on=on, ends=("peers",), streams=(1,), seconds=_SHORT_S, on_event=on_event, platform=platform)
+    return found.links
 
 
 def _team(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:

@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable
 
-from zooid.core.events import Event
+from msgspec import structs
+
+from zooid.core.events import Event, ProfileProgress
 from zooid.store import EventReader, ObjectStore
 
 OnEvent = Callable[[Event], None]
@@ -11,6 +13,27 @@ OnEvent = Callable[[Event], None]
 _LOCAL_INTERVAL_S = 0.1
 _REMOTE_INTERVAL_S = 1.0
 """Every look is a request for each writer, which costs money."""
+
+
+class Parts:
+    """Progress of several members as if it were that of one: what they have done adds up. All have equally much to do,
+    so that those count that have not begun."""
+
+    def __init__(self, num_members: int, on_event: OnEvent) -> None:
+        self._num_members = num_members
+        self._on_event = on_event
+        self._done: dict[str, int] = {}
+
+    def of(self, member: str) -> OnEvent:
+        """What takes the events of this member."""
+
+        def take(event: Event) -> None:
+            if isinstance(event, ProfileProgress):
+                self._done[member] = event.done
+                event = structs.replace(event, done=sum(self._done.values()), total=event.total * self._num_members)
+            self._on_event(event)
+
+        return take
 
 
 class Relay:
@@ -32,3 +55,7 @@ class Relay:
         for event in self._reader.read_new():
             self._on_event(event)
         self._last_s = time.monotonic()
+
+
+def ignore(event: Event) -> None:
+    """For callers who do not want to watch."""

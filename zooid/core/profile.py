@@ -1,9 +1,11 @@
 """What was measured about a model: everything the predictor and the planner know of it."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+from zooid.core.job import AutocastName
 from zooid.core.link import Link
 from zooid.core.records import FileRecord, Record, require
 
@@ -89,6 +91,17 @@ class TiedParameter(Record, frozen=True, kw_only=True):
     layers: tuple[int, ...]
 
 
+class Copies(Record, frozen=True, kw_only=True):
+    """How fast bytes get between pinned memory of the host and a GPU."""
+
+    to_device_bytes_per_s: float
+    to_host_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        for rate in (self.to_device_bytes_per_s, self.to_host_bytes_per_s):
+            require(0 < rate < math.inf, f"copies of {rate} bytes a second are given; it must be a number above 0")
+
+
 class DeviceKind(Record, frozen=True, kw_only=True):
     """What the times were measured on."""
 
@@ -99,6 +112,11 @@ class DeviceKind(Record, frozen=True, kw_only=True):
     """Cores of the whole machine, which members that share it contend for; or a member's share of one."""
     score: float
     """Floating-point operations a second of one large product of matrices: what estimates for other devices rest on."""
+    copies: Copies | None = None
+    """None on a CPU, where nothing is copied, and where the device was not measured."""
+
+    def __post_init__(self) -> None:
+        require(self.kind == "cuda" or self.copies is None, f"`copies` of a {self.kind} are given; only a GPU has any")
 
 
 class Spread(Record, frozen=True, kw_only=True):
@@ -113,11 +131,13 @@ class Spread(Record, frozen=True, kw_only=True):
 class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """One model, on one kind of device, with the links seen from there."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
-    version: int = 2
+    version: int = 3
     job: str
     model_fingerprint: str
+    autocast: AutocastName | None = None
+    """As the job had it when it was measured."""
     zooid_version: str
     torch_version: str
     date: str

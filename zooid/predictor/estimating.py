@@ -11,7 +11,7 @@ from zooid.core.profile import LayerProfile, Profile, TimePoint
 def estimate_profile(measured: Profile, offer: Offer) -> Profile:
     """What the profile would be on this offer, if all work scaled with peak speed; marked as an estimate throughout.
 
-    Bytes stay as they are; so do links, which say nothing about another site.
+    Bytes stay as they are; so do links, which say nothing about another site. What copies take is not known.
     """
     if measured.is_estimate:
         raise PlanError(
@@ -25,6 +25,7 @@ def estimate_profile(measured: Profile, offer: Offer) -> Profile:
         num_threads=max(1, round(offer.vcpus)),
         num_cores=offer.vcpus,
         score=reference_score(offer),
+        copies=None,
     )
     return structs.replace(
         measured,

@@ -22,10 +22,12 @@ from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, tr
 from zooid.predictor import grain_bytes
 from zooid.profiler import memory
 from zooid.profiler.company import busy_neighbours
+from zooid.profiler.copying import measure_copies
 from zooid.profiler.fitting import largest_that_fits, runs_on_gpu, runs_within
 from zooid.profiler.interference import MessageCost, measure_message_cost
+from zooid.profiler.knee import knee
 from zooid.profiler.links import probe_store
-from zooid.profiler.timing import LayerTimer, Measured
+from zooid.profiler.timing import LayerTimer, Measured, is_throttled
 from zooid.store import ObjectStore
 
 GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
@@ -38,8 +40,6 @@ LEAST_KEPT_BYTES = 2**24
 MOST_OVERHEAD = 0.5
 _SURELY_FITS = 0.75
 """Of the memory; what needs less by prediction is not tried."""
-_KNEE = 1.25
-"""The knee is the smallest grain whose time for a sample is within this factor of the best."""
 
 Progress = Callable[[int, int], None]
 
@@ -67,7 +67,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     batches = [collate(checked.data, range(size)) for size in sizes if size <= largest]
     if not batches:
         raise JobError(
-            f"a grain of {sizes[0]} samples does not fit into the memory of this device; the largest that does has "
+            f"a grain of {sizes[0]} samples does not fit into memory on {spec.site}; the largest that does has "
             f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
         )
     alone = timer.measure(batches, seconds=SECONDS_ALONE)
@@ -101,6 +101,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     return Profile(
         job=Path(spec.job_file).stem,
         model_fingerprint=layered.fingerprint,
+        autocast=job.autocast,
         zooid_version=VERSION,
         torch_version=str(torch.__version__),
         date=datetime.date.today().isoformat(),
@@ -108,7 +109,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         num_samples=checked.num_samples,
         batch_size=job.batch_size,
         largest_grain=largest,
-        knee=_knee(alone),
+        knee=knee([(m.num_samples, statistics.median(m.steps_s)) for m in alone], largest),
         epochs=job.epochs,
         load_s_per_sample=load_s,
         optimizer_s_per_byte=optimizer_s / parameter_bytes,
@@ -136,6 +137,7 @@ def still_holds(
         known.model_fingerprint == layered.fingerprint
         and (known.zooid_version, known.torch_version) == (VERSION, str(torch.__version__))
         and (known.batch_size, known.epochs, known.num_samples) == (job.batch_size, job.epochs, num_samples)
+        and known.autocast == job.autocast
         and (job.grain_size is None or known.layers[0].points[-1].num_samples == job.grain_size)
         and (known.device.name, known.device.num_threads) == (device.name, device.num_threads)
         and any(site in (link.from_site, link.to_site) for link in known.links)
@@ -243,6 +245,7 @@ def _device_kind(device: torch.device) -> DeviceKind:
         num_threads=torch.get_num_threads(),
         num_cores=float(num_cores()),
         score=_score(device),
+        copies=measure_copies(device),
     )
 
 
@@ -264,12 +267,6 @@ def _grain_sizes(job: Job) -> list[int]:
     if job.grain_size is not None:
         return [job.grain_size]
     return sorted({max(1, job.batch_size // parts) for parts in GRAINS_PER_BATCH})
-
-
-def _knee(measured: Sequence[Measured]) -> int:
-    per_sample = {m.num_samples: statistics.median(m.steps_s) / m.num_samples for m in measured}
-    best = min(per_sample.values())
-    return min(size for size, time_s in per_sample.items() if time_s <= _KNEE * best)
 
 
 def _by_layer(sizes: list[list[TimePoint]]) -> list[tuple[TimePoint, ...]]:
@@ -324,7 +321,12 @@ def _measure_optimizer(checked: CheckedJob) -> tuple[float, int]:
     with torch.no_grad():
         for (_, parameter), weight in zip(named, weights, strict=True):
             parameter.copy_(weight)
-    return statistics.median(times), state_bytes
+    return _typical(times), state_bytes
+
+
+def _typical(times_s: list[float]) -> float:
+    """The median; the mean where this process is made to pause."""
+    return statistics.fmean(times_s) if is_throttled() else statistics.median(times_s)
 
 
 def _finish(checked: CheckedJob) -> None:
@@ -342,7 +344,7 @@ def _measure_reducing(checked: CheckedJob) -> float:
         own = torch.cat(gradients)
         Reduction(torch.distributed.ReduceOp.SUM, own.dtype).combine(own, [(1, other)], 0)
         times.append(time.perf_counter() - begin_s)
-    return statistics.median(times)
+    return _typical(times)
 
 
 def _measure_loading(checked: CheckedJob, num_samples: int) -> float:

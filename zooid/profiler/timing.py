@@ -4,7 +4,7 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -14,10 +14,12 @@ import torch
 from torch import nn
 
 from zooid.core.job import Job
+from zooid.core.machine import cpu_share
 from zooid.core.profile import GradientReady, TimePoint
 from zooid.layers import (
     Batch,
     LayeredModel,
+    autocasting,
     build_stage,
     flatten_inputs,
     grain_randomness,
@@ -39,6 +41,9 @@ class Measured:
     """Everything that was seen of one grain size."""
 
     num_samples: int
+    is_throttled: bool = False
+    """Held to a part of a core: work runs at full speed until a period's share is used up, and then pauses, so that
+    only the mean tells what it takes."""
     forward_s: list[list[float]] = field(default_factory=list)
     """By repeat, then by layer."""
     backward_s: list[list[float]] = field(default_factory=list)
@@ -49,9 +54,10 @@ class Measured:
     """Forward and backward of the same work while nothing was watched."""
 
     def points(self) -> list[TimePoint]:
-        """Median times of each layer, without what watching the cuts takes, which is the same at each of them."""
-        forward_s = _without_marks(self.forward_s, [forward for forward, _ in self.bare_s])
-        backward_s = _without_marks(self.backward_s, [backward for _, backward in self.bare_s])
+        """Typical times of each layer, without what watching the cuts takes, which is the same at each of them."""
+        typical = statistics.fmean if self.is_throttled else statistics.median
+        forward_s = _without_marks(typical, self.forward_s, [forward for forward, _ in self.bare_s])
+        backward_s = _without_marks(typical, self.backward_s, [backward for _, backward in self.bare_s])
         return [
             TimePoint(num_samples=self.num_samples, forward_s=forward, backward_s=backward)
             for forward, backward in zip(forward_s, backward_s, strict=True)
@@ -74,6 +80,11 @@ class Measured:
         return relative_spread(medians) if len(medians) > 1 else 0.0
 
 
+def is_throttled() -> bool:
+    """Whether this process gets less processor time than its threads would use."""
+    return cpu_share() < torch.get_num_threads()
+
+
 class LayerTimer:
     """All layers in one module around the model's real weights, with a mark at every cut."""
 
@@ -94,7 +105,7 @@ class LayerTimer:
         Large grains for which there is no time are left out, but never all but two.
         """
         given = self._affordable([batch.to(self.device) for batch in batches], seconds / num_rounds)
-        measured = [Measured(batch.num_samples) for batch in given]
+        measured = [Measured(batch.num_samples, is_throttled()) for batch in given]
         gc.collect()
         share_s = seconds / num_rounds / len(given)
         for _ in range(num_rounds):
@@ -122,7 +133,8 @@ class LayerTimer:
         begin_s = time.perf_counter()
         first = len(seen.forward_s)
         while (done := len(seen.forward_s) - first) < MAX_REPEATS:
-            if done >= MIN_REPEATS and (time.perf_counter() - begin_s > seconds or _is_enough(seen.steps_s[first:])):
+            is_enough = not seen.is_throttled and _is_enough(seen.steps_s[first:])
+            if done >= MIN_REPEATS and (time.perf_counter() - begin_s > seconds or is_enough):
                 return
             self.measure_once(batch, seen)
 
@@ -219,18 +231,21 @@ class LayerTimer:
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """The loss of a batch that is on the device."""
-        with grain_randomness(self.job.seed, 0, 0):
-            outputs = self.stage.module(*flatten_inputs(batch))
-        output = self.stage.model_output(tuple(outputs))
-        total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
+        with autocasting(self.job.autocast, self.device):
+            with grain_randomness(self.job.seed, 0, 0):
+                outputs = self.stage.module(*flatten_inputs(batch))
+            output = self.stage.model_output(tuple(outputs))
+            total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
         return total
 
 
-def _without_marks(watched_s: list[list[float]], bare_s: list[float]) -> list[float]:
+def _without_marks(
+    typical: Callable[[Iterable[float]], float], watched_s: list[list[float]], bare_s: list[float]
+) -> list[float]:
     layers = range(len(watched_s[0]))
-    medians = [statistics.median(times[layer] for times in watched_s) for layer in layers]
-    mark_s = max(0.0, sum(medians) - statistics.median(bare_s)) / len(medians)
-    return [max(0.0, median - mark_s) for median in medians]
+    times_s = [typical([times[layer] for times in watched_s]) for layer in layers]
+    mark_s = max(0.0, sum(times_s) - typical(bare_s)) / len(times_s)
+    return [max(0.0, time_s - mark_s) for time_s in times_s]
 
 
 def relative_spread(times_s: list[float]) -> float:

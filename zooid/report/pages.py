@@ -17,6 +17,7 @@ from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
 from zooid.report.picture import names_px, panel_domains, picture, probed_sizes
 from zooid.report.wording import (
     ESTIMATE,
+    copies_in_words,
     count_in_words,
     exact_bytes,
     layers_in_words,
@@ -74,6 +75,8 @@ def _facts(profile: Profile) -> str:
         ),
         *(_link_fact(link) for link in profile.links),
     ]
+    if profile.device.copies is not None:
+        facts.append(("pinned copies", *copies_in_words(profile.device.copies)))
     return "\n".join(
         f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(note)}</small></dd></div>"
         for name, value, note in facts

@@ -1,5 +1,7 @@
 """Profiles, plans and results as tables."""
 
+from collections.abc import Mapping
+
 from rich.markup import escape
 from rich.table import Table
 
@@ -8,9 +10,11 @@ from zooid.core.link import Link, Links
 from zooid.core.plan import Plan, Prediction
 from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration, format_usd
+from zooid.predictor import stage_memory_bytes
 from zooid.report.grouping import Group, grouped
 from zooid.report.wording import (
     NOTHING,
+    copies_in_words,
     count_in_words,
     layers_in_words,
     link_in_words,
@@ -58,11 +62,13 @@ def _add_row(table: Table, profile: Profile, group: Group, size: int, is_grouped
 
 def _caption(profile: Profile, is_grouped: bool) -> str:
     spread = profile.spread
+    copies = profile.device.copies
     lines = [
         origin_in_words(profile),
         f"batch {profile.batch_size}, largest grain {profile.largest_grain}, knee {profile.knee}",
         f"spread {percent(spread.of_steps)} between steps, {percent(spread.of_runs)} between runs",
         *(link_in_words(link) for link in profile.links),
+        *([] if copies is None else [f"pinned copies {', '.join(copies_in_words(copies))}"]),
         *(
             f"{tie.name} ({format_bytes(tie.num_bytes)}) is tied: {layers_in_words(tie.layers)}"
             for tie in profile.tied[:_MOST_TIES]
@@ -73,6 +79,32 @@ def _caption(profile: Profile, is_grouped: bool) -> str:
     if is_grouped:
         lines.append(f"{len(profile.layers)} layers, put together by the beginnings of their names")
     return "\n".join(lines)
+
+
+def offers_table(profiles: Mapping[str, Profile]) -> Table:
+    """The whole model on several offers, side by side: a row for each."""
+    job = next(iter(profiles.values())).job
+    table = Table(title=escape(f"{job} on {count_in_words(len(profiles), 'offer')}"))
+    table.add_column("offer", no_wrap=True)
+    for name in ("one\nsample", "knee", "grain at\nthe knee", "memory\nfor it", "largest\ngrain", "score in\nGFLOP/s"):
+        table.add_column(name, justify="right")
+    for name, profile in profiles.items():
+        end = len(profile.layers)
+        table.add_row(
+            escape(marked(profile, name)),
+            format_duration(_grain_s(profile, 1)),
+            str(profile.knee),
+            format_duration(_grain_s(profile, profile.knee)),
+            format_bytes(stage_memory_bytes(profile, 0, end, profile.knee, grains_kept=1)),
+            str(profile.largest_grain),
+            f"{profile.device.score / 1e9:.4g}",
+        )
+    table.caption = "forward and backward of the whole model; the score is that of a matrix product"
+    return table
+
+
+def _grain_s(profile: Profile, size: int) -> float:
+    return sum(layer.forward_s(size) + layer.backward_s(size) for layer in profile.layers)
 
 
 def plan_table(plan: Plan, profile: Profile | None = None) -> Table:

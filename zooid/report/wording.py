@@ -1,7 +1,7 @@
 """What tables and pages say about a profile, in the same words."""
 
 from zooid.core.link import Link
-from zooid.core.profile import DeviceKind, Profile
+from zooid.core.profile import Copies, DeviceKind, Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
 
 ESTIMATE = "ESTIMATE"
@@ -32,6 +32,14 @@ def link_in_words(link: Link) -> str:
     return (
         f"{link.from_site} → {link.to_site} {format_bytes_per_s(link.bandwidth_bytes_per_s)}, "
         f"{format_duration(link.rtt_s)} a request"
+    )
+
+
+def copies_in_words(copies: Copies) -> tuple[str, str]:
+    """To the device, and back."""
+    return (
+        f"{format_bytes_per_s(copies.to_device_bytes_per_s)} to the device",
+        f"{format_bytes_per_s(copies.to_host_bytes_per_s)} to the host",
     )
 
 
