@@ -8,15 +8,15 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, link, offer, profile, store_links
 from zooid.core.profile import TiedParameter
+from zooid.core.stage import Bucket, StageTimes, Tie
 from zooid.core.timeline import Timeline
 from zooid.planner.partition import pipeline_s
 from zooid.predictor import (
     Layout,
-    StageTimes,
-    Tie,
     bill_usd,
     run_cost,
     simulate_step,
@@ -26,7 +26,7 @@ from zooid.predictor import (
 )
 from zooid.predictor.shared import Resource, Simulation
 from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
-from zooid.schedule.pipelines import StepSchedule, schedule_step
+from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import split_grains
 
 quick = settings(deadline=None, max_examples=40)
@@ -98,8 +98,7 @@ def stage(
         forward_s=forward_s,
         backward_s=backward_s,
         out_bytes=out_bytes,
-        parameter_bytes=parameter_bytes,
-        buffer_bytes=0,
+        buckets=(Bucket(num_bytes=parameter_bytes, at_share=1.0),),
         reduce_s=reduce_s,
         update_s=update_s,
     )
@@ -117,7 +116,7 @@ def layout_of(
 
 
 def schedule_of(num_stages: int, num_replicas: int, num_grains: int) -> StepSchedule:
-    return schedule_step("gpipe", num_stages, split_grains(num_grains, (1,) * num_replicas))
+    return StepShape("gpipe", num_stages).step(split_grains(num_grains, (1,) * num_replicas))
 
 
 def duration_s(timeline: Timeline, action: str, member: str = "r0s0") -> float:
@@ -129,7 +128,7 @@ def duration_s(timeline: Timeline, action: str, member: str = "r0s0") -> float:
 def test_one_member_takes_the_sum_of_what_it_does(host_cores: int | None) -> None:
     layout = layout_of([stage(1.0, 2.0, reduce_s=0.5, update_s=0.25)], host_cores=host_cores)
     timeline = simulate_step(schedule_of(1, 1, 3), layout)
-    assert timeline.step_s == pytest.approx(3 * (1 + 2) + 0.5 + 0.25)
+    assert timeline.step_s == pytest.approx(3 * (1 + 2) + 0.25), "a single replica gathers nothing"
     assert timeline.busy_s("r0s0", "compute") == pytest.approx(timeline.step_s)
 
 
@@ -168,7 +167,7 @@ def all_reduce_s(algorithm: str, size: int, num_replicas: int, rate: float, late
     """Simulated time of one all-reduce among replicas that come at the same time."""
     layout = layout_of([stage(1.0, 1.0, parameter_bytes=size)], rate, latency_s)
     timeline = simulate_step(schedule_of(1, num_replicas, num_replicas), replace(layout, all_reduce=algorithm))
-    return duration_s(timeline, "0REDUCE")
+    return duration_s(timeline, "0REDUCE0")
 
 
 sizes_and_links = [(n, latency_s) for n in (2, 4, 8) for latency_s in (0.0, 0.75, 40.0)]
@@ -201,13 +200,13 @@ def test_streaming_comes_near_the_downlinks_bound(n: int, limit: float) -> None:
 def test_a_small_all_reduce_takes_two_round_trips() -> None:
     size, rate, latency_s, n = EXCHANGE_MAX_BYTES // 2, 1000.0, 0.75, 3
     timeline = simulate_step(schedule_of(1, n, n), layout_of([stage(1.0, 1.0, parameter_bytes=size)], rate, latency_s))
-    assert duration_s(timeline, "0REDUCE") == pytest.approx(n * size / rate + 2 * latency_s)
+    assert duration_s(timeline, "0REDUCE0") == pytest.approx(n * size / rate + 2 * latency_s)
 
 
 def test_a_replica_that_is_done_early_waits_for_the_others() -> None:
     layout = layout_of([stage(1.0, 1.0, parameter_bytes=4)])
     timeline = simulate_step(schedule_of(1, 2, 3), layout)
-    assert [duration_s(timeline, "0REDUCE", member) for member in ("r0s0", "r1s0")] == pytest.approx([0, 2])
+    assert [duration_s(timeline, "0REDUCE0", member) for member in ("r0s0", "r1s0")] == pytest.approx([0, 2])
     assert timeline.step_s == pytest.approx(4)
 
 
@@ -242,7 +241,7 @@ def test_a_better_link_is_never_slower(
 
 @quick
 @given(stages_of_any_kind, st.integers(1, 3), st.integers(0, 6), st.sampled_from([None, 1, 2]))
-def test_a_timeline_holds_every_action_once_and_lanes_do_one_thing_at_a_time(
+def test_a_timeline_holds_every_action_once_and_members_compute_one_thing_at_a_time(
     stages: list[StageTimes], num_replicas: int, num_grains: int, host_cores: int | None
 ) -> None:
     schedule = schedule_of(len(stages), num_replicas, num_grains)
@@ -257,7 +256,8 @@ def test_a_timeline_holds_every_action_once_and_lanes_do_one_thing_at_a_time(
     for lane in {(i.member, i.lane) for i in timeline.intervals}:
         own = sorted((i.start_s, i.end_s) for i in timeline.intervals if (i.member, i.lane) == lane)
         assert all(start_s <= end_s for start_s, end_s in own)
-        assert all(end_s <= start_s + 1e-9 for (_, end_s), (start_s, _) in pairwise(own))
+        if lane[1] == "compute":
+            assert all(end_s <= start_s + 1e-9 for (_, end_s), (start_s, _) in pairwise(own))
 
 
 def test_stage_times_are_sums_over_layers_and_the_ends_read_data() -> None:
@@ -269,25 +269,27 @@ def test_stage_times_are_sums_over_layers_and_the_ends_read_data() -> None:
     )
     first = stage_times(made, 0, 2, 2)
     assert [first.forward_s, first.backward_s] == pytest.approx([2 * (1 + 2) + 2 * 0.5, 2 * (2 + 4)])
-    assert (first.out_bytes, first.parameter_bytes, first.update_s, first.reduce_s) == (10, 40, 10, 5)
+    assert (first.out_bytes, first.buckets[0].num_bytes, first.update_s, first.reduce_s) == (10, 40, 10, 5)
     assert stage_times(made, 1, 2, 2).forward_s == pytest.approx(4), "stages in the middle read no samples"
     assert stage_times(made, 2, 3, 2).out_bytes == 0
 
 
 def test_memory_is_what_is_kept_at_the_same_time() -> None:
     made = profile([layer(1, out_bytes=7, parameter_bytes=40), layer(1, out_bytes=5, parameter_bytes=60), layer(1)])
-    # 1000 runtime + 60 × (weights, gradients, held gradients, 2 of optimizer) + 2 grains × 3 × (10 activations +
-    # 7 received) + two messages of 3 × (7 in + 5 out)
-    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_in_flight=2) == 1000 + 300 + 102 + 72
+    # 1000 runtime + 60 × (weights, 2 of optimizer, both again for a checkpoint, gradients) + 2 grains × 3 × (10
+    # activations + 7 received) + two messages of 3 × (7 in + 5 out)
+    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_kept=2) == 1000 + 420 + 102 + 72
+    # with three replicas, gradients also on their way, and a third of the checkpoint
+    assert stage_memory_bytes(made, 1, 2, grain_size=3, grains_kept=2, num_replicas=3) == 1000 + 360 + 102 + 72
 
 
 @quick
 @given(st.integers(1, 8), st.integers(1, 8))
-def test_memory_grows_with_grains_in_flight_and_grain_size(grain_size: int, grains_in_flight: int) -> None:
+def test_memory_grows_with_grains_kept_and_grain_size(grain_size: int, grains_kept: int) -> None:
     made = profile([layer(1, out_bytes=7), layer(1)])
-    now = stage_memory_bytes(made, 0, 2, grain_size, grains_in_flight)
-    assert stage_memory_bytes(made, 0, 2, grain_size, grains_in_flight + 1) - now == 2 * 10 * grain_size
-    assert stage_memory_bytes(made, 0, 2, grain_size + 1, grains_in_flight) > now
+    now = stage_memory_bytes(made, 0, 2, grain_size, grains_kept)
+    assert stage_memory_bytes(made, 0, 2, grain_size, grains_kept + 1) - now == 2 * 10 * grain_size
+    assert stage_memory_bytes(made, 0, 2, grain_size + 1, grains_kept) > now
 
 
 @pytest.mark.parametrize(
@@ -324,13 +326,42 @@ def test_a_stage_counts_what_its_layers_share_once() -> None:
     made = profile(layers, tied=tied)
     assert [made.parameter_bytes(*span) for span in ((0, 3), (0, 2), (1, 3), (2, 3))] == [58, 48, 58, 50]
     assert ties_between(made, [(0, 3)]) == ()
-    assert ties_between(made, [(0, 1), (1, 2), (2, 3)]) == (Tie((0, 2), 40),)
+    assert ties_between(made, [(0, 1), (1, 2), (2, 3)]) == (Tie(stages=(0, 2), num_bytes=40),)
 
 
 def test_what_stages_share_is_summed_between_them_before_the_commit() -> None:
     stages = [stage(1.0, 1.0), stage(1.0, 1.0)]
-    alone, tied = (
-        simulate_step(schedule_of(2, 1, 1), replace(layout_of(stages, 100.0), ties=ties))
-        for ties in ((), (Tie((0, 1), 1000),))
-    )
+    layout = layout_of(stages, 100.0)
+    alone = simulate_step(schedule_of(2, 1, 1), layout)
+    shape = StepShape("gpipe", 2, ties=((0, 1),))
+    tied = simulate_step(shape.step([(0,)]), replace(layout, ties=(Tie(stages=(0, 1), num_bytes=1000),)))
     assert tied.step_s > alone.step_s + 5
+
+
+def test_connected_members_pass_a_message_in_one_go() -> None:
+    stages = [stage(1, 1, 300.0), stage(1, 1)]
+    timeline = simulate_step(schedule_of(2, 1, 1), replace(layout_of(stages, 100.0, 0.5), is_direct=True))
+    (forward,) = (i for i in timeline.intervals if i.action == "1F0")
+    assert forward.start_s == pytest.approx(1 + 0.25 + 3)
+
+
+def test_the_first_stage_reduces_while_its_last_backward_runs() -> None:
+    """Of two buckets of 4 s each, the first is complete in the middle of a backward of 10 s."""
+    buckets = tuple(Bucket(num_bytes=400, at_share=share) for share in (0.5, 1.0))
+    own = structs.replace(stage(1.0, 10.0), buckets=buckets)
+    layout = replace(layout_of([own], 100.0), all_reduce="exchange", is_direct=True)
+    timeline = simulate_step(StepShape("1f1b", 1, buckets=(2,)).step([(0,), (1,)]), layout)
+    starts = {i.action: (i.start_s, i.end_s) for i in timeline.intervals if i.member == "r0s0"}
+    assert starts["0REDUCE0"] == pytest.approx((6.0, 10.0))
+    assert starts["0REDUCE1"] == pytest.approx((11.0, 15.0))
+
+
+@pytest.mark.parametrize("bandwidth", [2e7, 4e7, 1e12])
+def test_1f1b_that_runs_ahead_hides_what_plain_1f1b_does_not(bandwidth: float) -> None:
+    """Four equal stages, 12 grains; a message takes up to a third of computing."""
+    stages = [stage(1.0, 2.0, 1e7) for _ in range(3)] + [stage(1.0, 2.0)]
+    layout = replace(layout_of(stages, bandwidth), is_direct=True)
+    plain, ahead = (simulate_step(StepShape("1f1b", 4, n).step([range(12)]), layout).step_s for n in (0, 1))
+    bound_s = 12 * 3 + 3 * 3 + 6 * 1e7 / bandwidth
+    assert ahead == pytest.approx(bound_s, rel=0.03)
+    assert plain > bound_s * 1.05 if bandwidth < 1e9 else plain == pytest.approx(bound_s, rel=0.01)

@@ -9,21 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Roster, RosterMember
 from zooid.schedule.actions import Action, Kind, parse_action
 from zooid.schedule.checks import check_schedule
-from zooid.schedule.pipelines import StepSchedule, schedule_for, schedule_step
+from zooid.schedule.pipelines import StepSchedule, StepShape, most_kept
 from zooid.schedule.samples import SamplePlan, derive_seed, even_shares, split_grains
 
 quick = settings(deadline=None, max_examples=60)
 
-WHOLE_STEP = (Kind.REDUCE, Kind.COMMIT)
+WHOLE_STEP = (Kind.COMMIT,)
 
 GPIPE_2X2 = """\
-r0s0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0REDUCE 0COMMIT
-r0s1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1 1REDUCE 1COMMIT
-r1s0: 0F2 0SEND_F2 0F3 0SEND_F3 0RECV_B2 0B2 0RECV_B3 0B3 0REDUCE 0COMMIT
-r1s1: 1RECV_F2 1F2 1RECV_F3 1F3 1B2 1SEND_B2 1B3 1SEND_B3 1REDUCE 1COMMIT"""
+r0s0: 0F0 0SEND_F0 0F1 0SEND_F1 0RECV_B0 0B0 0RECV_B1 0B1 0REDUCE0 0COMMIT
+r0s1: 1RECV_F0 1F0 1RECV_F1 1F1 1B0 1SEND_B0 1B1 1SEND_B1 1REDUCE0 1COMMIT
+r1s0: 0F2 0SEND_F2 0F3 0SEND_F3 0RECV_B2 0B2 0RECV_B3 0B3 0REDUCE0 0COMMIT
+r1s1: 1RECV_F2 1F2 1RECV_F3 1F3 1B2 1SEND_B2 1B3 1SEND_B3 1REDUCE0 1COMMIT"""
 
 numbers = st.integers(0, 10**6)
 actions = st.one_of(
@@ -33,8 +32,17 @@ actions = st.one_of(
 Edit = Callable[[list[Action]], list[Action]]
 
 
+ONE_F_ONE_B_1X3 = """\
+r0s0: 0F0 0SEND_F0 0F1 0SEND_F1 0F2 0SEND_F2 0RECV_B0 0B0 0F3 0SEND_F3 0RECV_B1 0B1 0RECV_B2 0B2 0RECV_B3 0B3 \
+0REDUCE0 0SHARE0 0COMMIT
+r0s1: 1RECV_F0 1F0 1SEND_F0 1RECV_F1 1F1 1SEND_F1 1RECV_B0 1B0 1SEND_B0 1RECV_F2 1F2 1SEND_F2 1RECV_B1 1B1 1SEND_B1 \
+1RECV_F3 1F3 1SEND_F3 1RECV_B2 1B2 1SEND_B2 1RECV_B3 1B3 1SEND_B3 1REDUCE0 1REDUCE1 1COMMIT
+r0s2: 2RECV_F0 2F0 2B0 2SEND_B0 2RECV_F1 2F1 2B1 2SEND_B1 2RECV_F2 2F2 2B2 2SEND_B2 2RECV_F3 2F3 2B3 2SEND_B3 \
+2REDUCE0 2SHARE0 2COMMIT"""
+
+
 def gpipe_step(num_stages: int, num_replicas: int, num_grains: int) -> StepSchedule:
-    return schedule_step("gpipe", num_stages, split_grains(num_grains, (1,) * num_replicas))
+    return StepShape("gpipe", num_stages).step(split_grains(num_grains, (1,) * num_replicas))
 
 
 def edited(schedule: StepSchedule, replica: int, stage: int, edit: Edit) -> StepSchedule:
@@ -62,7 +70,7 @@ def test_an_action_survives_its_text(action: Action) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "F5", "2", "2F", "2X5", "2f5", "2F5 ", " 2F5", "-1F5", "2F-5", "2F5B5", "2REDUCE5"]
+    "text", ["", "F5", "2", "2F", "2X5", "2f5", "2F5 ", " 2F5", "-1F5", "2F-5", "2F5B5", "2COMMIT5", "2REDUCE"]
 )
 def test_text_that_is_no_action_is_refused(text: str) -> None:
     with pytest.raises(ScheduleError):
@@ -74,41 +82,78 @@ def test_the_refusal_shows_how_actions_are_written() -> None:
         parse_action("2X5")
 
 
-@pytest.mark.parametrize(("kind", "grain"), [(Kind.FORWARD, None), (Kind.REDUCE, 0), (Kind.COMMIT, 3)])
-def test_only_what_concerns_one_grain_has_one(kind: Kind, grain: int | None) -> None:
-    with pytest.raises(ScheduleError, match=f"{kind.value} of stage 2 cannot have grain {grain}"):
-        Action(2, kind, grain)
+@pytest.mark.parametrize(("kind", "number"), [(Kind.FORWARD, None), (Kind.REDUCE, None), (Kind.COMMIT, 3)])
+def test_everything_but_a_commit_has_a_number(kind: Kind, number: int | None) -> None:
+    with pytest.raises(ScheduleError, match=f"{kind.value} of stage 2 cannot have the number {number}"):
+        Action(2, kind, number)
 
 
 def test_gpipe_lists_are_as_written_down() -> None:
     assert gpipe_step(2, 2, 4).text() == GPIPE_2X2
 
 
-def test_the_roster_decides_who_gets_which_grains() -> None:
-    members = tuple(RosterMember(name=f"m{r}{s}", replica=r, stage=s) for r in range(2) for s in range(2))
-    roster = Roster(run="run", number=0, resume_step=0, members=members, shares=(2, 2))
-    assert schedule_for("gpipe", roster, 4).text() == GPIPE_2X2
-    assert schedule_for("gpipe", roster, 1).grains == ((0,), ())
+def test_1f1b_lists_are_as_written_down() -> None:
+    shape = StepShape("1f1b", 3, buckets=(1, 2, 1), ties=((0, 2),))
+    assert shape.step([range(4)]).text() == ONE_F_ONE_B_1X3
+
+
+@pytest.mark.parametrize(("ahead", "kept"), [(0, [4, 3, 2, 1]), (1, [7, 5, 3, 1]), (2, [8, 7, 4, 1])])
+def test_1f1b_keeps_a_grain_for_each_stage_behind_and_more_if_it_runs_ahead(ahead: int, kept: list[int]) -> None:
+    schedule = StepShape("1f1b", 4, ahead).step([range(8)])
+    assert [most_kept(actions) for actions in schedule.lists[0]] == kept
+    gpipe = StepShape("gpipe", 4).step([range(8)])
+    assert [most_kept(actions) for actions in gpipe.lists[0]] == [8] * 4
+
+
+def test_messages_wait_for_data_and_for_room() -> None:
+    needs = StepShape("gpipe", 3).step([range(8)]).needs[0][1]
+
+    def names(text: str) -> set[str]:
+        return {str(action) for action in needs[parse_action(text)]}
+
+    assert names("1RECV_F0") == set()
+    assert names("1RECV_F1") == set()
+    assert names("1RECV_F2") == {"1F0"}, "two are taken ahead"
+    assert names("1F2") == {"1RECV_F2"}
+    assert names("1F4") == {"1RECV_F4", "1SEND_F0"}, "four may still be under way"
+    assert names("1B0") == {"1F0", "1RECV_B0"}
+    assert names("1SEND_B3") == {"1B3"}
+    assert names("1COMMIT") == {"1REDUCE0"}
+    assert {"1B7", "1SEND_B7"} <= names("1REDUCE0"), "what others wait for goes first"
+
+
+def test_evaluation_goes_forward_only() -> None:
+    schedule = StepShape("1f1b", 2).evaluation([(0, 1), ()])
+    check_schedule(schedule)
+    assert schedule.text() == "r0s0: 0F0 0SEND_F0 0F1 0SEND_F1\nr0s1: 1RECV_F0 1F0 1RECV_F1 1F1\nr1s0: \nr1s1: "
+
+
+def test_buckets_must_be_given_for_all_stages() -> None:
+    with pytest.raises(ScheduleError, match="buckets are given for 1 of 2 stages"):
+        StepShape("gpipe", 2, buckets=(1,))
 
 
 def test_an_unknown_schedule_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(ScheduleError, match="no schedule 'zigzag'; known: gpipe"):
-        schedule_step("zigzag", 2, [[0]])
+    with pytest.raises(ScheduleError, match="no schedule 'zigzag'; known: gpipe, 1f1b"):
+        StepShape("zigzag", 2)
 
 
-@pytest.mark.parametrize("num_stages", range(1, 5))
+@pytest.mark.parametrize("num_stages", range(1, 6))
 @pytest.mark.parametrize("num_replicas", range(1, 4))
-def test_every_gpipe_step_passes_the_check(num_stages: int, num_replicas: int) -> None:
+@pytest.mark.parametrize(("name", "ahead"), [("gpipe", 0), ("1f1b", 0), ("1f1b", 1), ("1f1b", 3)])
+def test_every_step_passes_the_check(num_stages: int, num_replicas: int, name: str, ahead: int) -> None:
+    ties = ((0, num_stages - 1),) if num_stages > 1 else ()
+    shape = StepShape(name, num_stages, ahead, tuple(range(1, num_stages + 1)), ties)
     for num_grains in range(10):
-        schedule = gpipe_step(num_stages, num_replicas, num_grains)
+        schedule = shape.step(split_grains(num_grains, (1,) * num_replicas))
         check_schedule(schedule)
-        computed = [a.grain for stages in schedule.lists for a in stages[-1] if a.kind is Kind.BACKWARD]
-        assert sorted(grain for grain in computed if grain is not None) == list(range(num_grains))
+        computed = [a.number for stages in schedule.lists for a in stages[-1] if a.kind is Kind.BACKWARD]
+        assert sorted(number for number in computed if number is not None) == list(range(num_grains))
 
 
 def test_a_replica_without_grains_still_reduces_and_commits() -> None:
     idle = gpipe_step(2, 3, 1).lists[2]
-    assert [[str(action) for action in stage] for stage in idle] == [["0REDUCE", "0COMMIT"], ["1REDUCE", "1COMMIT"]]
+    assert [[str(action) for action in stage] for stage in idle] == [["0REDUCE0", "0COMMIT"], ["1REDUCE0", "1COMMIT"]]
 
 
 @pytest.mark.parametrize(
@@ -132,15 +177,11 @@ def test_an_incomplete_list_is_refused_with_the_place_and_the_grid(edit: Edit, m
 @pytest.mark.parametrize(
     ("stage", "edit", "stuck"),
     [
-        # The middle stage waits for a gradient that comes only after the activation queued behind it.
-        (1, swap("1RECV_F0", "1RECV_B0"), ["r0s1 waits at 1RECV_B0", "r0s1 waits at 1F0", "r0s2 waits at 2RECV_F0"]),
-        # An activation that goes out after its own gradient has come back never goes out.
-        (1, swap("1SEND_F1", "1SEND_B0"), ["r0s1 waits at 1SEND_B0", "r0s0 waits at 0RECV_B0"]),
         (0, swap("0F0", "0B0"), ["r0s0 waits at 0B0", "r0s1 waits at 1RECV_F0"]),
-        (2, swap("2B1", "2REDUCE"), ["r0s2 waits at 2REDUCE", "r0s1 waits at 1RECV_B1"]),
-        (2, swap("2REDUCE", "2COMMIT"), ["r0s2 waits at 2COMMIT"]),
+        (2, swap("2F1", "2B1"), ["r0s2 waits at 2B1", "r0s1 waits at 1RECV_B0"]),
+        (2, swap("2B1", "2COMMIT"), ["r0s2 waits at 2COMMIT", "r0s1 waits at 1RECV_B1"]),
     ],
-    ids=["receives swapped", "sends swapped", "backward first", "reduce early", "commit early"],
+    ids=["backward first", "backward before its forward", "commit early"],
 )
 def test_an_order_that_deadlocks_is_refused_with_all_who_wait(stage: int, edit: Edit, stuck: list[str]) -> None:
     schedule = edited(gpipe_step(3, 1, 2), 0, stage, edit)
@@ -154,7 +195,20 @@ def test_an_order_that_deadlocks_is_refused_with_all_who_wait(stage: int, edit: 
 
 def test_one_replica_that_cannot_reduce_stops_the_others() -> None:
     schedule = edited(gpipe_step(1, 2, 4), 1, 0, swap("0F2", "0B2"))
-    with pytest.raises(ScheduleError, match="r0s0 waits at 0REDUCE; r1s0 waits at 0B2"):
+    with pytest.raises(ScheduleError, match="r0s0 waits at 0COMMIT; r0s0 waits at 0REDUCE0; r1s0 waits at 0B2"):
+        check_schedule(schedule)
+
+
+def test_stages_that_share_in_another_order_wait_for_one_another() -> None:
+    shape = StepShape("gpipe", 2, ties=((0, 1), (0, 1)))
+    schedule = edited(shape.step([(0,)]), 0, 1, swap("1SHARE0", "1SHARE1"))
+    with pytest.raises(ScheduleError, match="the schedule deadlocks"):
+        check_schedule(schedule)
+
+
+def test_replicas_that_reduce_other_buckets_are_refused() -> None:
+    schedule = edited(gpipe_step(1, 2, 2), 1, 0, lambda before: [*before[:-1], Action(0, Kind.REDUCE, 1), before[-1]])
+    with pytest.raises(ScheduleError, match=r"member r1s0 reduces buckets \[0, 1\], but r0s0 \[0\]"):
         check_schedule(schedule)
 
 

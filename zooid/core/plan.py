@@ -6,8 +6,8 @@ from typing import Literal
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
 
-ScheduleName = Literal["gpipe"]
-TransportName = Literal["store", "tcp"]
+ScheduleName = Literal["gpipe", "1f1b"]
+TransportName = Literal["store", "tcp", "gloo", "nccl"]
 AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
 
@@ -24,6 +24,10 @@ class Limits(Record, frozen=True, kw_only=True):
     num_stages: int | None = None
     """Pins the number of stages of each pipeline."""
     max_members: int = DEFAULT_MAX_MEMBERS
+    schedule: ScheduleName | None = None
+    """Pins the pipeline schedule; None lets the planner choose."""
+    transport: TransportName = "store"
+    """How members exchange: through the store, or connected with one another."""
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):
@@ -82,6 +86,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     num_replicas: int
     stages: tuple[StagePlan, ...]
     schedule: ScheduleName
+    ahead: int = 0
+    """Of 1F1B: how many more grains than usual a stage takes on for every stage behind it, so that transfers hide."""
+    shares: tuple[int, ...] = ()
+    """Whole grains of a full step for each replica; evenly where nothing is given."""
     transport: TransportName
     all_reduce: AllReduceName
     offers: tuple[Offer, ...]
@@ -96,6 +104,12 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
             1 <= self.grain_size <= self.batch_size,
             f"`grain_size` is {self.grain_size}; it must be between 1 and the batch size {self.batch_size}",
         )
+        require(self.ahead >= 0, f"`ahead` is {self.ahead}; it must be at least 0")
+        num_grains = -(-self.batch_size // self.grain_size)
+        require(
+            not self.shares or (len(self.shares) == self.num_replicas and sum(self.shares) == num_grains),
+            f"`shares` is {self.shares}; it must divide {num_grains} grains among {self.num_replicas} replica(s)",
+        )
         require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
         for before, after in pairwise(self.stages):
             require(
@@ -109,6 +123,11 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     @property
     def num_members(self) -> int:
         return self.num_replicas * len(self.stages)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether members are connected with one another."""
+        return self.transport != "store"
 
     @property
     def layout(self) -> str:

@@ -7,7 +7,8 @@ from itertools import combinations, pairwise
 
 from zooid.core.link import Link
 from zooid.core.profile import Profile
-from zooid.predictor import StageTimes, stage_times
+from zooid.core.stage import StageTimes
+from zooid.predictor import stage_times
 
 Partition = tuple[tuple[int, int], ...]
 """[first, end) of every stage."""

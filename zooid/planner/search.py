@@ -1,18 +1,19 @@
 """From profile, offer and limits to the plan: closed forms propose, the simulator decides."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
-from zooid.core.plan import AllReduceName, Limits, Plan, Prediction, StagePlan
+from zooid.core.plan import AllReduceName, Limits, Plan, Prediction, ScheduleName, StagePlan, TransportName
 from zooid.core.profile import Profile
 from zooid.planner.partition import Partition, best_partitions
 from zooid.planner.refusals import missing_bytes, no_layout, what_binds
 from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times, ties_between
-from zooid.schedule.pipelines import schedule_step
+from zooid.schedule.pipelines import StepShape, most_kept
 from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
 Goal = Literal["fastest", "cheapest"]
@@ -24,24 +25,26 @@ SIMULATED_PARTITIONS = 3
 """Of each layout and grain size, so many of the closed form's best are simulated."""
 
 
-def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal) -> Plan:
-    """The best plan on this offer; ties go to fewer members. PlanError says which limit nothing can meet."""
-    plans = list(_candidates(profile, offer, limits))
+def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal, peers: Sequence[Link] = ()) -> Plan:
+    """The best plan on this offer; ties go to fewer members, then to less memory. PlanError says which limit nothing
+    can meet. `peers` are links between members, which are needed where they are to be connected."""
+    plans = list(_candidates(profile, offer, limits, peers))
     if not plans:
         raise PlanError(no_layout(profile, limits, min(_grain_sizes(profile))))
     fitting = [plan for plan in plans if _meets(plan, limits)]
     if not fitting:
         raise PlanError(what_binds(plans, limits))
 
-    def objective(plan: Plan) -> tuple[float, float, int]:
+    def objective(plan: Plan) -> tuple[float, float, int, int]:
         time_s, usd = plan.prediction.run_s, plan.prediction.run_usd
-        return (time_s, usd, plan.num_members) if goal == "fastest" else (usd, time_s, plan.num_members)
+        first, second = (time_s, usd) if goal == "fastest" else (usd, time_s)
+        return first, second, plan.num_members, sum(stage.memory_bytes for stage in plan.stages)
 
     return min(fitting, key=objective)
 
 
-def _candidates(profile: Profile, offer: Offer, limits: Limits) -> Iterator[Plan]:
-    links = _store_links(profile, offer)
+def _candidates(profile: Profile, offer: Offer, limits: Limits, peers: Sequence[Link]) -> Iterator[Plan]:
+    links = _store_links(profile, offer) if limits.transport == "store" else _peer_links(peers, offer, limits.transport)
     for num_replicas in _counts(limits.num_replicas, limits.max_members):
         for num_stages in _counts(limits.num_stages, limits.max_members // num_replicas):
             for grain_size in _grain_sizes(profile):
@@ -52,11 +55,31 @@ def _candidates(profile: Profile, offer: Offer, limits: Limits) -> Iterator[Plan
                 for partition in best_partitions(
                     profile, num_stages, grain_size, own_grains, links, most=SIMULATED_PARTITIONS
                 ):
-                    yield _evaluate(profile, offer, links, num_replicas, partition, grain_size)
+                    for schedule, ahead in _schedules(limits.schedule, num_stages):
+                        way = Way(schedule, ahead, limits.transport, links)
+                        yield evaluate(profile, offer, way, num_replicas, partition, grain_size)
 
 
-def _evaluate(
-    profile: Profile, offer: Offer, links: tuple[Link, Link], num_replicas: int, partition: Partition, grain_size: int
+@dataclass(frozen=True)
+class Way:
+    """How a pipeline works, apart from who does what."""
+
+    schedule: ScheduleName
+    ahead: int
+    transport: TransportName
+    links: tuple[Link, Link]
+
+
+def _schedules(pinned: ScheduleName | None, num_stages: int) -> list[tuple[ScheduleName, int]]:
+    """A single stage needs no pipeline: one grain after the other keeps the least. 1F1B comes in both kinds."""
+    if num_stages == 1:
+        return [("1f1b", 0)]
+    both: list[tuple[ScheduleName, int]] = [("1f1b", 0), ("1f1b", 1), ("gpipe", 0)]
+    return [(name, ahead) for name, ahead in both if pinned in (None, name)]
+
+
+def evaluate(
+    profile: Profile, offer: Offer, way: Way, num_replicas: int, partition: Partition, grain_size: int
 ) -> Plan:
     """A complete plan, with the simulated step and everything that follows from it."""
     num_grains = math.ceil(profile.batch_size / grain_size)
@@ -65,15 +88,27 @@ def _evaluate(
     # in cores of a member's size: two cores serve eight members that are held to a quarter of one
     host_cores = max(1.0, profile.device.num_cores / offer.vcpus) if offer.platform == "local" else None
     crowded = host_cores is not None and num_members > 1
+    is_direct = way.transport != "store"
     layout = Layout(
-        stages=tuple(stage_times(profile, *stage, grain_size, crowded=crowded) for stage in partition),
-        upload=links[0],
-        download=links[1],
+        stages=tuple(
+            stage_times(profile, *stage, grain_size, crowded=crowded, is_direct=is_direct) for stage in partition
+        ),
+        upload=way.links[0],
+        download=way.links[1],
         host_cores=host_cores,
         all_reduce=ALL_REDUCE,
         ties=ties_between(profile, partition),
+        is_direct=is_direct,
     )
-    timeline = simulate_step(schedule_step("gpipe", len(partition), split_grains(num_grains, shares)), layout)
+    shape = StepShape(
+        way.schedule,
+        len(partition),
+        way.ahead,
+        buckets=tuple(len(stage.buckets) for stage in layout.stages),
+        ties=tuple(tie.stages for tie in layout.ties),
+    )
+    schedule = shape.step(split_grains(num_grains, shares))
+    timeline = simulate_step(schedule, layout)
     samples = SamplePlan(
         num_samples=profile.num_samples,
         batch_size=profile.batch_size,
@@ -107,12 +142,15 @@ def _evaluate(
                 first_layer=first,
                 end_layer=end,
                 offer=offer.name,
-                memory_bytes=stage_memory_bytes(profile, first, end, grain_size, max(shares)),
+                memory_bytes=stage_memory_bytes(
+                    profile, first, end, grain_size, most_kept(schedule.lists[0][number]), num_replicas=num_replicas
+                ),
             )
-            for first, end in partition
+            for number, (first, end) in enumerate(partition)
         ),
-        schedule="gpipe",
-        transport="store",
+        schedule=way.schedule,
+        ahead=way.ahead,
+        transport=way.transport,
         all_reduce=ALL_REDUCE,
         offers=(offer,),
         prediction=prediction,
@@ -128,6 +166,17 @@ def _store_links(profile: Profile, offer: Offer) -> tuple[Link, Link]:
             f"the profile holds no links between site {offer.site!r} and the store; profile on that site first"
         )
     return to_store[0], from_store[0]
+
+
+def _peer_links(peers: Sequence[Link], offer: Offer, transport: str) -> tuple[Link, Link]:
+    """Between members where they will stand, as measured with as few streams and members at once as there are."""
+    between = [link for link in peers if link.from_site == link.to_site == offer.site]
+    if not between:
+        raise PlanError(
+            f"members are to be connected over {transport}, but no link between members at {offer.site!r} is known; "
+            "measure it with `zooid probe --only peers` and give the file with --links"
+        )
+    return between[0], between[0]
 
 
 def _grain_sizes(profile: Profile) -> list[int]:

@@ -4,12 +4,10 @@ from zooid.predictor.estimating import estimate_profile
 from zooid.predictor.memory import grain_bytes, stage_memory_bytes
 from zooid.predictor.money import bill_usd, run_cost
 from zooid.predictor.simulator import Layout, simulate_step
-from zooid.predictor.stages import StageTimes, Tie, stage_times, ties_between
+from zooid.predictor.stages import stage_times, ties_between
 
 __all__ = [
     "Layout",
-    "StageTimes",
-    "Tie",
     "bill_usd",
     "estimate_profile",
     "grain_bytes",

@@ -6,21 +6,24 @@ from zooid.core.profile import Bytes, Profile
 
 
 def stage_memory_bytes(
-    profile: Profile, first_layer: int, end_layer: int, grain_size: int, grains_in_flight: int
+    profile: Profile, first_layer: int, end_layer: int, grain_size: int, grains_kept: int, *, num_replicas: int = 1
 ) -> int:
-    """Runtime + weights + gradients + gradients held for roll-forward + optimizer + the most that computing needs.
+    """Runtime + weights + gradients + gradients on their way between replicas + optimizer + the copy of weights and
+    optimizer that a checkpoint is written from, which replicas divide + the most that computing needs.
 
-    GPipe keeps the activations of all of a replica's grains; `grains_in_flight` says how many that is. The peak comes
-    in the forward of the last of them, or in the backward of the first, at whichever layer needs the most.
+    `grains_kept` says how many grains' activations the schedule keeps at most. The peak comes in the forward of the
+    last of them, or in the backward of the first, at whichever layer needs the most.
     """
     layers = profile.layers[first_layer:end_layer]
-    state = profile.parameter_bytes(first_layer, end_layer) * (3 + profile.optimizer_bytes_per_parameter_byte)
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    state = profile.parameter_bytes(first_layer, end_layer) * copies
     state += 2 * sum(layer.buffer_bytes for layer in layers)  # and as they were before the step
     before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
     received = before.at(grain_size)
     passed_on = layers[-1].boundary.at(grain_size)
     kept, most = grain_bytes((layer.memory for layer in layers), grain_size, received)
-    computing = (kept * (grains_in_flight - 1) + most) * (1 + profile.memory_overhead)
+    computing = (kept * (grains_kept - 1) + most) * (1 + profile.memory_overhead)
     messages = 2 * (received + passed_on)
     return round(profile.runtime_bytes + state + computing + messages)
 

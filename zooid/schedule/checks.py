@@ -3,7 +3,7 @@
 from collections import Counter
 
 from zooid.core.errors import ScheduleError
-from zooid.schedule.actions import Action, Kind, Lane, local_dependencies, peer_action
+from zooid.schedule.actions import Action, Kind, Lane, peer_action, taking_action
 from zooid.schedule.pipelines import StepSchedule
 
 Seat = tuple[int, int]
@@ -17,59 +17,111 @@ def check_schedule(schedule: StepSchedule) -> None:
 
 
 def _check_complete(schedule: StepSchedule) -> None:
-    last = schedule.num_stages - 1
     owners = Counter(grain for grains in schedule.grains for grain in grains)
     if twice := [grain for grain, count in owners.items() if count > 1]:
         raise ScheduleError(f"grains {twice} are in more than one replica, or twice in one\n{schedule.text()}")
+    for stage in range(schedule.num_stages):
+        buckets = [_numbers(stages[stage], Kind.REDUCE) for stages in schedule.lists]
+        for replica, own in enumerate(buckets):
+            if own != buckets[0]:
+                raise ScheduleError(
+                    f"member r{replica}s{stage} reduces buckets {own}, but r0s{stage} {buckets[0]}\n{schedule.text()}"
+                )
     for replica, stages in enumerate(schedule.lists):
         for stage, actions in enumerate(stages):
-            wanted = Counter([Action(stage, Kind.REDUCE), Action(stage, Kind.COMMIT)])
-            for grain in schedule.grains[replica]:
-                kinds = [Kind.FORWARD, Kind.BACKWARD]
-                if stage > 0:
-                    kinds += [Kind.RECEIVE_FORWARD, Kind.SEND_BACKWARD]
-                if stage < last:
-                    kinds += [Kind.SEND_FORWARD, Kind.RECEIVE_BACKWARD]
-                wanted.update(Action(stage, kind, grain) for kind in kinds)
             found = Counter(actions)
+            wanted = _wanted(schedule, replica, stage)
             for what, difference in (("lacks", wanted - found), ("has too often or by mistake", found - wanted)):
                 if difference:
                     names = " ".join(str(action) for action in difference)
                     raise ScheduleError(f"member r{replica}s{stage} {what} {names}\n{schedule.text()}")
 
 
+def _wanted(schedule: StepSchedule, replica: int, stage: int) -> Counter[Action]:
+    last = schedule.num_stages - 1
+    wanted = Counter([Action(stage, Kind.COMMIT)] if schedule.is_training else [])
+    for grain in schedule.grains[replica]:
+        kinds = [Kind.FORWARD]
+        kinds += [Kind.RECEIVE_FORWARD] if stage > 0 else []
+        kinds += [Kind.SEND_FORWARD] if stage < last else []
+        if schedule.is_training:
+            kinds += [Kind.BACKWARD]
+            kinds += [Kind.SEND_BACKWARD] if stage > 0 else []
+            kinds += [Kind.RECEIVE_BACKWARD] if stage < last else []
+        wanted.update(Action(stage, kind, grain) for kind in kinds)
+    if schedule.is_training:
+        buckets = _numbers(schedule.lists[replica][stage], Kind.REDUCE)
+        wanted.update(Action(stage, Kind.REDUCE, bucket) for bucket in range(max(1, len(buckets))))
+        wanted.update(Action(stage, Kind.SHARE, tie) for tie, stages in enumerate(schedule.ties) if stage in stages)
+    return wanted
+
+
+def _numbers(actions: tuple[Action, ...], kind: Kind) -> list[int | None]:
+    return [action.number for action in actions if action.kind is kind]
+
+
 def _check_progress(schedule: StepSchedule) -> None:
-    """Run all lanes without time: whatever can go, goes; if nothing can and something is left, that is a deadlock."""
-    queues: dict[tuple[Seat, Lane], list[Action]] = {
-        ((replica, stage), lane): [action for action in reversed(actions) if action.lane is lane]
-        for replica, stages in enumerate(schedule.lists)
-        for stage, actions in enumerate(stages)
-        for lane in Lane
-    }
-    done: set[tuple[Seat, Action]] = set()
-    moved = True
-    while moved:
-        moved = False
-        for (seat, _), queue in queues.items():
-            while queue and _is_ready(schedule, seat, queue[-1], done):
-                done.add((seat, queue.pop()))
-                moved = True
-    stuck = [f"r{seat[0]}s{seat[1]} waits at {queue[-1]}" for (seat, _), queue in queues.items() if queue]
-    if stuck:
+    """Run everything without time: whatever can go, goes; if nothing can and something is left, that is a deadlock."""
+    progress = _Progress(schedule)
+    while progress.go():
+        pass
+    if stuck := progress.stuck():
         raise ScheduleError(f"the schedule deadlocks: {'; '.join(stuck)}\n{schedule.text()}")
 
 
-def _is_ready(schedule: StepSchedule, seat: Seat, action: Action, done: set[tuple[Seat, Action]]) -> bool:
-    replica, stage = seat
-    local = local_dependencies(action, schedule.num_stages, schedule.grains[replica])
-    if any((seat, dependency) not in done for dependency in local):
-        return False
-    if (sent := peer_action(action)) is not None:
-        return ((replica, sent.stage), sent) in done
-    if action.kind is Kind.REDUCE:  # a collective starts when every replica of the stage has come to it
-        return all(
-            ((other, stage), Action(stage, Kind.BACKWARD, grain)) in done
-            for other in range(schedule.num_replicas)
-            for grain in schedule.grains[other]
-        )
-    return True
+class _Progress:
+    """Computing goes in list order, and so do collectives, which all of their members must join in the same order."""
+
+    def __init__(self, schedule: StepSchedule) -> None:
+        self._schedule = schedule
+        self._queues: dict[tuple[Seat, Lane], list[Action]] = {
+            ((replica, stage), lane): [action for action in reversed(actions) if action.lane is lane]
+            for replica, stages in enumerate(schedule.lists)
+            for stage, actions in enumerate(stages)
+            for lane in Lane
+        }
+        self._done: set[tuple[Seat, Action]] = set()
+
+    def go(self) -> bool:
+        """Whether anything went."""
+        moved = False
+        for (seat, lane), queue in self._queues.items():
+            in_order = lane in (Lane.COMPUTE, Lane.REDUCE)
+            for action in queue[-1:] if in_order else queue[::-1]:
+                if self._can_end(seat, action):
+                    self._done.add((seat, action))
+                    queue.remove(action)
+                    moved = True
+        return moved
+
+    def stuck(self) -> list[str]:
+        return [f"r{seat[0]}s{seat[1]} waits at {queue[-1]}" for (seat, _), queue in self._queues.items() if queue]
+
+    def _can_end(self, seat: Seat, action: Action) -> bool:
+        replica = seat[0]
+        if not self._can_begin(seat, action):
+            return False
+        if (sent := peer_action(action)) is not None:
+            return ((replica, sent.stage), sent) in self._done
+        if (taken := taking_action(action)) is not None:  # over sockets a send ends only when its reader has room
+            return self._can_begin((replica, taken.stage), taken)
+        if action.lane is Lane.REDUCE:  # a collective ends when all of its members have come to it
+            return all(self._has_come(member, action) for member in self._members_of(seat, action))
+        return True
+
+    def _can_begin(self, seat: Seat, action: Action) -> bool:
+        needs = self._schedule.needs[seat[0]][seat[1]].get(action, ())
+        return all((seat, before) in self._done for before in needs)
+
+    def _has_come(self, member: Seat, action: Action) -> bool:
+        own = Action(member[1], action.kind, action.number)
+        if (member, own) in self._done:
+            return True
+        queue = self._queues[member, Lane.REDUCE]
+        return bool(queue) and queue[-1] == own and self._can_begin(member, own)
+
+    def _members_of(self, seat: Seat, action: Action) -> list[Seat]:
+        if action.kind is Kind.REDUCE:
+            return [(replica, seat[1]) for replica in range(self._schedule.num_replicas)]
+        assert action.number is not None
+        return [(seat[0], stage) for stage in self._schedule.ties[action.number]]

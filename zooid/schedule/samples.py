@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from zooid.core.errors import ScheduleError
 from zooid.core.job import Job
+from zooid.schedule.shards import check_sizes, windowed_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +26,14 @@ class SamplePlan:
     grain_size: int
     epochs: int
     seed: int
+    shard_sizes: tuple[int, ...] = ()
+    """Samples of each shard, where the data set lies in shards; then few of them are in use at a time."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self.shard_sizes, self.num_samples)
 
     @staticmethod
-    def of(job: Job, num_samples: int, grain_size: int) -> "SamplePlan":
+    def of(job: Job, num_samples: int, grain_size: int, shard_sizes: Sequence[int] = ()) -> "SamplePlan":
         """The samples of a job, cut into grains of this size."""
         return SamplePlan(
             num_samples=num_samples,
@@ -35,6 +41,7 @@ class SamplePlan:
             grain_size=grain_size,
             epochs=job.epochs,
             seed=job.seed,
+            shard_sizes=tuple(shard_sizes),
         )
 
     @property
@@ -59,7 +66,7 @@ class SamplePlan:
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
         """A permutation of the data set, the same everywhere."""
-        return _order(self.seed, epoch, self.num_samples)
+        return _order(self.seed, epoch, self.num_samples, self.shard_sizes)
 
     def grains(self, step: int) -> list[npt.NDArray[np.int64]]:
         """Sample indices of every grain of a step, in grain order; only the last one may be smaller."""
@@ -71,9 +78,10 @@ class SamplePlan:
 
 
 @functools.lru_cache(maxsize=2)
-def _order(seed: int, epoch: int, num_samples: int) -> npt.NDArray[np.int64]:
+def _order(seed: int, epoch: int, num_samples: int, shard_sizes: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """From a counter-based generator; kept while its epoch lasts, since millions of samples take a while."""
-    order = np.random.Generator(np.random.Philox(key=derive_seed(seed, "order", epoch))).permutation(num_samples)
+    generator = np.random.Generator(np.random.Philox(key=derive_seed(seed, "order", epoch)))
+    order = windowed_order(generator, shard_sizes) if shard_sizes else generator.permutation(num_samples)
     order.setflags(write=False)
     return order
 

@@ -6,7 +6,7 @@ everyone was prepared for k, and a member that lost its peers in between can sti
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
 
 from zooid.core.errors import ScheduleError
@@ -24,6 +24,8 @@ class Decision(Enum):
     """What a member has to do with a step."""
 
     APPLY = "apply"
+    SKIP = "skip"
+    """The step counts, but changes no parameter: its scaled gradients overflowed."""
     DROP = "drop"
 
 
@@ -39,9 +41,13 @@ class Vote:
     """What `loss_sum` is divided by to give the mean loss."""
     gradient_square_sum: float = 0.0
     """Σg² of one replica's stage; the other replicas contribute 0, since theirs are equal."""
+    num_saved: float = 0.0
+    """1 where this member has written its part of the checkpoint that is under way."""
+    num_due: float = 0.0
+    """1 where this member finds that a checkpoint is due; one such wish is enough."""
 
     def values(self) -> list[float]:
-        return [self.num_prepared, self.num_finite, self.loss_sum, self.weight, self.gradient_square_sum]
+        return list(astuple(self))
 
     @staticmethod
     def of(values: Sequence[float]) -> "Vote":
@@ -84,17 +90,22 @@ class StepState:
         self._expect(Phase.RUNNING, "be prepared")
         return replace(self, phase=Phase.PREPARED)
 
-    def decide(self, total: Vote, num_members: int) -> Decision:
+    def decide(self, total: Vote, num_members: int, *, may_skip: bool = False) -> Decision:
         """The verdict of the whole roster; the same on every member, since all see the same sums.
 
-        What is not finite, or weighs nothing, cannot be applied.
+        What is not finite, or weighs nothing, cannot be applied; where losses are scaled, that may be the scale's doing
+        and the step is skipped.
         """
         self._expect(Phase.PREPARED, "decide")
         if total.num_prepared != num_members:
             raise ScheduleError(
                 f"step {self.step} was voted on with {total.num_prepared:g} of {num_members} members prepared"
             )
-        return Decision.APPLY if total.num_finite == num_members and total.weight > 0 else Decision.DROP
+        if not total.weight > 0:
+            return Decision.DROP
+        if total.num_finite == num_members:
+            return Decision.APPLY
+        return Decision.SKIP if may_skip else Decision.DROP
 
     def apply(self) -> "StepState":
         self._expect(Phase.PREPARED, "apply")
