@@ -1,6 +1,6 @@
 """Samples of a data set as the tensors that a model takes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import default_collate
 
-from zooid.core.errors import JobError
+from zooid.core.errors import JobError, ZooidError
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,19 @@ class Batch:
     num_samples: int
 
     def to(self, device: torch.device | str) -> "Batch":
-        def move(value: Any) -> Any:
-            return value.to(device) if isinstance(value, torch.Tensor) else value
+        """On a device; a copy from pinned memory to a GPU goes on while the caller does."""
+        to_gpu = torch.device(device).type == "cuda"
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=to_gpu))
 
-        args, kwargs, target = tree_map(move, (self.args, self.kwargs, self.target))
+    def pin_memory(self) -> "Batch":
+        """In memory from which a GPU reads by itself; under the name by which a DataLoader asks for that."""
+        return self._with_each(lambda tensor: tensor.pin_memory())
+
+    def _with_each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
+        def changed(value: Any) -> Any:
+            return change(value) if isinstance(value, torch.Tensor) else value
+
+        args, kwargs, target = tree_map(changed, (self.args, self.kwargs, self.target))
         return Batch(args, kwargs, target, self.num_samples)
 
 
@@ -59,6 +68,8 @@ def _stack(what: str, values: list[Any]) -> Any:
 def _load(data: Any, index: int) -> tuple[Any, Any]:
     try:
         sample = data[index]
+    except ZooidError:
+        raise  # it says itself what to do, as those of shards do
     except Exception as error:
         raise JobError(
             f"job.data()[{index}] raised {type(error).__name__}: {error}; mend or leave out this sample"

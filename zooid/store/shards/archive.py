@@ -1,0 +1,87 @@
+"""Samples in a tar file, by webdataset's rules, so that either reads what the other wrote.
+
+Consecutive files whose paths are equal up to the first dot of the file's name are one sample; what follows the dot is
+the field, in lower case. Files without a dot, and names such as `__meta__`, are no samples.
+"""
+
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from zooid.core.errors import InputError
+from zooid.core.shards import SampleFiles, ShardTable
+
+_PARTS = re.compile(r"((?:.*/|)[^.]+)[.]([^/]*)", re.DOTALL)
+_META = re.compile(r"__[^/]*__($|/)")
+_PIECE_BYTES = 2**20
+
+
+def table_of(path: Path, source: str, *, with_checksums: bool) -> ShardTable:
+    """Where the samples of a tar file lie; `source` names the shard in messages."""
+    with open(path, "rb") as file, tarfile.open(fileobj=file, mode="r:") as archive:
+        samples = [*samples_of(archive, source)]
+        size_bytes = os.fstat(file.fileno()).st_size
+        if with_checksums:
+            samples = [SampleFiles(each.name, _checksum(file.fileno(), each), each.fields) for each in samples]
+    return ShardTable(size_bytes=size_bytes, samples=tuple(samples))
+
+
+def samples_of(archive: tarfile.TarFile, source: str) -> Iterator[SampleFiles]:
+    """The samples of an opened archive, in order; nothing is kept of those that were yielded."""
+    name: str | None = None
+    fields: dict[str, tuple[int, int]] = {}
+    for member in archive:
+        archive.members = []  # type: ignore[attr-defined]  # otherwise it would keep them all
+        parts = _PARTS.fullmatch(member.name)
+        if not member.isreg() or _META.match(member.name) or parts is None:
+            continue
+        if parts[1] != name:
+            if name is not None:
+                yield _sample(name, fields)
+            name, fields = parts[1], {}
+        field = parts[2].lower()
+        if field in fields or member.issparse():
+            problem = "is sparse" if member.issparse() else f"is the second .{field} of its sample"
+            raise InputError(
+                f"{member.name!r} in {source} {problem}; write the shard again, for example with webdataset"
+            )
+        fields[field] = (member.offset_data, member.size)
+    if name is not None:
+        yield _sample(name, fields)
+
+
+def read_sample(descriptor: int, sample: SampleFiles) -> dict[str, bytes] | None:
+    """The files of a sample, by field; None where they are not what they were when the table was made."""
+    files = {field: _read(descriptor, offset, size) for field, offset, size in sample.fields}
+    if any(len(files[field]) != size for field, _, size in sample.fields):
+        return None
+    if sample.crc is not None:
+        crc = 0
+        for content in files.values():
+            crc = zlib.crc32(content, crc)
+        if crc != sample.crc:
+            return None
+    return files
+
+
+def _sample(name: str, fields: dict[str, tuple[int, int]]) -> SampleFiles:
+    return SampleFiles(name, None, tuple((field, offset, size) for field, (offset, size) in fields.items()))
+
+
+def _checksum(descriptor: int, sample: SampleFiles) -> int:
+    crc = 0
+    for _, offset, size in sample.fields:
+        for at in range(offset, offset + size, _PIECE_BYTES):
+            crc = zlib.crc32(_read(descriptor, at, min(_PIECE_BYTES, offset + size - at)), crc)
+    return crc
+
+
+def _read(descriptor: int, offset: int, size: int) -> bytes:
+    """Without moving the file's position, which forked processes share; the kernel may give less at a time."""
+    content = os.pread(descriptor, size, offset)
+    while len(content) < size and (more := os.pread(descriptor, size - len(content), offset + len(content))):
+        content += more
+    return content
