@@ -4,8 +4,26 @@ Never imports torch; everything that needs it is done by members.
 """
 
 from zooid.coordinator.cleaning import clean
-from zooid.coordinator.planning import plan, profile
+from zooid.coordinator.planning import plan, profile, profiles
 from zooid.coordinator.probing import probe
-from zooid.coordinator.training import RunResult, train
+from zooid.coordinator.rehearsing import Rehearsal, rehearse
+from zooid.coordinator.resuming import resumable_step, resume
+from zooid.coordinator.running import RunResult
+from zooid.coordinator.timelines import RecordedStep, timeline
+from zooid.coordinator.training import train
 
-__all__ = ["RunResult", "clean", "plan", "probe", "profile", "train"]
+__all__ = [
+    "RecordedStep",
+    "Rehearsal",
+    "RunResult",
+    "clean",
+    "plan",
+    "probe",
+    "profile",
+    "profiles",
+    "rehearse",
+    "resumable_step",
+    "resume",
+    "timeline",
+    "train",
+]

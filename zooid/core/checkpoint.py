@@ -1,6 +1,45 @@
-"""What a checkpoint consists of. The manifest is written last: a checkpoint is complete or invisible."""
+"""What a checkpoint consists of, who writes which part of it, and how often one is written.
 
+The manifest is written last: a checkpoint is complete or invisible.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+from zooid.core import keys
 from zooid.core.records import FileRecord, Record, require
+
+
+class CheckpointRule(Record, frozen=True, kw_only=True):
+    """How often a run writes checkpoints, beside the first and the last, and how many of them stay."""
+
+    every_s: float | None = None
+    every_steps: int | None = None
+    """At most one of the two is given; with neither, a run writes its first and its last checkpoint only."""
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        require(self.every_s is None or self.every_s > 0, f"`every_s` is {self.every_s}; it must be above 0")
+        require(
+            self.every_steps is None or self.every_steps >= 1,
+            f"`every_steps` is {self.every_steps}; it must be at least 1",
+        )
+        require(
+            self.every_s is None or self.every_steps is None,
+            f"`every_s` is {self.every_s} and `every_steps` is {self.every_steps}; give one of them",
+        )
+        require(self.keep >= 1, f"`keep` is {self.keep}; at least the newest checkpoint has to stay: give 1 or more")
+
+    def is_due(self, num_steps: int, seconds: float) -> bool:
+        """Whether so many steps and seconds after the last checkpoint the next one is due."""
+        in_steps = self.every_steps is not None and num_steps >= self.every_steps
+        in_time = self.every_s is not None and num_steps >= 1 and seconds >= self.every_s
+        return in_steps or in_time
+
+
+DEFAULT_RULE = CheckpointRule(every_s=600.0)
 
 
 class Shard(Record, frozen=True, kw_only=True):
@@ -10,18 +49,120 @@ class Shard(Record, frozen=True, kw_only=True):
     names: tuple[str, ...]
 
 
+class SampleFacts(Record, frozen=True, kw_only=True):
+    """What decides which samples each step of a run owns: whoever goes on must have the same."""
+
+    num_samples: int
+    batch_size: int
+    grain_size: int
+    epochs: int
+    seed: int
+
+
 class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"):
     """The state after exactly `step` steps."""
 
+    VERSION: ClassVar[int] = 2
+
+    version: int = 2
     step: int
     model_fingerprint: str
+    samples: SampleFacts
+    data_shards: str = ""
+    """Digest of the sizes of the data set's shards, on which the order of samples rests; empty where it has none."""
+    optimizer_class: str
+    """Whose state it is; another optimizer could not go on from it."""
     shards: tuple[Shard, ...]
     """Parameters and buffers of the model's state dict, each name in exactly one shard."""
+    optimizer: tuple[Shard, ...] = ()
+    """The optimizer's state, by the names of the parameters that it belongs to; a parameter may have none. Nobody has
+    any before the first step."""
     constants: tuple[Shard, ...]
     """Buffers that a state dict leaves out but that a stage needs."""
     aliases: dict[str, str]
     """Names of the state dict that share another name's tensor."""
+    loss_scale: float = 1.0
+    """By which losses of the next step are multiplied; 1 where they are not scaled."""
+    num_good_steps: int = 0
+    """Steps without overflow since the loss scale has last changed."""
 
     def __post_init__(self) -> None:
-        names = [name for shard in self.shards for name in shard.names]
-        require(len(names) == len(set(names)), "`shards` hold a name twice")
+        require(self.step >= 0, f"`step` is {self.step}; it must be at least 0")
+        for field in ("shards", "optimizer"):
+            names = [name for shard in getattr(self, field) for name in shard.names]
+            require(len(names) == len(set(names)), f"`{field}` hold a name twice")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one member writes of a checkpoint."""
+
+    model: Shard
+    optimizer: Shard | None
+    """None where it has no parameters."""
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        return (self.model,) if self.optimizer is None else (self.model, self.optimizer)
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Who writes what of a run's checkpoints under one roster.
+
+    It follows from the layout and the tensors' names and sizes alone, so that whoever writes the manifest has to ask
+    nobody. Shards of different rosters have different keys: a member that has been replaced without noticing cannot
+    write over its successor's.
+    """
+
+    stages: tuple[Mapping[str, int], ...]
+    """Names of the state dict that each stage keeps, with their bytes; each name at one stage."""
+    parameters: frozenset[str]
+    """Those that an optimizer may have state for."""
+    num_replicas: int = 1
+    roster: int = 0
+
+    def part(self, step: int, stage: int, replica: int) -> Part | None:
+        """What the member in this seat writes; None where there are fewer tensors than members."""
+        seats = list(self._names)
+        if (stage, replica) not in self._names:
+            return None
+        names = self._names[stage, replica]
+        number, total = seats.index((stage, replica)), len(seats)
+        trained = tuple(name for name in names if name in self.parameters)
+        return Part(
+            Shard(key=keys.shard(step, "model", number, total, self.roster), names=names),
+            Shard(key=keys.shard(step, "optimizer", number, total, self.roster), names=trained) if trained else None,
+        )
+
+    def parts(self, step: int) -> list[Part]:
+        """Those of all members."""
+        return [part for seat in self._names if (part := self.part(step, *seat)) is not None]
+
+    @cached_property
+    def _names(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """By stage and replica, without those that have nothing to write."""
+        found = {
+            (stage, replica): part_of(sizes, self.num_replicas, replica)
+            for stage, sizes in enumerate(self.stages)
+            for replica in range(self.num_replicas)
+        }
+        return {seat: names for seat, names in found.items() if names}
+
+
+def part_of(sizes: Mapping[str, int], num_replicas: int, replica: int) -> tuple[str, ...]:
+    """The names that one of a stage's replicas writes, sorted; all have the same tensors, so that any may.
+
+    The largest tensor goes first, always to whoever has least so far (at most 4/3 of the best division).
+
+    >>> part_of({"a": 5, "b": 4, "c": 3}, 2, 0), part_of({"a": 5, "b": 4, "c": 3}, 2, 1)
+    (('a',), ('b', 'c'))
+    """
+    loads = [0] * num_replicas
+    own = []
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        writer = loads.index(min(loads))
+        loads[writer] += sizes[name]
+        if writer == replica:
+            own.append(name)
+    return tuple(sorted(own))

@@ -1,14 +1,27 @@
 """Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
 
+from collections.abc import Iterable
+
 PLAN = "plan.json"
+"""Of the first roster; `plan` gives that of any."""
 PROFILE = "profile.json"
 LINKS = "links.json"
 CLAIM = "run.json"
+"""Of whoever began the run; `claim` gives that of any who went on with it."""
+CLAIMS = "claims"
+LEASE = "coordinator.txt"
+ROSTERS = "rosters"
+FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
 LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
+TIMELINES = "timelines"
+CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
+"""What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
+
+_MANIFEST = "manifest.json"
 
 
 def spec(member: str) -> str:
@@ -16,11 +29,26 @@ def spec(member: str) -> str:
 
 
 def failure(member: str) -> str:
-    return f"failures/{member}.json"
+    return f"{FAILURES}/{member}.json"
+
+
+def claim(number: int) -> str:
+    """Who may write the roster of this number, and its plan."""
+    return CLAIM if number == 0 else f"{CLAIMS}/{number:06d}.json"
+
+
+def plan(roster_number: int) -> str:
+    """The plan that this roster's members follow."""
+    return PLAN if roster_number == 0 else f"plan-{roster_number:06d}.json"
 
 
 def roster(number: int) -> str:
-    return f"rosters/{number:06d}.json"
+    return f"{ROSTERS}/{number:06d}.json"
+
+
+def numbers(listed: Iterable[str]) -> list[int]:
+    """The numbers of listed claims or rosters, ascending."""
+    return sorted(int(key.rpartition("/")[2].removesuffix(".json")) for key in listed)
 
 
 def events_of(writer: str) -> str:
@@ -47,8 +75,12 @@ def probes_of(run: str) -> str:
     return f"{PROBES}/{run}"
 
 
+def timelines_of(step: int) -> str:
+    return f"{TIMELINES}/{step:08d}"
+
+
 def timeline(step: int, member: str) -> str:
-    return f"timelines/{step:08d}/{member}.json"
+    return f"{timelines_of(step)}/{member}.json"
 
 
 def checkpoint(step: int) -> str:
@@ -56,7 +88,23 @@ def checkpoint(step: int) -> str:
 
 
 def checkpoint_manifest(step: int) -> str:
-    return f"{checkpoint(step)}/manifest.json"
+    return f"{checkpoint(step)}/{_MANIFEST}"
+
+
+def shard(step: int, kind: str, number: int, total: int, roster_number: int) -> str:
+    """One of so many shards of a checkpoint; `kind` is `model` or `optimizer`."""
+    writers = f"-{roster_number:06d}" if roster_number else ""
+    return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{writers}.safetensors"
+
+
+def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
+    """The checkpoints among listed keys, ascending, and whether each has its manifest."""
+    found: dict[int, bool] = {}
+    for key in sorted(listed):
+        folder, _, name = key.removeprefix(f"{CHECKPOINTS}/").partition("/")
+        if name and folder.isdigit():
+            found[int(folder)] = found.get(int(folder), False) or name == _MANIFEST
+    return found
 
 
 def split_spec_url(url: str) -> tuple[str, str]:

@@ -1,17 +1,39 @@
 """Checkpoints in the object store: safetensors shards with the model's names, and a manifest that makes them count."""
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable
 
 import torch
-from safetensors.torch import load, save
+from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import nn
 
 from zooid.core import keys
-from zooid.core.checkpoint import CheckpointManifest, Shard
+from zooid.core.checkpoint import CheckpointManifest, Division, SampleFacts, Shard
 from zooid.core.errors import CheckpointError, ObjectNotFound
-from zooid.core.records import decode_record, encode_record
-from zooid.layers import LayeredModel
+from zooid.core.job import Job
+from zooid.core.plan import Plan
+from zooid.core.records import encode_record
+from zooid.layers import CheckedJob, LayeredModel
 from zooid.store import ObjectStore, open_store
+from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
+from zooid.worker.optimizer_state import load_optimizer_tensors, parameter_of
+from zooid.worker.packing import pack
+
+__all__ = [
+    "Tensors",
+    "digest_of_shards",
+    "division_of",
+    "last_step",
+    "load_checkpoint",
+    "load_optimizer",
+    "optimizer_class",
+    "read_manifest",
+    "read_optimizer_tensors",
+    "read_tensors",
+    "sample_facts",
+    "write_initial",
+]
 
 Tensors = dict[str, torch.Tensor]
 
@@ -21,32 +43,31 @@ def load_checkpoint(url: str) -> Tensors:
 
     The names are the model's own: `model.load_state_dict(zooid.load_checkpoint("s3://bucket/run-7"))`.
     """
-    folder = url.rstrip("/")
-    head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")
-    store = open_store(head if separator else folder)
-    step = int(name) if separator else last_step(store)
-    manifest = read_manifest(store, step)
+    store, manifest = _open(url)
     state: Tensors = {}
     for shard in manifest.shards:
-        state |= _read_shard(store, shard)
+        state |= _read_model_shard(store, shard, manifest.step)
     return state | {alias: state[name] for alias, name in manifest.aliases.items()}
 
 
-def last_step(store: ObjectStore) -> int:
-    """The latest complete checkpoint of a run."""
-    steps = [key.split("/")[1] for key in store.list(keys.CHECKPOINTS) if key.endswith("/manifest.json")]
-    if not steps:
-        raise CheckpointError(f"{store.url} holds no complete checkpoint; give the folder of a run or of a checkpoint")
-    return max(int(step) for step in steps)
+def load_optimizer(
+    url: str, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, nn.Parameter]]
+) -> int:
+    """Give an optimizer of the plain model the state that it has in a checkpoint; how many steps that contains.
 
-
-def read_manifest(store: ObjectStore, step: int) -> CheckpointManifest:
-    key = keys.checkpoint_manifest(step)
-    try:
-        data = bytes(store.get(key))
-    except ObjectNotFound as error:
-        raise CheckpointError(f"{store.url} holds no complete checkpoint of step {step} ({key} is missing)") from error
-    return decode_record(data, CheckpointManifest, f"{store.url}/{key}")
+    The folder is a checkpoint's or a run's, as in `load_checkpoint`, and the parameters are those of
+    `model.named_parameters()`: `zooid.load_optimizer("s3://bucket/run-7", optimizer, model.named_parameters())`.
+    """
+    store, manifest = _open(url)
+    if type(optimizer).__name__ != manifest.optimizer_class:
+        raise CheckpointError(
+            f"{store.url} was trained with {manifest.optimizer_class}, whose state means nothing to "
+            f"{type(optimizer).__name__}; give a {manifest.optimizer_class}"
+        )
+    named = list(named_parameters)
+    tensors = read_optimizer_tensors(store, manifest, [name for name, _ in named])
+    load_optimizer_tensors(optimizer, named, tensors)
+    return manifest.step
 
 
 def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterable[str]) -> Tensors:
@@ -55,55 +76,123 @@ def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterab
     found: Tensors = {}
     for shard in (*manifest.shards, *manifest.constants):
         if wanted.intersection(shard.names):
-            found |= {name: tensor for name, tensor in _read_shard(store, shard).items() if name in wanted}
+            tensors = _read_model_shard(store, shard, manifest.step)
+            found |= {name: tensor for name, tensor in tensors.items() if name in wanted}
     if missing := wanted - found.keys():
         raise CheckpointError(f"the checkpoint of step {manifest.step} in {store.url} lacks {sorted(missing)}")
     return found
 
 
-def shard_key(step: int, part: int, num_parts: int) -> str:
-    return f"{keys.checkpoint(step)}/model-{part + 1:05d}-of-{num_parts:05d}.safetensors"
+def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, parameters: Iterable[str]) -> Tensors:
+    """The optimizer's state of these parameters, for `load_optimizer_tensors`; a parameter may have none."""
+    wanted = set(parameters)
+    found: Tensors = {}
+    for shard in manifest.optimizer:
+        if wanted.intersection(shard.names):
+            tensors = _read_shard(store, shard, manifest.step)
+            if not {parameter_of(entry) for entry in tensors} <= set(shard.names):
+                raise _not_as_named(store, shard, manifest.step)
+            found |= {entry: tensor for entry, tensor in tensors.items() if parameter_of(entry) in wanted}
+    return found
 
 
-def write_shard(store: ObjectStore, step: int, part: int, num_parts: int, tensors: Tensors) -> Shard:
-    """Write one shard; it stays invisible until a manifest names it."""
-    return _write(store, shard_key(step, part, num_parts), tensors)
+def division_of(layered: LayeredModel, plan: Plan, roster: int = 0, *, num_replicas: int | None = None) -> Division:
+    """Who writes what of checkpoints under this plan; `num_replicas` replaces the plan's.
+
+    A name belongs to the first stage that uses it; what none uses, to the first.
+    """
+    stages: list[dict[str, int]] = []
+    kept: set[str] = set()
+    for stage in plan.stages:
+        sizes = layered.state_bytes(stage.first_layer, stage.end_layer)
+        new = {name: size for name, size in sizes.items() if name in layered.persistent_names and name not in kept}
+        stages.append(new)
+        kept.update(new)
+    stages[0] |= dict.fromkeys(sorted(layered.unused_names), 0)
+    return Division(
+        stages=tuple(stages),
+        parameters=layered.parameter_names - layered.unused_names,
+        num_replicas=plan.num_replicas if num_replicas is None else num_replicas,
+        roster=roster,
+    )
 
 
-def write_manifest(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    """Make a checkpoint visible, after all of its shards are written."""
-    store.put(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
-
-
-def write_initial(
-    store: ObjectStore, model: nn.Module, stage_names: Sequence[Sequence[str]], layered: LayeredModel
-) -> None:
+def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel, plan: Plan) -> None:
     """Checkpoint 0: the model's initial weights, cut by stage so that each member reads no more than its own."""
-    state: Tensors = dict(model.state_dict(keep_vars=True))
-    constants = {name: buffer for name, buffer in model.named_buffers() if name not in state}
+    state: Tensors = dict(checked.model.state_dict(keep_vars=True))
+    constants = {name: buffer for name, buffer in checked.model.named_buffers() if name not in state}
+    parts = division_of(layered, plan, num_replicas=1).parts(0)
+    for part in parts:
+        _write(store, part.model, state)
+    constant = Shard(key=keys.CONSTANTS, names=tuple(sorted(constants)))
+    if constants:
+        _write(store, constant, constants)
     manifest = CheckpointManifest(
         step=0,
         model_fingerprint=layered.fingerprint,
-        shards=tuple(
-            write_shard(store, 0, part, len(stage_names), {name: state[name] for name in names})
-            for part, names in enumerate(stage_names)
-        ),
-        constants=(_write(store, f"{keys.checkpoint(0)}/constants.safetensors", constants),) if constants else (),
+        samples=sample_facts(checked.job, checked.num_samples, plan.grain_size),
+        data_shards=digest_of_shards(checked.data),
+        optimizer_class=optimizer_class(checked),
+        shards=tuple(part.model for part in parts),
+        constants=(constant,) if constants else (),
         aliases=layered.aliases,
     )
-    write_manifest(store, manifest)
+    store.put(keys.checkpoint_manifest(0), encode_record(manifest))
 
 
-def _write(store: ObjectStore, key: str, tensors: Tensors) -> Shard:
-    store.put(key, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
-    return Shard(key=key, names=tuple(sorted(tensors)))
+def sample_facts(job: Job, num_samples: int, grain_size: int) -> SampleFacts:
+    return SampleFacts(
+        num_samples=num_samples,
+        batch_size=job.batch_size,
+        grain_size=grain_size,
+        epochs=job.epochs,
+        seed=job.seed,
+    )
 
 
-def _read_shard(store: ObjectStore, shard: Shard) -> Tensors:
-    try:
-        tensors = load(bytes(store.get(shard.key)))
-    except ObjectNotFound as error:
-        raise CheckpointError(f"{store.url}/{shard.key} is missing, although its manifest is there") from error
+def digest_of_shards(data: object) -> str:
+    """Of their sizes; empty for a data set that does not lie in shards."""
+    sizes = tuple(getattr(data, "shard_sizes", ()))
+    return hashlib.blake2b(repr(sizes).encode(), digest_size=8).hexdigest() if sizes else ""
+
+
+def optimizer_class(checked: CheckedJob) -> str:
+    return type(checked.job.optimizer(list(checked.model.named_parameters()))).__name__
+
+
+def _open(url: str) -> tuple[ObjectStore, CheckpointManifest]:
+    """The run's store and the manifest, from the folder of a checkpoint or of a run."""
+    folder = url.rstrip("/")
+    head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")
+    store = open_store(head if separator else folder)
+    return store, read_manifest(store, int(name) if separator else last_step(store))
+
+
+def _write(store: ObjectStore, shard: Shard, tensors: Tensors) -> None:
+    store.put(shard.key, pack({name: tensors[name] for name in shard.names}))
+
+
+def _read_model_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
+    tensors = _read_shard(store, shard, step)
     if set(tensors) != set(shard.names):
-        raise CheckpointError(f"{store.url}/{shard.key} does not hold the tensors that its manifest names")
+        raise _not_as_named(store, shard, step)
     return tensors
+
+
+def _read_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
+    try:
+        return load(bytes(store.get(shard.key)))
+    except ObjectNotFound as error:
+        raise CheckpointError(
+            f"{store.url}/{shard.key} is missing, although its manifest is there; {how_to_do_without(step)}"
+        ) from error
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{store.url}/{shard.key} was cut short or altered ({error}); {how_to_do_without(step)}"
+        ) from error
+
+
+def _not_as_named(store: ObjectStore, shard: Shard, step: int) -> CheckpointError:
+    return CheckpointError(
+        f"{store.url}/{shard.key} does not hold the tensors that its manifest names; {how_to_do_without(step)}"
+    )

@@ -1,0 +1,315 @@
+"""A run that was cut short goes on from its last checkpoint in any layout, and in plain PyTorch, as if never stopped.
+
+Losses and weights are compared with those of one process that was never interrupted.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import zooid
+from tests.integration.jobs import plan_by_hand, write_job
+from tests.integration.recording import RecordingPlatform, still_running
+from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
+from tests.integration.test_docs import job_file as documented_job
+from zooid.core import keys
+from zooid.core.checkpoint import CheckpointRule
+from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
+from zooid.core.events import CheckpointSaved, Event, StepCommitted
+from zooid.core.job import load_job
+from zooid.core.plan import Plan
+from zooid.layers import build_model, check_data, collate
+from zooid.store import open_store
+from zooid.store.checkpoints import complete_steps, last_step, read_manifest
+
+pytestmark = pytest.mark.timeout(300)
+
+TOLERANCE = 1e-9
+NUM_EPOCHS = 10
+NUM_STEPS = 40
+EVERY = 5
+PAUSED_STEP = 17
+KEEP = 2
+ZOOID = [sys.executable, "-m", "zooid.cli.main"]
+
+
+@dataclass(frozen=True)
+class CutShort:
+    """A run of two replicas of two stages, of which a member was killed soon after a checkpoint."""
+
+    job_file: Path
+    folder: Path
+    reference: Trained
+
+    @property
+    def step(self) -> int:
+        """Of its last checkpoint."""
+        return last_step(open_store(self.folder.as_uri()))
+
+    def copied(self, target: Path) -> str:
+        """The URL of a copy, so that several tests can go on from the same point."""
+        shutil.copytree(self.folder, target)
+        return target.as_uri()
+
+
+PAUSE = """
+import time
+from pathlib import Path
+
+
+def pause(event):
+    file = Path(__file__).with_name("pause")
+    while file.exists() and event.step == int(file.read_text()):
+        time.sleep(0.02)
+
+"""
+"""The first member waits after the step that a file names, until it is killed."""
+
+
+def write_pausing_job(file: Path, *, dropout: float = 0.25, fields: dict[str, str] | None = None) -> Path:
+    own = {"epochs": str(NUM_EPOCHS), "on_event": "pause"}
+    return write_job(file, dropout=dropout, extra=PAUSE, fields={**own, **(fields or {})})
+
+
+def cut_short(folder: Path, job_file: Path, plan: Plan, reference: Callable[[Path], Trained]) -> CutShort:
+    """Killed when several checkpoints were due while training went on."""
+    platform, run = RecordingPlatform(), folder / "run"
+    rule = CheckpointRule(every_steps=EVERY, keep=KEEP)
+    with killed_after(PAUSED_STEP, job_file, platform) as watch:
+        zooid.train(job_file, store=run.as_uri(), plan=plan, checkpoints=rule, on_event=watch.append, platform=platform)
+    saved = [event.step for event in watch if isinstance(event, CheckpointSaved)]
+    assert saved[-1] == last_step(open_store(run.as_uri()))
+    return CutShort(job_file, run, reference(job_file))
+
+
+class Watch(list[Event]):
+    """Collects events, and kills the last member that was started when it is told of a step."""
+
+    def __init__(self, step: int, platform: RecordingPlatform) -> None:
+        super().__init__()
+        self._step = step
+        self._platform = platform
+
+    def append(self, event: Event) -> None:
+        super().append(event)
+        if isinstance(event, StepCommitted) and event.step == self._step:
+            os.kill(list(self._platform.pids.values())[-1], signal.SIGKILL)
+
+
+@contextmanager
+def killed_after(step: int, job_file: Path, platform: RecordingPlatform) -> Iterator[Watch]:
+    """The run inside, which this watches, loses a member after this step and ends."""
+    pause = job_file.with_name("pause")
+    pause.write_text(str(step))
+    try:
+        with pytest.raises(MemberFailed, match=r"was killed by signal 9"):
+            yield Watch(step, platform)
+    finally:
+        pause.unlink()
+    assert still_running(list(platform.pids.values())) == []
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> CutShort:
+    """With dropout, clipping and a learning rate that changes, and neither grain nor replicas dividing a step."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    fields = {
+        "clip_norm": "0.5",
+        "scheduler": f"lambda own: torch.optim.lr_scheduler.OneCycleLR(own, max_lr=2e-2, total_steps={NUM_STEPS + 1})",
+    }
+    job_file = write_pausing_job(folder / "job.py", fields=fields)
+    return cut_short(folder, job_file, plan_by_hand(job_file, num_replicas=2), train_composed_layers)
+
+
+def test_what_is_left_is_complete_and_can_be_resumed(interrupted: CutShort) -> None:
+    store = open_store(interrupted.folder.as_uri())
+    assert 0 < interrupted.step <= PAUSED_STEP + 1
+    assert len(complete_steps(store)) <= KEEP
+    manifest = read_manifest(store, interrupted.step)
+    names = sorted(name for shard in manifest.shards for name in shard.names)
+    assert names == sorted(build_model(load_job(interrupted.job_file)).state_dict())
+    assert len(manifest.shards) == 4, "both replicas of both stages have written"
+    assert store.list(keys.COMM) == []
+    assert keys.LEASE not in store.list("")
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "cuts"), [(1, (1, 2, 4)), (3, ()), (2, (2,)), (1, ())], ids=["1x4", "3x1", "2x2", "1x1"]
+)
+def test_any_layout_goes_on_as_if_nothing_had_been(
+    interrupted: CutShort, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
+) -> None:
+    url = interrupted.copied(tmp_path / "run")
+    step = interrupted.step
+    plan = plan_by_hand(interrupted.job_file, num_replicas=num_replicas, cuts=cuts)
+    events: list[Event] = []
+    result = zooid.resume(url, plan=plan, on_event=events.append)
+    rest = Trained(interrupted.reference.losses[step:], interrupted.reference.state)
+    difference = rest.loss_difference(result.losses), rest.weight_difference(url)
+    print(f"from step {step}: largest differences of a loss {difference[0]:.3g}, of a weight {difference[1]:.3g}")
+    assert max(difference) <= TOLERANCE
+    assert [event.step for event in events if isinstance(event, StepCommitted)] == list(range(step, NUM_STEPS))
+    store = open_store(url)
+    assert complete_steps(store)[-1] == NUM_STEPS
+    assert len(complete_steps(store)) <= KEEP, "the rule of the run holds"
+    with pytest.raises(InputError, match=r"is complete: its checkpoint has all 40 steps"):
+        zooid.resume(url)
+
+
+def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, tmp_path: Path) -> None:
+    """In another layout each time; the last one as before."""
+    url = interrupted.copied(tmp_path / "run")
+    losses: dict[int, float] = {}
+    for num_replicas, cuts in ((1, (3,)), (3, ())):
+        platform, first_step = RecordingPlatform(), last_step(open_store(url))
+        plan = plan_by_hand(interrupted.job_file, num_replicas=num_replicas, cuts=cuts)
+        with killed_after(first_step + EVERY + 4, interrupted.job_file, platform) as watch:
+            zooid.resume(url, plan=plan, on_event=watch.append, platform=platform)
+        losses |= {event.step: event.loss for event in watch if isinstance(event, StepCommitted)}
+        assert last_step(open_store(url)) > first_step
+    step = last_step(open_store(url))
+    result = zooid.resume(url)
+    assert result.plan.layout == "3x1"
+    losses |= dict(enumerate(result.losses, start=step))
+    expected = dict(enumerate(interrupted.reference.losses))
+    assert sorted(losses) == list(range(interrupted.step, NUM_STEPS))
+    assert max(abs(losses[each] - expected[each]) for each in losses) <= TOLERANCE
+    assert interrupted.reference.weight_difference(url) <= TOLERANCE
+
+
+OPTIMIZERS = {
+    "SGD": "torch.optim.SGD(named, lr=0.1, momentum=0.9)",
+    "Adafactor": "torch.optim.Adafactor(named, lr=1e-2)",
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
+def test_plain_pytorch_goes_on_as_if_nothing_had_been(tmp_path: Path, optimizer: str) -> None:
+    """The user's own model, loss and optimizer, from a checkpoint of two stages."""
+    fields = {"optimizer": f"lambda named: {optimizer}"}
+    job_file = write_pausing_job(tmp_path / "plain.py", dropout=0.0, fields=fields)
+    cut = cut_short(tmp_path, job_file, plan_by_hand(job_file, num_replicas=1), train_untouched_model)
+    url = cut.folder.as_uri()
+
+    job = load_job(job_file)
+    data = check_data(job)
+    model = build_model(job)
+    model.load_state_dict(zooid.load_checkpoint(url))
+    own = job.optimizer(model.named_parameters())
+    first_step = zooid.load_optimizer(url, own, model.named_parameters())
+    assert first_step == cut.step > 0
+    samples = sample_plan(job, len(data))
+    losses = []
+    for step in range(first_step, samples.num_steps):
+        batch = collate(data, [index for grain in samples.grains(step) for index in grain])
+        own.zero_grad()
+        assert job.loss is not None
+        loss = job.loss(model(*batch.args), batch.target)
+        loss.backward()
+        own.step()
+        losses.append(float(loss.detach()))
+    rest = Trained(cut.reference.losses[first_step:], cut.reference.state)
+    assert rest.loss_difference(tuple(losses)) <= TOLERANCE
+    for name, tensor in model.state_dict().items():
+        assert float((tensor - cut.reference.state[name]).abs().max()) <= TOLERANCE, name
+
+
+class TestRefused:
+    CHANGES = (
+        ("150,", "151,", "its number of samples was 150, and is 151"),
+        ("batch_size=40", "batch_size=30", "its batch size was 40, and is 30"),
+        ("grain_size=6", "grain_size=7", "its grain size was 6, and is 7"),
+        ("epochs=10", "epochs=11", "its number of epochs was 10, and is 11"),
+        ("seed=3", "seed=4", "its seed was 3, and is 4"),
+        ("nn.Linear(64, 24)", "nn.Linear(64, 24, bias=False)", "its model is another one"),
+        ("AdamW(named", "Adam(named", "its optimizer was AdamW, and is Adam"),
+    )
+
+    def test_a_job_that_has_changed(self, interrupted: CutShort, tmp_path: Path) -> None:
+        """Everything that matters is named at once; nothing has begun."""
+        url = interrupted.copied(tmp_path / "run")
+        text = interrupted.job_file.read_text()
+        for old, new, _ in self.CHANGES:
+            assert old in text
+            text = text.replace(old, new)
+        changed = tmp_path / "job.py"
+        changed.write_text(text)
+        platform = RecordingPlatform()
+        with pytest.raises(JobError) as caught:
+            zooid.resume(url, job_file=changed, platform=platform)
+        for _, _, message in self.CHANGES:
+            assert message in str(caught.value)
+        assert platform.launched == ["checker"]
+        assert last_step(open_store(url)) == interrupted.step
+        assert keys.roster(1) not in open_store(url).list(keys.ROSTERS)
+
+    def test_a_shard_that_was_cut_short_is_named_and_can_be_put_back(
+        self, interrupted: CutShort, tmp_path: Path
+    ) -> None:
+        url = interrupted.copied(tmp_path / "run")
+        store = open_store(url)
+        key = read_manifest(store, interrupted.step).optimizer[-1].key
+        whole = bytes(store.get(key))
+        store.put(key, whole[:-100])
+        with pytest.raises(MemberFailed) as caught:
+            zooid.resume(url)
+        assert f"{key} was cut short or altered" in str(caught.value)
+        store.delete([key])
+        with pytest.raises(CheckpointError, match=f"lacks {key}"):
+            zooid.resume(url)
+        store.put(key, whole)
+        assert len(zooid.resume(url).losses) == NUM_STEPS - interrupted.step
+
+
+class TestCommandLine:
+    def test_ctrl_c_says_how_to_go_on_and_the_command_does(self, tmp_path: Path) -> None:
+        """Planned anew from the run's own profile, into another layout."""
+        (tmp_path / "job.py").write_text(documented_job().replace("epochs=2", "epochs=80"))
+        url = (tmp_path / "run").as_uri()
+        with subprocess.Popen(
+            [*ZOOID, "train", "job.py", "--layout", "2x1", "--store", url, "--checkpoint-every", "3steps", "--json"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            events = (json.loads(line)["event"] for line in process.stdout)
+            assert "checkpoint_saved" in events
+            os.killpg(process.pid, signal.SIGINT)
+            process.stdout.read()
+            words = process.stderr.read().splitlines()
+            assert process.wait(30) == 130
+        step = last_step(open_store(url))
+        assert step > 0
+        assert words[-2:] == [
+            f"the checkpoint of step {step} is complete; go on from there with: zooid resume {url}",
+            "interrupted: all members have ended",
+        ]
+
+        resumed = self.resume(tmp_path, url, "--layout", "1x2", "--keep-checkpoints", "1", "--json")
+        assert resumed.returncode == 0, resumed.stderr
+        lines = [json.loads(line) for line in resumed.stdout.splitlines()]
+        started = next(line for line in lines if line["event"] == "run_started")
+        assert (started["layout"], started["first_step"], started["num_steps"]) == ("1x2", step, 400)
+        assert "profile" not in [line.get("phase") for line in lines], "the run's own profile serves"
+        assert complete_steps(open_store(url)) == [400]
+
+        again = self.resume(tmp_path, url)
+        assert again.returncode == 2
+        assert "is complete: its checkpoint has all 400 steps" in again.stderr
+
+    def resume(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [*ZOOID, "resume", *arguments]
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=200)

@@ -1,0 +1,302 @@
+"""Going on with a run: from its last checkpoint, in any layout, by one coordinator at a time, or a clear refusal."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import zooid
+from tests.unit.profiles import layer, link
+from tests.unit.profiles import profile as a_profile
+from tests.unit.scripted_runs import NUM_STEPS, SAMPLES, ScriptedPlatform, a_plan, write_checkpoint, write_run
+from zooid.cli.options import checkpoints_from
+from zooid.coordinator import lease, resumable_step
+from zooid.core import keys
+from zooid.core.checkpoint import CheckpointRule
+from zooid.core.errors import CheckpointError, InputError, JobError, PlanError
+from zooid.core.events import Event, RunStarted
+from zooid.core.link import STORE_SITE, Link
+from zooid.core.plan import Limits, Plan
+from zooid.core.records import decode_record, encode_record
+from zooid.core.roster import Roster
+from zooid.core.spec import RunClaim
+from zooid.store import ObjectStore, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return write_run(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_BEAT_S", 0.02)
+    monkeypatch.setattr(lease, "_SILENCE_S", 1.0)
+    monkeypatch.setattr(lease, "_LOOK_S", 0.02)
+
+
+def local_links() -> tuple[Link, ...]:
+    return link(from_site="local"), link(from_site=STORE_SITE, to_site="local")
+
+
+def read_plan(store: ObjectStore, number: int) -> Plan:
+    return decode_record(bytes(store.get(keys.plan(number))), Plan, "plan")
+
+
+class TestGoingOn:
+    def test_as_before(self, store: ObjectStore) -> None:
+        """The layout, the job file and the rule for checkpoints are those of the run; its losses are not told again."""
+        write_checkpoint(store, 12, is_complete=False)
+        store.put(keys.failure("r0s1"), b"last words of another time")
+        store.put(f"{keys.COMM}/7/000000/letter", b"")
+        platform, events = ScriptedPlatform(), list[Event]()
+        result = zooid.resume(store.url, on_event=events.append, platform=platform)
+        assert result.losses == tuple(float(step) for step in range(8, NUM_STEPS))
+        assert result.checkpoint == f"{store.url}/checkpoints/{NUM_STEPS:08d}"
+        assert [(spec.task, spec.member) for spec in platform.specs] == [
+            ("check", "checker"),
+            ("train", "r0s0"),
+            ("train", "r0s1"),
+        ]
+        for spec in platform.specs:
+            assert (spec.run, spec.roster, Path(spec.job_file).name) == ("7", 1, "job.py")
+            assert spec.checkpoints == CheckpointRule(every_steps=4, keep=3)
+        roster = decode_record(bytes(store.get(keys.roster(1))), Roster, "roster")
+        assert (roster.number, roster.resume_step, roster.num_stages) == (1, 8, 2)
+        assert read_plan(store, 1).layout == "1x2"
+        started = next(event for event in events if isinstance(event, RunStarted))
+        assert (started.first_step, started.num_steps) == (8, NUM_STEPS)
+        assert started.predicted_run_s == pytest.approx(2.0 + 12.0)
+        listed = store.list("")
+        assert keys.LEASE not in listed
+        assert not [key for key in listed if key.startswith((keys.COMM, keys.FAILURES, keys.checkpoint(12)))]
+
+    def test_in_the_layout_of_a_plan(self, store: ObjectStore) -> None:
+        platform = ScriptedPlatform()
+        zooid.resume(store.url, plan=a_plan(3, 1), platform=platform)
+        assert [spec.member for spec in platform.specs[1:]] == ["r0s0", "r1s0", "r2s0"]
+        assert (read_plan(store, 0).layout, read_plan(store, 1).layout) == ("1x2", "3x1")
+
+    def test_in_a_new_layout_from_the_run_s_profile(self, store: ObjectStore) -> None:
+        """The grain stays, although another one would be faster; what is predicted is of the whole run."""
+        layers = [layer(0.01, sizes=(1, 4, 8)) for _ in range(4)]
+        measured = a_profile(layers, local_links(), num_samples=40, epochs=4)
+        store.put(keys.PROFILE, encode_record(measured))
+        platform = ScriptedPlatform()
+        result = zooid.resume(store.url, limits=Limits(num_replicas=1, num_stages=4), platform=platform)
+        assert [spec.member for spec in platform.specs[1:]] == ["r0s0", "r0s1", "r0s2", "r0s3"]
+        assert (result.plan.grain_size, result.plan.batch_size) == (SAMPLES.grain_size, SAMPLES.batch_size)
+        prediction = result.plan.prediction
+        assert prediction.num_steps == NUM_STEPS
+        assert prediction.run_s == pytest.approx(prediction.startup_s + NUM_STEPS * prediction.step_s)
+
+    def test_not_with_more_replicas_than_a_step_has_grains(self, store: ObjectStore) -> None:
+        store.put(keys.PROFILE, encode_record(a_profile([layer(0.01)], local_links())))
+        with pytest.raises(
+            PlanError, match=r"a step of this run has 4 grain\(s\) of 2 samples, which is fixed for a run"
+        ):
+            zooid.resume(store.url, limits=Limits(num_replicas=5, max_members=5), platform=ScriptedPlatform())
+        assert keys.claim(1) not in store.list("")
+
+    def test_again_and_again(self, store: ObjectStore) -> None:
+        """Each time under the next number; a number whose roster was never written is not used again."""
+        zooid.resume(store.url, plan=a_plan(2, 2), platform=ScriptedPlatform())
+        store.put(keys.claim(2), encode_record(RunClaim(run="7", nonce="of one that was killed at once")))
+        elsewhere = Path(open_store(store.url).url.removeprefix("file://")).parent / "moved.py"
+        elsewhere.write_text("")
+        platform = ScriptedPlatform()
+        zooid.resume(store.url, job_file=elsewhere, platform=platform)
+        assert {spec.roster for spec in platform.specs} == {3}
+        assert {spec.job_file for spec in platform.specs} == {str(elsewhere)}
+        assert read_plan(store, 3).layout == "2x2"
+
+    def test_what_the_user_says_about_checkpoints_holds(self, store: ObjectStore) -> None:
+        platform = ScriptedPlatform()
+        zooid.resume(store.url, checkpoints=CheckpointRule(every_s=5.0), platform=platform)
+        assert {spec.checkpoints for spec in platform.specs} == {CheckpointRule(every_s=5.0)}
+
+
+class TestRefused:
+    def refuse(self, store: ObjectStore, error: type[Exception], message: str, **arguments: Any) -> None:
+        before = {key: bytes(store.get(key)) for key in store.list("") if not key.startswith(keys.EVENTS)}
+        platform = ScriptedPlatform()
+        with pytest.raises(error, match=message):
+            zooid.resume(store.url, platform=platform, **arguments)
+        assert platform.specs == []
+        after = {key: bytes(store.get(key)) for key in store.list("") if not key.startswith(keys.EVENTS)}
+        assert after == before
+
+    def test_a_folder_without_a_run(self, tmp_path: Path) -> None:
+        self.refuse(open_store(tmp_path.as_uri()), InputError, "holds no run; give the folder that `zooid train`")
+
+    def test_a_run_that_never_began(self, tmp_path: Path) -> None:
+        store = write_run(tmp_path, steps=(0,))
+        store.delete([keys.checkpoint_manifest(0)])
+        self.refuse(store, InputError, "has no complete checkpoint, not even of its initial weights")
+
+    def test_a_run_that_is_complete(self, tmp_path: Path) -> None:
+        store = write_run(tmp_path, steps=(8, NUM_STEPS))
+        self.refuse(store, InputError, "is complete: its checkpoint has all 20 steps; zooid.load_checkpoint")
+        assert resumable_step(store.url) is None
+
+    def test_a_missing_shard(self, store: ObjectStore) -> None:
+        store.delete([keys.shard(8, "model", 0, 1, 0)])
+        self.refuse(
+            store, CheckpointError, "lacks checkpoints/00000008/model-00001-of-00001.safetensors, which its manifest"
+        )
+
+    def test_a_manifest_that_was_cut_short(self, store: ObjectStore) -> None:
+        store.put(keys.checkpoint_manifest(8), bytes(store.get(keys.checkpoint_manifest(8)))[:-9])
+        self.refuse(store, InputError, "manifest.json is not a zooid checkpoint file .* was it cut short")
+
+    def test_a_job_file_that_is_gone(self, store: ObjectStore, tmp_path: Path) -> None:
+        (tmp_path / "job.py").unlink()
+        self.refuse(store, InputError, r"job.py any more; give its path with --job")
+        self.refuse(store, JobError, "there is no job file", job_file=tmp_path / "other.py")
+
+    @pytest.mark.parametrize(
+        ("changed", "message"),
+        [
+            ({"grain_size": 4}, "a grain size of 4, but the run in .* has 2, which is fixed for a run; plan with 2"),
+            ({"batch_size": 16}, "a batch size of 16, but the run in .* has 8"),
+            ({"model_fingerprint": "g"}, "made for another model than that of the run"),
+        ],
+    )
+    def test_a_plan_that_would_change_the_steps(
+        self, store: ObjectStore, changed: dict[str, Any], message: str
+    ) -> None:
+        self.refuse(store, PlanError, message, plan=a_plan(**changed))
+
+    def test_a_plan_with_limits(self, store: ObjectStore) -> None:
+        self.refuse(store, InputError, "give limits, a goal and `on` when planning", plan=a_plan(), on="local")
+
+    def test_a_job_that_has_changed_leaves_the_run_as_it_was(self, store: ObjectStore) -> None:
+        """The member that checks refuses it, before anybody trains; the next try finds the same run."""
+        before = [key for key in store.list("") if not key.startswith((keys.EVENTS, "specs/", keys.FAILURES))]
+        platform = ScriptedPlatform(refuses="its batch size was 8, and is 9")
+        with pytest.raises(JobError, match="its batch size was 8, and is 9"):
+            zooid.resume(store.url, platform=platform)
+        assert [spec.task for spec in platform.specs] == ["check"]
+        after = [key for key in store.list("") if not key.startswith((keys.EVENTS, "specs/", keys.FAILURES))]
+        assert after == before
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert keys.roster(1) in store.list("")
+
+
+class TestOneAtATime:
+    def test_while_a_coordinator_lives_nobody_else_goes_on(self, store: ObjectStore) -> None:
+        caught: list[BaseException] = []
+
+        def try_too(spec: Any) -> None:
+            if spec.task == "train":
+                for attempt in (lambda: zooid.resume(store.url), lambda: zooid.clean(store.url)):
+                    with pytest.raises(InputError, match="another coordinator is at work in") as error:
+                        attempt()
+                    caught.append(error.value)
+
+        zooid.resume(store.url, platform=ScriptedPlatform(on_launch=try_too))
+        assert len(caught) == 4
+
+    def test_one_that_was_killed_is_waited_for_and_then_replaced(self, store: ObjectStore) -> None:
+        store.put(keys.LEASE, b"coordinator 1 is at work: beat 7\n")
+        store.put(f"{keys.COMM}/7/000000/letter", b"of a member that is dead")
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert keys.LEASE not in store.list("")
+
+    def test_members_that_go_on_without_their_coordinator_are_left_alone(self, store: ObjectStore) -> None:
+        store.put(keys.LEASE, b"coordinator 1 is at work: beat 7\n")
+        with exchanging(store), pytest.raises(InputError, match=r"members are at work in .* whose coordinator is gone"):
+            zooid.resume(store.url, platform=ScriptedPlatform())
+
+    def test_of_two_who_come_at_once_the_first_wins(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        def other_comes_first(objects: ObjectStore) -> None:
+            objects.create(keys.claim(1), encode_record(RunClaim(run="7", nonce="of the other")))
+
+        monkeypatch.setattr("zooid.coordinator.resuming.refuse_others", other_comes_first)
+        platform = ScriptedPlatform()
+        with pytest.raises(InputError, match="another coordinator has just gone on with the run"):
+            zooid.resume(store.url, platform=platform)
+        assert platform.specs == []
+        assert keys.plan(1) not in store.list("")
+
+
+@contextmanager
+def exchanging(store: ObjectStore) -> Iterator[None]:
+    """Letters come and go while the context is open."""
+    ending = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not ending.wait(0.01):
+            store.put(f"{keys.COMM}/7/000000/{number}", b"")
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+
+
+class TestGivenPlans:
+    """For `train`, before anything is started."""
+
+    @pytest.fixture
+    def job(self, tmp_path: Path) -> Iterator[Path]:
+        file = tmp_path / "job.py"
+        file.write_text("")
+        yield file
+        assert not (tmp_path / "new").exists(), "nothing was begun"
+
+    def test_a_stage_that_cannot_fit(self, job: Path) -> None:
+        plan = a_plan()
+        large = structs.replace(plan.stages[1], memory_bytes=plan.offers[0].memory_bytes + 5 * 10**9)
+        with pytest.raises(PlanError) as caught:
+            self.train(job, structs.replace(plan, stages=(plan.stages[0], large)))
+        assert str(caught.value).startswith("stage 1 of the plan (layers 1 to 1) needs ")
+        assert ": 5 GB are missing; plan with more stages, a smaller job.grain_size or a larger offer" in str(
+            caught.value
+        )
+
+    def test_members_that_cannot_fit_together(self, job: Path) -> None:
+        plan = a_plan()
+        half = plan.offers[0].memory_bytes // 2 + 10**9
+        stages = tuple(structs.replace(stage, memory_bytes=half) for stage in plan.stages)
+        with pytest.raises(PlanError, match=r"the plan's 2 members need .* together, .*: 2 GB are missing; plan with"):
+            self.train(job, structs.replace(plan, stages=stages))
+
+    def train(self, job: Path, plan: Plan) -> None:
+        zooid.train(job, store=(job.parent / "new").as_uri(), plan=plan, platform=ScriptedPlatform())
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("every", "keep", "rule"),
+        [
+            (None, None, None),
+            ("10m", None, CheckpointRule(every_s=600.0)),
+            ("200steps", 5, CheckpointRule(every_steps=200, keep=5)),
+            ("1 step", None, CheckpointRule(every_steps=1)),
+            (None, 1, CheckpointRule(every_s=600.0, keep=1)),
+        ],
+    )
+    def test_texts_become_a_rule(self, every: str | None, keep: int | None, rule: CheckpointRule | None) -> None:
+        assert checkpoints_from(every, keep) == rule
+
+    @pytest.mark.parametrize(
+        ("every", "keep"), [("200", None), ("often", None), ("0steps", None), ("0s", 1), ("1m", 0)]
+    )
+    def test_others_are_refused(self, every: str, keep: int | None) -> None:
+        with pytest.raises(InputError):
+            checkpoints_from(every, keep)
+
+
+def test_a_run_tells_from_where_it_can_go_on(store: ObjectStore, tmp_path: Path) -> None:
+    assert resumable_step(store.url) == 8
+    assert resumable_step((tmp_path / "nothing").as_uri()) is None

@@ -1,0 +1,69 @@
+"""`zooid resume`: go on with a run that was interrupted."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from zooid import coordinator
+from zooid.cli import options
+from zooid.core.errors import InputError, ZooidError
+from zooid.core.plan import Plan
+from zooid.report import view_for
+
+
+def resume(
+    url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the run: s3://bucket/run-7, file:///…")],
+    job: Annotated[
+        Path | None, typer.Option(help="The job file, if it is not where it was when the run began.")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan to go on by; that of the run if not given.")] = None,
+    layout: options.Layout = None,
+    members: options.Members = None,
+    deadline: options.Deadline = None,
+    budget: options.Budget = None,
+    goal: options.GoalOption = None,
+    on: options.On = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    keep_checkpoints: options.KeepCheckpoints = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Go on with a run from its last checkpoint, as before, or in another layout; limits hold for what is left of it.
+
+    Example: zooid resume s3://bucket/run-7 --layout 1x4
+    """
+    console = Console()
+    with telling_how_to_go_on(url), view_for(console, as_json=as_json) as view:
+        result = coordinator.resume(
+            url,
+            job_file=job,
+            plan=options.read_file(plan, Plan) if plan else None,
+            limits=options.limits_from(layout, members, deadline, budget),
+            goal=options.goal_from(goal),
+            on=on,
+            checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
+            on_event=view.show,
+        )
+    if not as_json:
+        console.print(f"checkpoint: {result.checkpoint}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def telling_how_to_go_on(url: str) -> Iterator[None]:
+    """When a run is cut short, say what was saved and how to go on; input that is refused has its own words."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyboardInterrupt, ZooidError):
+        step = coordinator.resumable_step(url)
+        if step is not None:
+            Console(stderr=True).print(
+                f"the checkpoint of step {step} is complete; go on from there with: zooid resume {url}",
+                highlight=False,
+                soft_wrap=True,
+            )
+        raise

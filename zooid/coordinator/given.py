@@ -1,0 +1,63 @@
+"""What is refused of a plan that somebody else made, before anything is started."""
+
+from zooid.coordinator.offers import LOCAL
+from zooid.core.checkpoint import CheckpointManifest
+from zooid.core.errors import InputError, PlanError
+from zooid.core.plan import Limits, Plan
+from zooid.core.units import format_bytes
+from zooid.planner import Goal
+
+
+def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None) -> None:
+    """A plan that is given is run as it is, on what this process can start."""
+    if limits is not None or goal is not None or on is not None:
+        raise InputError(
+            "a plan holds its layout and its offers; give limits, a goal and `on` when planning, not with it"
+        )
+    for offer in plan.offers:
+        if offer.platform != LOCAL:
+            raise InputError(
+                f"the plan stands on {offer.name}, but members can be started on {LOCAL} only; plan for that"
+            )
+    check_memory(plan)
+
+
+def check_memory(plan: Plan) -> None:
+    """Every stage has to fit into its offer's memory, and members of one machine into what they share."""
+    for number, stage in enumerate(plan.stages):
+        offer = plan.offer_of(number)
+        missing = stage.memory_bytes - offer.memory_bytes
+        if missing > 0:
+            raise PlanError(
+                f"stage {number} of the plan (layers {stage.first_layer} to {stage.end_layer - 1}) needs "
+                f"{format_bytes(stage.memory_bytes)}, but {offer.name} has {format_bytes(offer.memory_bytes)}: "
+                f"{format_bytes(missing)} are missing; plan with more stages, a smaller job.grain_size or a larger "
+                "offer"
+            )
+    shared = plan.offers[0]
+    together = plan.num_replicas * sum(stage.memory_bytes for stage in plan.stages)
+    if shared.site == LOCAL and together > shared.memory_bytes:
+        raise PlanError(
+            f"the plan's {plan.num_members} members need {format_bytes(together)} together, but this machine has "
+            f"{format_bytes(shared.memory_bytes)}: {format_bytes(together - shared.memory_bytes)} are missing; plan "
+            "with fewer replicas or a smaller job.grain_size"
+        )
+
+
+def check_continues(plan: Plan, manifest: CheckpointManifest, url: str) -> None:
+    """A run can change its layout, but not what its steps are: model, batch and grain stay."""
+    if plan.model_fingerprint != manifest.model_fingerprint:
+        raise PlanError(
+            f"the plan was made for another model than that of the run in {url} (its fingerprint differs); plan for "
+            "the run's own job"
+        )
+    samples = manifest.samples
+    for what, planned, kept in (
+        ("batch size", plan.batch_size, samples.batch_size),
+        ("grain size", plan.grain_size, samples.grain_size),
+    ):
+        if planned != kept:
+            raise PlanError(
+                f"the plan has a {what} of {planned}, but the run in {url} has {kept}, which is fixed for a run; plan "
+                f"with {kept}, or let `zooid resume` plan: give --layout instead of --plan"
+            )

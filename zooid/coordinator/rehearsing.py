@@ -1,0 +1,110 @@
+"""Rehearsing a plan: its members, groups, messages and links are real, and compute sleeps its profiled time."""
+
+import secrets
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import num_threads
+from zooid.coordinator.relay import OnEvent, Relay, ignore
+from zooid.coordinator.running import roster_for
+from zooid.coordinator.scratch import scratch_folder
+from zooid.core import keys
+from zooid.core.errors import InputError, PlanError
+from zooid.core.events import Event, PhaseStarted, StepCommitted
+from zooid.core.plan import Plan
+from zooid.core.profile import Profile
+from zooid.core.records import decode_record, encode_record
+from zooid.core.spec import RehearsalSpec
+from zooid.core.timeline import Timeline, joined
+from zooid.platforms import Platform
+from zooid.platforms.local import LocalPlatform
+from zooid.predictor import stage_times, ties_between
+from zooid.store import ObjectStore
+
+_LEAST_TIMEOUT_S = 60.0
+_TIMEOUT_FACTOR = 20.0
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What came of it."""
+
+    steps_s: tuple[float, ...]
+    """Of every step but the first, from its first action to its last, over all members."""
+    timeline: Timeline
+    """Of the step in the middle of those, by duration."""
+
+    @property
+    def step_s(self) -> float:
+        return statistics.median(self.steps_s)
+
+
+def rehearse(
+    plan: Plan,
+    profile: Profile,
+    *,
+    steps: int = 5,
+    store: str | None = None,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> Rehearsal:
+    """Run some steps of a plan while compute sleeps the time that the profile gives it.
+
+    Members exchange through the store that is given, or through this machine's disk; the first step only warms up.
+    """
+    if profile.model_fingerprint != plan.model_fingerprint:
+        raise PlanError(
+            f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
+        )
+    if steps < 1:
+        raise InputError(f"{steps} steps are to be rehearsed; give 1 or more")
+    partition = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
+    with scratch_folder(store, "rehearsal") as objects:
+        run = secrets.token_hex(4)
+        roster = roster_for(plan, run, 0, 0)
+        objects.put(keys.plan(0), encode_record(plan))
+        objects.put(keys.roster(0), encode_record(roster))
+        specs = [
+            RehearsalSpec(
+                run=run,
+                member=member.name,
+                store=objects.url,
+                num_threads=num_threads(plan.offers[0]),
+                stages=tuple(
+                    stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition
+                ),
+                ties=ties_between(profile, partition),
+                num_steps=steps + 1,
+                timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
+            )
+            for member in roster.members
+        ]
+        return rehearse_specs(specs, objects, platform or LocalPlatform(), plan, on_event)
+
+
+def rehearse_specs(
+    specs: list[RehearsalSpec], store: ObjectStore, platform: Platform[Any], plan: Plan, on_event: OnEvent = ignore
+) -> Rehearsal:
+    """Start a member for each spec, wait for all, and put together what they recorded."""
+    on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
+    relay = Relay(store, lambda event: _pass_on(event, on_event))
+    with Crew(platform, store, checks_input=False, offer=plan.offers[0]) as crew:
+        crew.start("worker", specs)
+        crew.wait(relay.poll)
+    relay.flush()
+    timelines = [_timeline(store, step, specs) for step in range(1, specs[0].num_steps)]
+    by_duration = sorted(timelines, key=lambda timeline: timeline.step_s)
+    return Rehearsal(tuple(timeline.step_s for timeline in timelines), by_duration[len(by_duration) // 2])
+
+
+def _pass_on(event: Event, on_event: OnEvent) -> None:
+    if isinstance(event, StepCommitted):
+        on_event(event)
+
+
+def _timeline(store: ObjectStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
+    recorded = [keys.timeline(step, spec.member) for spec in specs]
+    return joined(decode_record(bytes(store.get(key)), Timeline, key) for key in recorded)

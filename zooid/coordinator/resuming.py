@@ -1,0 +1,179 @@
+"""Going on with a run that has ended before its last step: from its last checkpoint, in any layout."""
+
+import contextlib
+import secrets
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from zooid.coordinator.given import check_continues, check_given, check_memory
+from zooid.coordinator.lease import refuse_others
+from zooid.coordinator.offers import resolve_offer
+from zooid.coordinator.planning import check_job_file, measure
+from zooid.coordinator.relay import OnEvent, ignore
+from zooid.coordinator.remainder import plan_the_rest, samples_of
+from zooid.coordinator.running import Run, RunResult
+from zooid.coordinator.scratch import refuse_memory
+from zooid.core import keys
+from zooid.core.checkpoint import CheckpointManifest, CheckpointRule
+from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, RecordError, ZooidError
+from zooid.core.offer import Offer
+from zooid.core.plan import Limits, Plan
+from zooid.core.profile import Profile
+from zooid.core.records import decode_record, encode_record
+from zooid.core.spec import RunClaim
+from zooid.planner import Goal
+from zooid.platforms import Platform
+from zooid.platforms.local import LocalPlatform
+from zooid.store import ObjectStore, clear, open_store
+from zooid.store.checkpoints import (
+    complete_steps,
+    last_step,
+    read_manifest,
+    refuse_missing_shards,
+    sweep_incomplete,
+)
+
+
+def resume(
+    store: str,
+    *,
+    job_file: str | Path | None = None,
+    plan: Plan | None = None,
+    limits: Limits | None = None,
+    goal: Goal | None = None,
+    on: str | None = None,
+    checkpoints: CheckpointRule | None = None,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> RunResult:
+    """Go on with the run in this folder, from its last complete checkpoint to its end.
+
+    Without a plan, limits, a goal and `on`, members are as many as before. What is not given is as it was. The losses
+    are the same as if the run had not been interrupted, in whatever layout.
+    """
+    objects, before, number = _find(store)
+    file = _job_file(job_file, before, objects)
+    offer = None if on is None else resolve_offer(on)
+    if plan is not None:
+        check_given(plan, limits, goal, on)
+    refuse_others(objects)
+    manifest = _last_checkpoint(objects)
+    if plan is not None:
+        check_continues(plan, manifest, objects.url)
+    last_plan = _last_plan(objects)
+    claim = RunClaim(
+        run=before.run,
+        job_file=str(file),
+        checkpoints=checkpoints or before.checkpoints,
+        nonce=secrets.token_hex(8),
+    )
+    try:
+        objects.create(keys.claim(number), encode_record(claim))
+    except ObjectExists as error:
+        raise InputError(
+            f"another coordinator has just gone on with the run in {objects.url}; wait for its end"
+        ) from error
+    with Run(objects, claim, number, platform or LocalPlatform(), on_event) as run:
+        _tidy(objects)
+        if plan is None and limits is None and goal is None and on is None:
+            plan = _here(last_plan)
+        if plan is None:
+            chosen = offer or resolve_offer(last_plan.offers[0].name)
+            measured = _profile(objects, manifest, chosen, run)
+            run.enter("plan")
+            plan = plan_the_rest(measured, manifest, chosen, limits or Limits(), goal or "fastest")
+        check_continues(plan, manifest, objects.url)
+        run.prepare(plan)
+        return run.train(plan, manifest.step)
+
+
+def resumable_step(store: str) -> int | None:
+    """The step from which `resume` would go on with the run in this folder; None where nothing is left to do."""
+    with contextlib.suppress(ZooidError):
+        objects = open_store(store)
+        steps = complete_steps(objects)
+        if steps and steps[-1] < samples_of(read_manifest(objects, steps[-1])).num_steps:
+            return steps[-1]
+    return None
+
+
+def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
+    """The run's folder, its last claim, and the number of the next."""
+    refuse_memory(url)
+    store = open_store(url)
+    last_claim = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
+    last_roster = max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+    key = keys.claim(last_claim)
+    try:
+        data = bytes(store.get(key))
+    except ObjectNotFound as error:
+        raise InputError(
+            f"{url} holds no run; give the folder that `zooid train` was given with --store, or named"
+        ) from error
+    return store, decode_record(data, RunClaim, f"{store.url}/{key}"), max(last_claim, last_roster) + 1
+
+
+def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
+    if given is not None:
+        return check_job_file(given)
+    if not before.job_file or not Path(before.job_file).is_file():
+        raise InputError(
+            f"the job file of the run in {store.url} is not at {before.job_file or 'a place that is known'} any more; "
+            "give its path with --job (in Python, job_file=)"
+        )
+    return Path(before.job_file)
+
+
+def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:
+    if not complete_steps(store):
+        raise InputError(
+            f"the run in {store.url} has no complete checkpoint, not even of its initial weights: it never began; "
+            "delete the folder and train anew"
+        )
+    manifest = read_manifest(store, last_step(store))
+    num_steps = samples_of(manifest).num_steps
+    if manifest.step >= num_steps:
+        raise InputError(
+            f"the run in {store.url} is complete: its checkpoint has all {num_steps} steps; "
+            f'zooid.load_checkpoint("{store.url}") gives the weights'
+        )
+    refuse_missing_shards(store, manifest)
+    return manifest
+
+
+def _last_plan(store: ObjectStore) -> Plan:
+    """That of the last roster that was written, or of the first one, if none was."""
+    number = max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+    try:
+        return decode_record(bytes(store.get(keys.plan(number))), Plan, f"{store.url}/{keys.plan(number)}")
+    except ObjectNotFound as error:
+        raise InputError(
+            f"the run in {store.url} has lost its {keys.plan(number)}; give a plan with --plan, or put it back"
+        ) from error
+
+
+def _here(plan: Plan) -> Plan:
+    """The same layout on this machine, which may be another one than last time."""
+    resolved = structs.replace(plan, offers=tuple(resolve_offer(offer.name) for offer in plan.offers))
+    check_memory(resolved)
+    return resolved
+
+
+def _tidy(store: ObjectStore) -> None:
+    """What a run that was killed has left would otherwise be taken for this one's."""
+    sweep_incomplete(store)
+    for folder in (keys.COMM, keys.PROBES, keys.FAILURES):
+        clear(store, folder)
+
+
+def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run: Run) -> Profile:
+    """The run's own profile, if it tells of this model on this offer; else a new one."""
+    with contextlib.suppress(ObjectNotFound, RecordError):
+        known = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+        sites = {site for link in known.links for site in (link.from_site, link.to_site)}
+        if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
+            return known
+    run.enter("profile")
+    return measure(run.job_file, store, offer, run.platform, run.relay)

@@ -1,0 +1,236 @@
+"""What beginning a run and going on with one have in common: members are checked, started, watched and ended."""
+
+import contextlib
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.lease import Lease
+from zooid.coordinator.news import NewsRelay
+from zooid.coordinator.offers import num_threads, prices_in_words
+from zooid.coordinator.relay import OnEvent
+from zooid.core import keys
+from zooid.core.errors import MemberFailed, StoreError
+from zooid.core.events import (
+    CheckpointSaved,
+    Event,
+    MemberExited,
+    Metered,
+    PhaseStarted,
+    RunFinished,
+    RunStarted,
+    StepCommitted,
+)
+from zooid.core.offer import Offer
+from zooid.core.plan import Plan
+from zooid.core.records import encode_record
+from zooid.core.roster import Roster, RosterMember
+from zooid.core.spec import RunClaim, WorkerSpec
+from zooid.platforms import Platform
+from zooid.predictor import bill_usd
+from zooid.schedule.samples import even_shares
+from zooid.store import EventWriter, ObjectStore, clear, sweep
+
+_LEAST_TIMEOUT_S = 120.0
+_TIMEOUT_FACTOR = 10.0
+"""A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
+member long before; this is for members that are left alone."""
+_METER_INTERVAL_S = 0.5
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    store: str
+    plan: Plan
+    checkpoint: str
+    """URL of the last checkpoint's folder; `zooid.load_checkpoint` reads it."""
+    step_s: float
+    """Median of the full steps, the first one left out."""
+    wall_s: float
+    usd: float
+    """At the plan's prices."""
+    losses: tuple[float, ...]
+    """Of every step that was run, in order; a run that was resumed begins with the step that it went on with."""
+
+
+class Run:
+    """A claimed run, from here to its end, under the roster whose number the claim has.
+
+    Leaving removes what members exchanged, however it is left. Where no member ever trained, all that was written for
+    this roster goes too: a new run's folder is then empty again, and one that was to be resumed is as it was.
+    """
+
+    def __init__(
+        self, store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent
+    ) -> None:
+        self.platform = platform
+        self.relay = NewsRelay(store, self._take)
+        self._store = store
+        self._claim = claim
+        self._number = number
+        self._on_event = on_event
+        self._has_begun = False
+        self._lease = Lease(store)
+        self._writer = EventWriter(store, "coordinator")
+        self._steps: list[StepCommitted] = []
+        self._checkpoint = ""
+
+    @property
+    def job_file(self) -> Path:
+        return Path(self._claim.job_file)
+
+    def __enter__(self) -> "Run":
+        try:
+            self._lease.begin()
+        except StoreError as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._lease.fall_silent()
+        with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
+            self._writer.close()
+            self.relay.flush()
+            for folder in (keys.COMM, keys.PROBES) if self._has_begun or self._number else ("",):
+                clear(self._store, folder)
+            if not self._has_begun and self._number:
+                self._store.delete([keys.plan(self._number), keys.claim(self._number)])
+        self._lease.end()
+        sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
+
+    def enter(self, phase: str) -> None:
+        self._emit(PhaseStarted(at_s=time.time(), phase=phase))
+
+    def prepare(self, plan: Plan) -> None:
+        """One member checks the job, against the plan or the last checkpoint, and writes checkpoint 0 of a new run."""
+        self._store.put(keys.plan(self._number), encode_record(plan))
+        is_new = self._number == 0
+        self.enter("prepare" if is_new else "checking the job against the checkpoint")
+        with Crew(self.platform, self._store, checks_input=True, offer=plan.offers[0]) as crew:
+            task: Literal["prepare", "check"] = "prepare" if is_new else "check"
+            crew.start("worker", [self._spec("preparer" if is_new else "checker", task, plan)])
+            crew.wait(self.relay.poll)
+
+    def train(self, plan: Plan, first_step: int = 0) -> RunResult:
+        """Start a member for every seat, and wait for the end of the last step."""
+        self.enter("train")
+        roster = roster_for(plan, self._claim.run, self._number, first_step)
+        self._store.create(keys.roster(self._number), encode_record(roster))
+        self._emit(_run_started(plan, roster, self._store))
+        begin_s = time.monotonic()
+        self._has_begun = True
+        with Crew(self.platform, self._store, checks_input=False, offer=plan.offers[0]) as crew:
+            crew.start("worker", [self._spec(member.name, "train", plan) for member in roster.members])
+            try:
+                crew.wait(self._meter(plan, crew))
+            except MemberFailed as failure:
+                self._emit(MemberExited(at_s=time.time(), member=failure.member, exit_text=failure.exit_text))
+                raise
+            usd = _bill(plan, crew)
+        self.relay.flush()
+        wall_s = time.monotonic() - begin_s
+        step_s = _median_step_s(self._steps, plan, first_step)
+        self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
+        losses = tuple(step.loss for step in sorted(self._steps, key=lambda step: step.step))
+        return RunResult(self._store.url, plan, self._checkpoint, step_s, wall_s, usd, losses)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case StepCommitted():
+                self._steps.append(event)
+            case CheckpointSaved():
+                self._checkpoint = event.url
+        self._on_event(event)
+
+    def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
+        """Relays events, and tells now and then what the members have cost; that is not worth an object each time."""
+        last_s = 0.0
+
+        def poll() -> None:
+            nonlocal last_s
+            if time.monotonic() - last_s > _METER_INTERVAL_S:
+                last_s = time.monotonic()
+                self._on_event(Metered(at_s=time.time(), usd=_bill(plan, crew)))
+            self.relay.poll()
+
+        return poll
+
+    def _spec(self, member: str, task: Literal["prepare", "check", "train"], plan: Plan) -> WorkerSpec:
+        return WorkerSpec(
+            run=self._claim.run,
+            member=member,
+            store=self._store.url,
+            job_file=self._claim.job_file,
+            num_threads=num_threads(plan.offers[0]),
+            task=task,
+            roster=self._number,
+            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
+            checkpoints=self._claim.checkpoints,
+        )
+
+    def _emit(self, event: Event) -> None:
+        self._writer.write(event)
+
+
+def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
+    """A seat for every stage of every replica, all new."""
+    num_grains = math.ceil(plan.batch_size / plan.grain_size)
+    return Roster(
+        run=run,
+        number=number,
+        resume_step=resume_step,
+        members=tuple(
+            RosterMember(name=f"r{replica}s{stage}", stage=stage, replica=replica)
+            for replica in range(plan.num_replicas)
+            for stage in range(len(plan.stages))
+        ),
+        shares=plan.shares or even_shares(num_grains, plan.num_replicas),
+    )
+
+
+def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
+    """With what is predicted for the steps that are left."""
+    whole = plan.prediction
+    run_s, usd = whole.run_s, whole.run_usd
+    if roster.resume_step:
+        run_s = whole.startup_s + (run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+        usd = math.fsum(bill_usd(offer, run_s) for offer in _offers(plan))
+    return RunStarted(
+        at_s=time.time(),
+        run=roster.run,
+        store=store.url,
+        layout=plan.layout,
+        num_steps=whole.num_steps,
+        first_step=roster.resume_step,
+        batch_size=plan.batch_size,
+        predicted_step_s=whole.step_s,
+        predicted_run_s=run_s,
+        predicted_usd=usd,
+        members=tuple(member.name for member in roster.members),
+        prices=prices_in_words(plan.offers[0]),
+    )
+
+
+def _bill(plan: Plan, crew: Crew) -> float:
+    """What the members have cost so far, at the plan's prices."""
+    pairs = zip(_offers(plan), crew.running_s(), strict=True)
+    return math.fsum(bill_usd(offer, running_s) for offer, running_s in pairs)
+
+
+def _offers(plan: Plan) -> list[Offer]:
+    """Of each member, in the order in which they are started: stage by stage, replica by replica."""
+    return [plan.offer_of(stage) for _ in range(plan.num_replicas) for stage in range(len(plan.stages))]
+
+
+def _median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:
+    """Full steps only, without the first, which also warms up."""
+    full = [step.step_s for step in steps if step.step > first_step and step.num_samples == plan.batch_size]
+    return statistics.median(full or [step.step_s for step in steps])

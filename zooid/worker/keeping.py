@@ -1,0 +1,102 @@
+"""When a run's checkpoints are written, and when they count.
+
+The first member says when one is due. All members then copy their state after the same step and write it beside the
+training; each says in its votes when its part is written, and when all have, the first member writes the manifest.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from zooid.core.abort import Abort
+from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division
+from zooid.core.events import CheckpointSaved, Event
+from zooid.store import ObjectStore
+from zooid.store.checkpoints import prune
+from zooid.worker.optimizer_state import Tensors, optimizer_tensors
+from zooid.worker.precision import LossScale
+from zooid.worker.saving import CheckpointWriter, write_manifest
+from zooid.worker.seat import Seat
+from zooid.worker.state import TrainingState
+
+
+class CheckpointKeeper:
+    """One member's part in the checkpoints of its roster."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        rule: CheckpointRule,
+        division: Division,
+        before: CheckpointManifest,
+        seat: Seat,
+        state: TrainingState,
+        model_tensors: Callable[[], Tensors],
+        emit: Callable[[Event], None],
+        abort: Abort,
+    ) -> None:
+        self._store = store
+        self._rule = rule
+        self._division = division
+        self._before = before
+        self._seat = seat
+        self._state = state
+        self._model_tensors = model_tensors
+        self._emit = emit
+        self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
+        self._last = (before.step, time.monotonic())
+        self._pending: tuple[int, LossScale] | None = None
+        self._manifests = ThreadPoolExecutor(1, thread_name_prefix="manifest")
+        self._written: Future[None] | None = None
+
+    def is_due(self, num_steps: int) -> bool:
+        if self._seat.rank != 0 or self._pending is not None:
+            return False
+        step, at_s = self._last
+        return self._rule.is_due(num_steps - step, time.monotonic() - at_s)
+
+    def is_written(self) -> bool:
+        if self._written is not None and self._written.done():
+            self._written.result()
+            self._written = None
+        return self._pending is not None and self._writer.poll() == self._pending[0]
+
+    def begin(self, num_steps: int, scale: LossScale) -> None:
+        optimizer = self._state.optimizer
+        own = {} if optimizer is None else optimizer_tensors(optimizer, self._state.named_parameters)
+        self._writer.begin(num_steps, self._model_tensors(), own)
+        self._pending = (num_steps, scale)
+        self._last = (num_steps, time.monotonic())
+
+    def complete(self) -> None:
+        pending, self._pending = self._pending, None
+        if self._seat.rank == 0 and pending is not None:
+            if self._written is not None:
+                self._written.result()
+            self._written = self._manifests.submit(self._complete, *pending)
+
+    def finish(self, num_steps: int, scale: LossScale) -> None:
+        """Write the state that training came to, and wait for it."""
+        for _ in range(2):
+            if self._pending is not None:
+                self._writer.wait()
+                self.is_written()
+                self._seat.meet()
+                self.complete()
+            if self._last[0] == num_steps:
+                break
+            self.begin(num_steps, scale)
+        if self._written is not None:
+            self._written.result()
+
+    def _complete(self, num_steps: int, scale: LossScale) -> None:
+        url = write_manifest(
+            self._store,
+            self._before,
+            self._division,
+            num_steps,
+            loss_scale=scale.factor,
+            num_good_steps=scale.num_good_steps,
+        )
+        prune(self._store, self._rule.keep)
+        self._emit(CheckpointSaved(at_s=time.time(), step=num_steps, url=url))

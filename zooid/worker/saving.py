@@ -1,0 +1,124 @@
+"""Writing checkpoints while training goes on: every member its part, in a thread; the first one the manifest, last."""
+
+import threading
+from collections.abc import Mapping
+
+import torch
+from msgspec import structs
+
+from zooid.core import keys
+from zooid.core.abort import Abort
+from zooid.core.checkpoint import CheckpointManifest, Division
+from zooid.core.errors import CheckpointError, StoreError
+from zooid.core.records import encode_record
+from zooid.store import ObjectStore
+from zooid.store.checkpoints import refuse_missing_shards
+from zooid.worker.optimizer_state import parameter_of
+from zooid.worker.packing import pack
+
+_LOOK_S = 0.05
+
+
+class CheckpointWriter:
+    """Writes what the member in one seat contributes to checkpoints, one at a time."""
+
+    def __init__(self, store: ObjectStore, division: Division, stage: int, replica: int, abort: Abort) -> None:
+        self._store = store
+        self._division = division
+        self._seat = (stage, replica)
+        self._abort = abort
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self.done_step: int | None = None
+        """The last checkpoint whose part is written, as of the last `poll`."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a part is under way, or has ended without having been polled."""
+        return self._thread is not None
+
+    def begin(
+        self, step: int, model_tensors: Mapping[str, torch.Tensor], optimizer_tensors: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Copy this member's part of the state after `step` steps, and begin to write it.
+
+        The tensors may be the whole stage's, and may change as soon as this returns.
+        """
+        assert not self.is_busy, "a checkpoint is begun when the one before is written"
+        part = self._division.part(step, *self._seat)
+        packed: list[tuple[str, memoryview]] = []
+        if part is not None:
+            packed.append((part.model.key, pack({name: model_tensors[name] for name in part.model.names})))
+        if part is not None and part.optimizer is not None:
+            own = set(part.optimizer.names)
+            entries = {entry: tensor for entry, tensor in optimizer_tensors.items() if parameter_of(entry) in own}
+            packed.append((part.optimizer.key, pack(entries)))
+        self._thread = threading.Thread(
+            target=self._write, args=(step, packed), name=f"checkpoint of step {step}", daemon=True
+        )
+        self._step = step
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        """The last step whose part is written; raises what went wrong with it. Never waits."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            self.done_step = self._step
+        return self.done_step
+
+    def wait(self) -> int | None:
+        """The same, when nothing is under way any more."""
+        while self._thread is not None and self._thread.is_alive():
+            self._abort.check()
+            self._thread.join(_LOOK_S)
+        return self.poll()
+
+    def _write(self, step: int, packed: list[tuple[str, memoryview]]) -> None:
+        try:
+            while packed:
+                key, data = packed.pop(0)
+                self._store.put(key, data)
+        except StoreError as error:
+            self._error = StoreError(
+                f"the checkpoint of step {step} could not be written: {error}; those before it are untouched, and when "
+                f"the store works again, `zooid resume {self._store.url}` goes on from the last one"
+            )
+            self._error.__cause__ = error
+        except Exception as error:  # noqa: BLE001  # every error must reach the caller's thread
+            self._error = error
+
+
+def write_manifest(
+    store: ObjectStore,
+    before: CheckpointManifest,
+    division: Division,
+    step: int,
+    *,
+    loss_scale: float = 1.0,
+    num_good_steps: int = 0,
+) -> str:
+    """Make a checkpoint visible, after all members have written their parts; the URL of its folder.
+
+    `before` is the manifest that the roster started from: what holds for the whole run is taken from it. A roster that
+    has been replaced makes nothing visible any more.
+    """
+    if later := store.list(keys.ROSTERS, after=keys.roster(division.roster)):
+        raise CheckpointError(
+            f"the checkpoint of step {step} is dropped: {later[-1]} has replaced roster {division.roster}, so that "
+            "others go on with this run; end this one"
+        )
+    parts = division.parts(step)
+    manifest = structs.replace(
+        before,
+        step=step,
+        shards=tuple(part.model for part in parts),
+        optimizer=tuple(part.optimizer for part in parts if part.optimizer is not None),
+        loss_scale=loss_scale,
+        num_good_steps=num_good_steps,
+    )
+    refuse_missing_shards(store, manifest)
+    store.put(keys.checkpoint_manifest(step), encode_record(manifest))
+    return f"{store.url}/{keys.checkpoint(step)}"
