@@ -2,16 +2,23 @@
 and pages to keep."""
 
 from zooid.report.pages import profile_page, write_page
-from zooid.report.tables import links_table, plan_table, profile_table, summary_table
+from zooid.report.tables import links_table, offers_table, plan_table, profile_table, summary_table
+from zooid.report.timeline_page import timeline_page
+from zooid.report.timeline_table import timeline_table
+from zooid.report.timeline_trace import chrome_trace
 from zooid.report.views import View, view_for
 
 __all__ = [
     "View",
+    "chrome_trace",
     "links_table",
+    "offers_table",
     "plan_table",
     "profile_page",
     "profile_table",
     "summary_table",
+    "timeline_page",
+    "timeline_table",
     "view_for",
     "write_page",
 ]

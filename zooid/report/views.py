@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from zooid.core.events import (
     CheckpointSaved,
+    Evaluated,
     Event,
     MemberStarted,
     Metered,
@@ -27,6 +28,7 @@ _PHASES = {
     "plan": "planning",
     "probe": "measuring the links",
     "prepare": "writing the initial weights",
+    "rehearse": "starting the members",
     "train": "starting the members",
 }
 _LINE_INTERVAL_S = 2.0
@@ -123,6 +125,8 @@ class LineView(_Quiet):
                     f"{self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}  "
                     f"{format_duration(left_s)} left"
                 )
+            case Evaluated():
+                self._line(_evaluated(event))
             case CheckpointSaved():
                 self._line(f"checkpoint of step {event.step}: {event.url}")
             case RunFinished() if self._started:
@@ -190,6 +194,8 @@ class BarView:
                 self._update(completed=event.step + 1, news=self._news())
             case Metered() if self._pace.step_s:
                 self._update(news=self._news())
+            case Evaluated():
+                self._progress.console.print(_evaluated(event), highlight=False)
             case CheckpointSaved():
                 self._progress.console.print(f"checkpoint of step {event.step}: {event.url}", highlight=False)
             case RunFinished() if self._started:
@@ -206,6 +212,11 @@ class BarView:
     def _update(self, **changes: object) -> None:
         if self._task is not None:
             self._progress.update(self._task, **changes)  # type: ignore[arg-type]
+
+
+def _evaluated(event: Evaluated) -> str:
+    metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
+    return f"epoch {event.epoch + 1} evaluated on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
 
 
 def _usd(event: RunStarted) -> str:
