@@ -5,25 +5,50 @@
 
 from typing import TYPE_CHECKING, Any
 
+from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import ZooidError
 from zooid.core.job import Job
 from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
-    from zooid.coordinator import clean, plan, probe, profile, train
-    from zooid.worker.checkpoint import load_checkpoint
+    from zooid.coordinator import clean, plan, probe, profile, profiles, rehearse, resume, train
+    from zooid.store.shards import index_shards, shards
+    from zooid.worker.checkpoint import load_checkpoint, load_optimizer
 
 __version__ = VERSION
-__all__ = ["Job", "Limits", "ZooidError", "clean", "load_checkpoint", "plan", "probe", "profile", "train"]
+__all__ = [
+    "CheckpointRule",
+    "Job",
+    "Limits",
+    "ZooidError",
+    "clean",
+    "index_shards",
+    "load_checkpoint",
+    "load_optimizer",
+    "plan",
+    "probe",
+    "profile",
+    "profiles",
+    "rehearse",
+    "resume",
+    "shards",
+    "train",
+]
 
 _LAZY = {
     "clean": "zooid.coordinator",
     "plan": "zooid.coordinator",
     "probe": "zooid.coordinator",
     "profile": "zooid.coordinator",
+    "profiles": "zooid.coordinator",
+    "rehearse": "zooid.coordinator",
+    "resume": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoint",
+    "load_optimizer": "zooid.worker.checkpoint",
+    "index_shards": "zooid.store.shards",
+    "shards": "zooid.store.shards",
 }
 
 

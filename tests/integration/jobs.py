@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zooid.coordinator.offers import resolve_offer
 from zooid.core.job import load_job
-from zooid.core.plan import Plan, Prediction, StagePlan
+from zooid.core.plan import Plan, Prediction, ScheduleName, StagePlan, TransportName
 from zooid.layers import check_job, trace_job
 
 BATCH_SIZE = 40
@@ -111,10 +111,22 @@ def write_job(
     return file
 
 
-def plan_by_hand(job_file: Path, *, num_replicas: int, cuts: tuple[int, ...] = CUT_INSIDE_SKIP) -> Plan:
-    """A plan that was not searched for: stages begin at layer 0 and at the cuts; nothing is predicted."""
+def plan_by_hand(
+    job_file: Path,
+    *,
+    num_replicas: int = 1,
+    cuts: tuple[int, ...] | int = CUT_INSIDE_SKIP,
+    schedule: ScheduleName = "gpipe",
+    ahead: int = 0,
+    transport: TransportName = "store",
+    shares: tuple[int, ...] = (),
+) -> Plan:
+    """A plan that was not searched for: stages begin at layer 0 and at the cuts, or are so many of about equal length;
+    nothing is predicted."""
     job = load_job(job_file)
     fingerprint, num_layers, num_samples = _traced(job_file)
+    if isinstance(cuts, int):
+        cuts = tuple(num_layers * number // cuts for number in range(1, cuts))
     offer = resolve_offer("local")
     assert job.grain_size is not None
     num_steps = math.ceil(num_samples / job.batch_size) * job.epochs
@@ -128,9 +140,11 @@ def plan_by_hand(job_file: Path, *, num_replicas: int, cuts: tuple[int, ...] = C
             StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=1)
             for first, end in pairwise((0, *cuts, num_layers))
         ),
-        schedule="gpipe",
-        transport="store",
-        all_reduce="three_phase",
+        schedule=schedule,
+        ahead=ahead,
+        shares=shares,
+        transport=transport,
+        all_reduce="auto" if transport == "tcp" else "three_phase",
         offers=(offer,),
         prediction=Prediction(
             step_s=1.0,

@@ -9,7 +9,9 @@ from torch import nn
 
 from zooid.core.job import Job, load_job
 from zooid.layers import (
+    autocasting,
     build_model,
+    build_scheduler,
     build_stage,
     check_data,
     collate,
@@ -19,8 +21,9 @@ from zooid.layers import (
     seed_data,
     trace_job,
 )
-from zooid.schedule.samples import SamplePlan
+from zooid.schedule.samples import SamplePlan, split_grains
 from zooid.worker.checkpoint import load_checkpoint
+from zooid.worker.precision import LossScale
 
 
 @dataclass(frozen=True)
@@ -43,33 +46,59 @@ class Trained:
         return max(float((tensor - other[name]).abs().max()) for name, tensor in self.state.items())
 
 
-def train_composed_layers(job_file: Path) -> Trained:
-    """Grain by grain, with the random numbers that belong to each grain."""
+def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device: str = "cpu") -> Trained:
+    """Grain by grain, with the random numbers that belong to each grain, and all that a job may ask for.
+
+    `shares` matters to batch-norm statistics only, which are the mean of the replicas'.
+    """
     job, data, samples = _load(job_file)
-    model = build_model(job)
+    model = build_model(job).to(device)
     layered = trace_job(job, collate(data, range(2)))
-    stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, "cpu")
+    stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, device)
     optimizer = job.optimizer(list(model.named_parameters()))
+    scheduler = build_scheduler(job, optimizer)
+    scale = LossScale.for_job(job.autocast)
     losses = []
     for step in range(samples.num_steps):
         optimizer.zero_grad()
         loss_sum = weight = 0.0
-        for number, indices in enumerate(samples.grains(step)):
-            seed_data(job.seed, step, number)
-            batch = collate(data, indices)
-            with grain_randomness(job.seed, step, number):
-                values = stage.module(*flatten_inputs(batch))
-            output = stage.model_output(values)
-            grain_sum, grain_weight = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
-            torch.autograd.backward(grain_sum / job.batch_size)
-            loss_sum += float(grain_sum.detach())
-            weight += grain_weight
-        for parameter in model.parameters():
-            if parameter.grad is not None:
-                parameter.grad *= job.batch_size / weight
-        optimizer.step()
+        grains = samples.grains(step)
+        before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        changes = {name: torch.zeros_like(buffer) for name, buffer in before.items() if buffer.is_floating_point()}
+        for own in split_grains(len(grains), shares):
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
+            for number in own:
+                seed_data(job.seed, step, number)
+                batch = collate(data, grains[number]).to(device)
+                with autocasting(job.autocast, torch.device(device)):
+                    with grain_randomness(job.seed, step, number):
+                        values = stage.module(*flatten_inputs(batch))
+                    output = stage.model_output(values)
+                    grain_sum, grain_weight = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+                torch.autograd.backward(grain_sum * (scale.factor / job.batch_size))
+                loss_sum += float(grain_sum.detach())
+                weight += grain_weight
+            for name, change in changes.items():
+                change += (dict(model.named_buffers())[name] - before[name]) / len(shares)
+        for name, buffer in model.named_buffers():
+            if name in changes:
+                buffer.copy_(before[name] + changes[name])
+        trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
+        for parameter in trained:
+            assert parameter.grad is not None
+            parameter.grad *= job.batch_size / weight / scale.factor
+        is_finite = all(bool(parameter.grad.isfinite().all()) for parameter in trained if parameter.grad is not None)
+        if job.clip_norm is not None:
+            nn.utils.clip_grad_norm_(trained, job.clip_norm)
+        if is_finite:
+            optimizer.step()
+        if job.autocast == "fp16":
+            scale = scale.after(is_finite)
+        if scheduler is not None:
+            scheduler.step()
         losses.append(loss_sum / weight)
-    return Trained(tuple(losses), model.state_dict())
+    return Trained(tuple(losses), model.cpu().state_dict())
 
 
 def train_untouched_model(job_file: Path) -> Trained:
@@ -89,22 +118,16 @@ def train_untouched_model(job_file: Path) -> Trained:
     return Trained(tuple(losses), model.state_dict())
 
 
-def sample_plan(job: Job, num_samples: int) -> SamplePlan:
+def sample_plan(job: Job, num_samples: int, shard_sizes: tuple[int, ...] = ()) -> SamplePlan:
     """Which samples each step of a job with a fixed grain owns."""
     assert job.grain_size is not None
-    return SamplePlan(
-        num_samples=num_samples,
-        batch_size=job.batch_size,
-        grain_size=job.grain_size,
-        epochs=job.epochs,
-        seed=job.seed,
-    )
+    return SamplePlan.of(job, num_samples, job.grain_size, shard_sizes)
 
 
 def _load(job_file: Path) -> tuple[Job, Any, SamplePlan]:
     job = load_job(job_file)
     data = check_data(job)
-    return job, data, sample_plan(job, len(data))
+    return job, data, sample_plan(job, len(data), getattr(data, "shard_sizes", ()))
 
 
 def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:

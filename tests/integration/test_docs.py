@@ -1,5 +1,6 @@
 """Every command and every piece of Python in the documents is run, in the order in which a reader would."""
 
+import functools
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from zooid.core.errors import InputError
+from zooid.platforms.local.limits import confine
+from zooid.platforms.protocol import Size
 from zooid.schedule.collectives import choose_all_reduce
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,11 +34,35 @@ def job_file() -> str:
 
 
 def is_runnable(block: Block) -> bool:
-    return block.language == "python" or block.text.startswith("zooid ")
+    """Where members are held to a size, only if this process may do so."""
+    if block.language != "python" and not block.text.startswith(("zooid ", "sudo zooid ")):
+        return False
+    return "limited:" not in block.text or may_confine()
+
+
+@functools.cache
+def may_confine() -> bool:
+    try:
+        confine(Size(1.0, 64 * 2**20)).remove()
+    except InputError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
-    "name", ["tutorial.md", "commands.md", "layers.md", "profiling.md", "stores.md", "backend.md", "links.md"]
+    "name",
+    [
+        "tutorial.md",
+        "commands.md",
+        "data.md",
+        "layers.md",
+        "profiling.md",
+        "stores.md",
+        "backend.md",
+        "links.md",
+        "timelines.md",
+        "checkpoints.md",
+    ],
 )
 @pytest.mark.timeout(300)
 def test_a_document_does_what_it_says(name: str, tmp_path: Path) -> None:
@@ -51,7 +79,8 @@ def run(block: Block, folder: Path) -> None:
     if block.language == "python":
         commands = [[sys.executable, "-W", "error", "-c", text]]
     else:
-        commands = [[sys.executable, "-m", "zooid.cli.main", *line.split()[1:]] for line in text.splitlines()]
+        lines = (line.removeprefix("sudo ").split() for line in text.splitlines())
+        commands = [[sys.executable, "-m", "zooid.cli.main", *words[1:]] for words in lines]
     for command in commands:
         ended = subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"

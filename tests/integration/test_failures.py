@@ -26,7 +26,7 @@ from zooid.core.plan import Plan
 from zooid.core.records import encode_record
 from zooid.layers import build_model, check_data
 from zooid.store import open_store
-from zooid.worker.checkpoint import last_step, read_manifest, shard_key
+from zooid.worker.checkpoint import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -109,7 +109,7 @@ class TestKilledMember:
     def assert_an_incomplete_checkpoint_is_invisible(self, attempt: Attempt, job_file: Path) -> None:
         """As a member leaves it that is killed between its shard and the manifest."""
         store = open_store(attempt.url)
-        store.put(shard_key(7, 0, 2), store.get(shard_key(0, 0, 2)))
+        store.put(keys.shard(7, "model", 0, 2, 0), store.get(keys.shard(0, "model", 0, 2, 0)))
         assert last_step(store) == 0
         with pytest.raises(CheckpointError, match=r"no complete checkpoint of step 7"):
             read_manifest(store, 7)

@@ -85,7 +85,7 @@ class Rank:
                 self.transport.sent[part](None)
             for part in sorted(arriving):
                 _, landing, done = self.transport.wanted[part]
-                landing.take(memoryview(bytearray(4)))
+                landing.take(memoryview(bytearray(4)), 0.0)
                 done(None)
 
 

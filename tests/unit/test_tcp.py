@@ -57,7 +57,7 @@ class Memory:
     def memory(self) -> memoryview:
         return memoryview(self.data)
 
-    def take(self, data: memoryview) -> None:
+    def take(self, data: memoryview, began_s: float) -> None:
         self.data[:] = data
 
 

@@ -11,6 +11,9 @@ from zooid.cli.clean import clean
 from zooid.cli.plan import plan
 from zooid.cli.probe import probe
 from zooid.cli.profile import profile
+from zooid.cli.rehearse import rehearse
+from zooid.cli.resume import resume
+from zooid.cli.timeline import timeline
 from zooid.cli.train import train
 from zooid.core.errors import InputError, MemberFailed, ZooidError
 
@@ -27,7 +30,10 @@ app = typer.Typer(
 )
 app.command()(profile)
 app.command()(plan)
+app.command()(rehearse)
 app.command()(train)
+app.command()(resume)
+app.command()(timeline)
 app.command()(probe)
 app.command()(clean)
 

@@ -2,14 +2,15 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 import typer
 
 from zooid.coordinator.probing import ENDS
-from zooid.core.errors import InputError
+from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.core.errors import InputError, UnitError
 from zooid.core.files import replaced_whole
-from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits
+from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
 from zooid.core.spec import LinkEnd
 from zooid.core.units import parse_duration_s, parse_usd
@@ -33,13 +34,35 @@ Budget = Annotated[str | None, typer.Option(help="The run must cost at most this
 GoalOption = Annotated[
     str | None, typer.Option("--goal", help="fastest (if not given) or cheapest, within the limits.")
 ]
+Schedule = Annotated[str | None, typer.Option(help="Pin the pipeline schedule: gpipe or 1f1b.")]
+Transport = Annotated[
+    str | None,
+    typer.Option(help="How members exchange: store (if not given), or tcp where they reach one another."),
+]
+LinksFile = Annotated[
+    Path | None,
+    typer.Option("--links", help="Links between members, as `zooid probe` writes them; for tcp."),
+]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option(metavar="TIME|STEPS", help="How often to write a checkpoint, as 10m (if not given) or 200steps."),
+]
+KeepCheckpoints = Annotated[int | None, typer.Option(help="How many of the last checkpoints stay; 2 if not given.")]
 
+_STEPS = re.compile(r"(\d+)\s*steps?")
 _LAYOUT = re.compile(r"(\d+)\s*[x×]\s*(\d+)")
 
 
-def limits_from(layout: str | None, members: int | None, deadline: str | None, budget: str | None) -> Limits | None:
+def limits_from(
+    layout: str | None,
+    members: int | None,
+    deadline: str | None,
+    budget: str | None,
+    schedule: str | None = None,
+    transport: str | None = None,
+) -> Limits | None:
     """The limits that the options state; None where they state none."""
-    if all(option is None for option in (layout, members, deadline, budget)):
+    if all(option is None for option in (layout, members, deadline, budget, schedule, transport)):
         return None
     num_replicas = num_stages = None
     if layout is not None:
@@ -54,7 +77,15 @@ def limits_from(layout: str | None, members: int | None, deadline: str | None, b
         num_replicas=num_replicas,
         num_stages=num_stages,
         max_members=DEFAULT_MAX_MEMBERS if members is None else members,
+        schedule=_one_of("--schedule", schedule, get_args(ScheduleName)),
+        transport=_one_of("--transport", transport, get_args(TransportName)) or "store",
     )
+
+
+def _one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
+    if given is not None and given not in allowed:
+        raise InputError(f"{option} is {given!r}; give {' or '.join(allowed)}")
+    return given
 
 
 def goal_from(text: str | None) -> Goal | None:
@@ -64,6 +95,23 @@ def goal_from(text: str | None) -> Goal | None:
     if text is not None:
         raise InputError(f"--goal is {text!r}; give {' or '.join(GOALS)}")
     return None
+
+
+def checkpoints_from(every: str | None, keep: int | None) -> CheckpointRule | None:
+    """The rule that the options state; None where they state none."""
+    if every is None and keep is None:
+        return None
+    kept = DEFAULT_RULE.keep if keep is None else keep
+    if every is None:
+        return CheckpointRule(every_s=DEFAULT_RULE.every_s, keep=kept)
+    if steps := _STEPS.fullmatch(every.strip()):
+        return CheckpointRule(every_steps=int(steps[1]), keep=kept)
+    try:
+        return CheckpointRule(every_s=parse_duration_s(every), keep=kept)
+    except UnitError as error:
+        raise InputError(
+            f"--checkpoint-every is {every!r}; write a time or a number of steps, as 10m or 200steps"
+        ) from error
 
 
 def ends_from(only: str | None) -> tuple[LinkEnd, ...]:

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
+from zooid.cli.resume import telling_how_to_go_on
+from zooid.core.link import Links
 from zooid.core.plan import Plan
 from zooid.report import view_for
 
@@ -22,7 +24,12 @@ def train(
     deadline: options.Deadline = None,
     budget: options.Budget = None,
     goal: options.GoalOption = None,
+    schedule: options.Schedule = None,
+    transport: options.Transport = None,
+    links: options.LinksFile = None,
     on: options.On = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    keep_checkpoints: options.KeepCheckpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a job; without --plan it is profiled and planned first, without --store the run lies in ./runs.
@@ -31,14 +38,16 @@ def train(
     """
     console = Console()
     url = store or Path("runs", f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
-    with view_for(console, as_json=as_json) as view:
+    with telling_how_to_go_on(url), view_for(console, as_json=as_json) as view:
         result = coordinator.train(
             job,
             store=url,
             plan=options.read_file(plan, Plan) if plan else None,
-            limits=options.limits_from(layout, members, deadline, budget),
+            links=options.read_file(links, Links) if links else None,
+            limits=options.limits_from(layout, members, deadline, budget, schedule, transport),
             goal=options.goal_from(goal),
             on=on,
+            checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
             on_event=view.show,
         )
     if not as_json:

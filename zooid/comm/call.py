@@ -51,7 +51,7 @@ class _Landing:
     def memory(self) -> memoryview:
         return self._call.land(self._number)
 
-    def take(self, data: memoryview) -> None:
+    def take(self, data: memoryview, began_s: float) -> None:
         if data.nbytes != self._num_bytes:
             raise wrong_size(data.nbytes, self._num_bytes)
         if not self._call.keep(self._number, data):

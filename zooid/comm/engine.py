@@ -41,11 +41,14 @@ class _MemoryLanding:
     def memory(self) -> memoryview:
         if self._done.is_done:
             raise CommAborted("this receive has ended")
+        if self._done.began_s is None:
+            self._done.began_s = time.perf_counter()
         return self._memory
 
-    def take(self, data: memoryview) -> None:
+    def take(self, data: memoryview, began_s: float) -> None:
         if data.nbytes != self._memory.nbytes:
             raise wrong_size(data.nbytes, self._memory.nbytes)
+        self._done.began_s = began_s
         copy_bytes(self.memory(), data)
 
 

@@ -176,9 +176,11 @@ class Poller:
 
     def _look(self, wanted: Wanted) -> None:
         found: tuple[int, Message, str, memoryview] | None = None
+        began_s = 0.0
         try:
             for source, message in wanted.candidates():
                 key = self._key_of(source, message)
+                began_s = time.perf_counter()
                 try:
                     found = (source, message, key, self._store.get(key))
                     break
@@ -193,9 +195,11 @@ class Poller:
         if found is None:
             self._put_back(wanted, None, is_miss=True)
             return
-        self._take(wanted, *found)
+        self._take(wanted, *found, began_s)
 
-    def _take(self, wanted: Wanted, source: int, message: Message, key: str, sealed: memoryview) -> None:
+    def _take(
+        self, wanted: Wanted, source: int, message: Message, key: str, sealed: memoryview, began_s: float
+    ) -> None:
         now_s = time.monotonic()
         try:
             opened = unseal(key, sealed)
@@ -213,7 +217,7 @@ class Poller:
             return
         self._learn(wanted, now_s)
         self._release(wanted)
-        wanted.landing.take(opened.data)
+        wanted.landing.take(opened.data, began_s)
         self._counter.add(num_messages_received=1)
         self._on_taken(source, message, key, opened)
         wanted.done(None)

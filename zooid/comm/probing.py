@@ -45,7 +45,7 @@ class _Dropped:
     def memory(self) -> memoryview:
         return memoryview(bytearray(self._num_bytes))
 
-    def take(self, data: memoryview) -> None:
+    def take(self, data: memoryview, began_s: float) -> None:
         copy_bytes(self.memory(), data)
 
 

@@ -40,8 +40,8 @@ class Landing(Protocol):
     def memory(self) -> memoryview:
         """Memory to write the message to, piece by piece; asked for when its first bytes are there."""
 
-    def take(self, data: memoryview) -> None:
-        """The whole message, in memory of its own that may be kept, but not written to."""
+    def take(self, data: memoryview, began_s: float) -> None:
+        """The whole message, in memory of its own that may be kept, but not written to; and when it began to come."""
 
 
 class Transport(Protocol):

@@ -2,6 +2,7 @@
 
 import datetime
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,10 @@ class Completion:
         self._is_done = False
         self._callbacks: list[Callable[[], None]] = []
         self.error: BaseException | None = None
+        self.made_s = time.perf_counter()
+        self.began_s: float | None = None
+        """Of a receive: when its first bytes came."""
+        self.ended_s: float | None = None
 
     @property
     def is_done(self) -> bool:
@@ -32,6 +37,7 @@ class Completion:
             if self._is_done:
                 return False
             self.error = error
+            self.ended_s = time.perf_counter()
             self._is_done = True
             callbacks, self._callbacks = self._callbacks, []
         self._gate.release()

@@ -11,12 +11,13 @@ _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOI
 """The more specific first, which is also the order in which obstore obeys them."""
 
 
-def member_environment(num_threads: int) -> dict[str, str]:
+def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
     """For a process on this machine: what this one has, credentials included, and how many threads it may use.
 
-    Members compute on the processor; accelerators are hidden from them, so that nothing reaches for one by itself.
+    Accelerators are hidden from members that are to compute on the processor, so that nothing reaches for one.
     """
-    return {**os.environ, "OMP_NUM_THREADS": str(num_threads), "CUDA_VISIBLE_DEVICES": ""}
+    hidden = {} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
 
 
 def torch_number(name: str) -> int | None:

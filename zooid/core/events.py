@@ -61,6 +61,24 @@ class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
     """Mean over the samples of the step."""
     num_samples: int
     step_s: float
+    gradient_norm: float = 0.0
+    """Over the whole model, before clipping."""
+    learning_rate: float | None = None
+    """Of the first group of parameters of the first stage, in this step."""
+    is_skipped: bool = False
+    """Scaled fp16 gradients overflowed: no parameter was changed."""
+
+
+class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
+    """The whole evaluation data set went through the pipeline after an epoch."""
+
+    epoch: int
+    step: int
+    """Steps committed before it."""
+    loss: float
+    metrics: dict[str, float]
+    num_samples: int
+    wall_s: float
 
 
 class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
@@ -97,6 +115,7 @@ Event = (
     | MemberStarted
     | MemberTrained
     | StepCommitted
+    | Evaluated
     | CheckpointSaved
     | MemberExited
     | Metered

@@ -1,14 +1,17 @@
 """What the user hands over: a model, a loss, data, an optimizer and a batch size, in a Python file with a `job`."""
 
 import importlib.util
+import math
 import sys
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeGuard, get_args
 
 from zooid.core.errors import JobError, ZooidError
+
+AutocastName = Literal["bf16", "fp16"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,20 @@ class Job:
     """Samples of one microbatch; None lets the planner choose."""
     seed: int = 0
     """Initial weights, the order of samples and dropout follow from it."""
+    scheduler: Callable[[Any], Any] | None = None
+    """Optimizer -> torch learning-rate scheduler, which is stepped after every step."""
+    clip_norm: float | None = None
+    """Gradients are scaled down where their norm over the whole model is above this."""
+    autocast: AutocastName | None = None
+    """Type in which the forward computes where torch.autocast sees fit; with `fp16`, losses are scaled."""
+    evaluation: Callable[[], Any] | None = None
+    """() -> map-style data set to evaluate on after every epoch."""
+    metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
+    """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
+    on_event: Callable[[Any], None] | None = None
+    """Called by the first member with every StepCommitted and Evaluated event."""
+    data_workers: int = 0
+    """Processes of each member that read its samples ahead; 0 reads them when they are needed."""
 
     def __post_init__(self) -> None:
         for name, form in (
@@ -49,7 +66,21 @@ class Job:
                     f"job.grain_size is {self.grain_size}, above job.batch_size {self.batch_size}; "
                     "a grain is a part of a batch: give at most the batch size"
                 )
-        if not isinstance(self.seed, int) or isinstance(self.seed, bool):
+        for name, form in (
+            ("scheduler", "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
+            ("evaluation", "() -> Dataset"),
+            ("on_event", "(event) -> None"),
+        ):
+            if getattr(self, name) is not None:
+                _check_callable(name, getattr(self, name), form)
+        _check_metrics(self.metrics, self.evaluation)
+        if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
+            raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
+        if self.autocast is not None and self.autocast not in get_args(AutocastName):
+            raise JobError(f"job.autocast is {self.autocast!r}; give 'bf16', 'fp16' or None")
+        if not _is_whole(self.data_workers) or self.data_workers < 0:
+            raise JobError(f"job.data_workers is {self.data_workers!r}; it must be a whole number of at least 0")
+        if not _is_whole(self.seed):
             raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
 
 
@@ -86,6 +117,23 @@ def _check_callable(name: str, value: object, form: str) -> None:
         raise JobError(f"job.{name} is {value!r}; it must be a callable: {form}")
 
 
+def _check_metrics(metrics: object, evaluation: object) -> None:
+    if not isinstance(metrics, Mapping) or not all(
+        isinstance(name, str) and callable(f) for name, f in metrics.items()
+    ):
+        raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")
+    if metrics and evaluation is None:
+        raise JobError("job.metrics is given without job.evaluation; give the data set to evaluate on as well")
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not _is_whole(value) or value < 1:
         raise JobError(f"job.{name} is {value!r}; it must be a whole number of at least 1")

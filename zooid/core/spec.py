@@ -1,18 +1,28 @@
 """What a member is started with. A member needs its spec and the store, nothing else."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
+from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.profile import Profile
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.stage import StageTimes, Tie
 
 LinkEnd = Literal["store", "peers"]
 """What a link leads to: the object store, or other members."""
 
 
 class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
-    """Written create-only before anything else: whoever writes it owns the folder."""
+    """Written create-only before anything else: whoever writes it owns the folder, until somebody else goes on."""
 
+    VERSION: ClassVar[int] = 2
+
+    version: int = 2
     run: str
+    job_file: str = ""
+    """Full path of the job file; empty where it is not known."""
+    checkpoints: CheckpointRule = DEFAULT_RULE
+    nonce: str = ""
+    """Drawn by the writer, so that two who write the same claim are told apart."""
 
 
 class MemberSpec(FileRecord, frozen=True, kw_only=True):
@@ -88,11 +98,24 @@ class ProbeSpec(MemberSpec, frozen=True, kw_only=True, tag="probe_spec"):
 class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """For `python -m zooid.worker`."""
 
-    task: Literal["prepare", "train"]
-    """`prepare` checks the job against the plan and writes checkpoint 0; `train` takes a seat in the roster."""
+    task: Literal["prepare", "check", "train"]
+    """`prepare` checks the job against the plan and writes checkpoint 0, `check` checks it against the last checkpoint;
+    `train` takes a seat in the roster."""
     roster: int
     timeout_s: float
     """A peer that delivers nothing for this long is taken for lost."""
+    checkpoints: CheckpointRule = DEFAULT_RULE
+
+
+class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
+    """For `python -m zooid.worker`, too: run steps of a plan while compute sleeps its profiled time."""
+
+    roster: int = 0
+    stages: tuple[StageTimes, ...]
+    """What every stage takes."""
+    ties: tuple[Tie, ...] = ()
+    num_steps: int
+    timeout_s: float
 
 
 class Failure(FileRecord, frozen=True, kw_only=True, tag="failure"):

@@ -12,7 +12,8 @@ from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, collate
 from zooid.layers.blocks import NeedsWeights
-from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.casting import autocasting, note_autocast
+from zooid.layers.objective import loss_sum_and_weight, sum_and_weight
 from zooid.layers.tracing import LayeredModel, trace
 
 EXAMPLE_SIZE = 2
@@ -48,28 +49,50 @@ def build_model_on_meta(job: Job) -> nn.Module:
         return build_model(job)
 
 
-def trace_job(job: Job, example: Batch) -> LayeredModel:
-    """The model's layers, without its weights where that is possible."""
+def trace_job(job: Job, example: Batch, device: torch.device | None = None) -> LayeredModel:
+    """The model's layers, without its weights where that is possible; to be run on this kind of device."""
     try:
-        return trace(build_model_on_meta(job), example.to("meta"))
+        layered = trace(build_model_on_meta(job), example.to("meta"))
     except NeedsWeights:
-        return trace(build_model(job), example)
+        layered = trace(build_model(job), example)
+    if job.autocast is not None:
+        note_autocast(layered, job.autocast, device or default_device())
+    return layered
+
+
+def default_device() -> torch.device:
+    """A GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_data(job: Job) -> Any:
     """Build the data set and refuse one that a step cannot be drawn from."""
-    data = _call("data", job.data)
-    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
-        raise JobError(
-            f"job.data() returned a {type(data).__name__}, which is not map-style; "
-            "return a data set with __len__ and __getitem__(index) -> (inputs, target)"
-        )
+    data = _map_style("data", _call("data", job.data))
     if len(data) < EXAMPLE_SIZE:
         raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
     if job.batch_size > len(data):
         raise JobError(
             f"job.batch_size is {job.batch_size}, but job.data() has only {len(data)} samples; "
             f"give a batch size of at most {len(data)}"
+        )
+    return data
+
+
+def check_evaluation(job: Job) -> Any:
+    """The data set to evaluate on; None where the job has none."""
+    if job.evaluation is None:
+        return None
+    data = _map_style("evaluation", _call("evaluation", job.evaluation))
+    if len(data) == 0:
+        raise JobError("job.evaluation() has no samples; give some, or leave job.evaluation out")
+    return data
+
+
+def _map_style(name: str, data: Any) -> Any:
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        raise JobError(
+            f"job.{name}() returned a {type(data).__name__}, which is not map-style; "
+            "return a data set with __len__ and __getitem__(index) -> (inputs, target)"
         )
     return data
 
@@ -81,22 +104,25 @@ def check_job(job: Job) -> CheckedJob:
     model = build_model(job)
     _check_optimizer(job, model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.no_grad():
+    evaluation = check_evaluation(job)
+    with torch.no_grad(), autocasting(job.autocast, torch.device("cpu")):
         output = _forward(model, example)
         _check_numbers("the model's output", output, example)
         _check_loss(job, output, example)
+        if evaluation is not None:
+            _check_metrics(job, model, collate(evaluation, range(1)))
         for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
             buffer.copy_(buffers[name])
     return CheckedJob(job, data, model, example)
 
 
-def _forward(model: nn.Module, example: Batch) -> Any:
+def _forward(model: nn.Module, example: Batch, data: str = "data") -> Any:
     try:
         return model(*example.args, **example.kwargs)
     except Exception as error:
         shapes = [tuple(value.shape) for value in (*example.args, *example.kwargs.values()) if hasattr(value, "shape")]
         raise JobError(
-            f"the model fails on the first {example.num_samples} samples of job.data() (inputs of shape {shapes}): "
+            f"the model fails on the first {example.num_samples} samples of job.{data}() (inputs of shape {shapes}): "
             f"{type(error).__name__}: {error}; the samples' inputs must be what the model's forward takes"
         ) from error
 
@@ -125,6 +151,22 @@ def _check_numbers(what: str, value: Any, example: Batch) -> None:
             )
 
 
+def _check_metrics(job: Job, model: nn.Module, example: Batch) -> None:
+    """On the first sample of the evaluation data."""
+    output = _forward(model.eval(), example, "evaluation")
+    model.train()
+    for name, metric in job.metrics.items():
+        try:
+            sum_and_weight(f"job.metrics[{name!r}]", metric(output, example.target), example.num_samples)
+        except ZooidError:
+            raise
+        except Exception as error:
+            raise JobError(
+                f"job.metrics[{name!r}] raised {type(error).__name__}: {error}; a metric is called as "
+                "metric(output, target) and returns a mean over the samples, or (sum, weight)"
+            ) from error
+
+
 def _check_optimizer(job: Job, model: nn.Module) -> None:
     try:
         optimizer = job.optimizer(list(model.named_parameters()))
@@ -135,6 +177,27 @@ def _check_optimizer(job: Job, model: nn.Module) -> None:
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise JobError(f"job.optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer")
+    build_scheduler(job, optimizer)
+
+
+def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """The job's learning-rate scheduler; one that needs more than the number of steps is refused."""
+    if job.scheduler is None:
+        return None
+    try:
+        scheduler = job.scheduler(optimizer)
+    except Exception as error:
+        raise JobError(
+            f"job.scheduler fails: {type(error).__name__}: {error}; it is called with the optimizer, for example "
+            "lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)"
+        ) from error
+    needs_more = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+    if needs_more or not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        raise JobError(
+            f"job.scheduler returned a {type(scheduler).__name__}; give a torch.optim.lr_scheduler whose rates follow "
+            "from the number of steps alone"
+        )
+    return scheduler
 
 
 def _call(name: str, build: Any) -> Any:

@@ -70,6 +70,19 @@ class LayeredModel:
         return {name: self._sizes[name] for name in self.state_of(first_layer, end_layer)}
 
     @cached_property
+    def _trained_names(self) -> frozenset[str]:
+        nodes = self.train.state_names.items()
+        return frozenset(
+            name for node, name in nodes if name in self.parameter_names and node.meta["val"].requires_grad
+        )
+
+    def trained_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
+        """Bytes of the parameters of these layers that are trained, in the order in which a backward completes their
+        gradients: what is used first comes last."""
+        sizes = self.state_bytes(first_layer, end_layer)
+        return {name: size for name, size in reversed(sizes.items()) if name in self._trained_names}
+
+    @cached_property
     def tied(self) -> dict[str, tuple[int, ...]]:
         """Parameters that several layers use, and which."""
         users: dict[str, list[int]] = {}

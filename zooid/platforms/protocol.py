@@ -27,6 +27,8 @@ class Launch:
     num_threads: int
     size: Size | None = None
     """None where the member may use whatever the platform gives it."""
+    uses_gpus: bool = False
+    """Whether it may compute on the machine's GPUs."""
 
 
 @dataclass(frozen=True)

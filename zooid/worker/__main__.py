@@ -1,31 +1,53 @@
 """`python -m zooid.worker SPEC`: run one member, given the URL of its spec."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from zooid.core.abort import Abort
-from zooid.core.spec import WorkerSpec
+from zooid.core.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
-from zooid.store.program import end_process, run_member
+from zooid.store.program import end_process, run_any_member
 
 
 def main() -> int:
-    return run_member(sys.argv[1:], WorkerSpec, _work)
+    return run_any_member(sys.argv[1:], {WorkerSpec: _work, RehearsalSpec: _rehearse})
 
 
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
     import torch
 
-    from zooid.worker import member
+    from zooid.worker import member, resuming
 
     torch.set_num_threads(spec.num_threads)
-    if spec.task == "prepare":
-        member.prepare(spec, store)
-        return
+    match spec.task:
+        case "prepare":
+            member.prepare(spec, store)
+        case "check":
+            resuming.check(spec, store)
+        case "train":
+            with _aborting() as abort:
+                member.train(spec, store, abort)
+
+
+def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:
+    import torch
+
+    from zooid.worker.rehearsal import rehearse
+
+    torch.set_num_threads(spec.num_threads)
+    with _aborting() as abort:
+        rehearse(spec, store, abort)
+
+
+@contextmanager
+def _aborting() -> Iterator[Abort]:
+    """Frees every thread that still waits in the end, so that the process can exit."""
     abort = Abort()
     try:
-        member.train(spec, store, abort)
+        yield abort
     finally:
-        abort.set("the member ends")  # frees every thread that still waits, so that the process can exit
+        abort.set("the member ends")
 
 
 if __name__ == "__main__":

@@ -10,17 +10,25 @@ from zooid.layers import Value
 class Boundary:
     """Packs the tensors of one cut into one flat buffer of bytes, and back. Sizes follow from the number of samples."""
 
-    def __init__(self, values: Sequence[Value]) -> None:
+    def __init__(self, values: Sequence[Value], device: torch.device) -> None:
         self._values = tuple(values)
+        self._device = device
 
     def num_bytes(self, num_samples: int) -> int:
         return sum(self._sizes(num_samples))
 
     def empty(self, num_samples: int) -> torch.Tensor:
-        return torch.empty(self.num_bytes(num_samples), dtype=torch.uint8)
+        return torch.empty(self.num_bytes(num_samples), dtype=torch.uint8, device=self._device)
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        return torch.cat([tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors])
+        """A single tensor is its own message: nothing is copied. Where nothing crosses, as before a stage that is
+        frozen, the message is empty."""
+        for tensor, value in zip(tensors, self._values, strict=True):
+            assert tensor.dtype == value.dtype, f"a value of {tensor.dtype} crosses where {value.dtype} was traced"
+        parts = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in tensors]
+        if not parts:
+            return self.empty(0)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def unpack(self, message: torch.Tensor, num_samples: int) -> list[torch.Tensor]:
         parts = torch.split(message, self._sizes(num_samples))

@@ -1,91 +1,108 @@
-"""Runs a member's action list: compute, uplink and downlink at the same time, each lane in list order."""
+"""Runs a member's action list: it computes in this thread, and everything else is under way meanwhile.
 
-import threading
+Messages and reduces begin as soon as what they need is done, and are waited for only where something needs them. So
+receives are posted ahead, sends never hold up computing, and a message that is late blocks nobody but those who need
+it. The transports' own threads move the bytes.
+"""
+
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Protocol
 
 from zooid.core.abort import Abort
 from zooid.core.timeline import Interval, Timeline
-from zooid.schedule.actions import Action, Kind, Lane, local_dependencies
+from zooid.schedule.actions import Action, Lane, Needs
+from zooid.worker.underway import Underway
 
-Handler = Callable[[Action], None]
+
+class Actor(Protocol):
+    """What the actions of a step do: real ones, or rehearsed."""
+
+    def compute(self, action: Action) -> None:
+        """Do it, and return when it is done."""
+
+    def begin(self, action: Action) -> Underway:
+        """Begin a message or a reduce."""
 
 
 class Executor:
-    """Runs steps one after the other. A failing action stops all lanes; its error is raised to the caller."""
+    """Runs steps one after the other. An error is raised to the caller, who drops the step."""
 
-    def __init__(self, member: str, handlers: Mapping[Kind, Handler], abort: Abort) -> None:
+    def __init__(self, member: str, actor: Actor, abort: Abort) -> None:
         self._member = member
-        self._handlers = handlers
+        self._actor = actor
         self._abort = abort
 
-    def run(self, actions: Sequence[Action], num_stages: int, grains: Sequence[int]) -> Timeline:
-        """Run one step's list and return when every action is done; compute runs in the calling thread."""
-        step = _Step(self._member, self._handlers, self._abort, num_stages, tuple(grains))
-        lanes = {lane: [action for action in actions if action.lane is lane] for lane in Lane}
-        threads = [
-            threading.Thread(target=step.run_lane, args=(lanes[lane],), name=f"zooid-{lane.value}", daemon=True)
-            for lane in (Lane.UPLINK, Lane.DOWNLINK)
-            if lanes[lane]
-        ]
-        for thread in threads:
-            thread.start()
-        step.run_lane(lanes[Lane.COMPUTE])
-        for thread in threads:
-            thread.join()
-        if step.error is not None:
-            raise step.error
-        return Timeline(intervals=tuple(step.intervals))
+    def run(self, actions: Sequence[Action], needs: Needs) -> Timeline:
+        """Run one step's list and return when every action is done."""
+        return _Step(self._member, self._actor, self._abort, actions, needs).run()
 
 
 class _Step:
-    def __init__(
-        self, member: str, handlers: Mapping[Kind, Handler], abort: Abort, num_stages: int, grains: tuple[int, ...]
-    ) -> None:
-        self.error: BaseException | None = None
-        self.intervals: list[Interval] = []
+    def __init__(self, member: str, actor: Actor, abort: Abort, actions: Sequence[Action], needs: Needs) -> None:
         self._member = member
-        self._handlers = handlers
+        self._actor = actor
         self._abort = abort
-        self._num_stages = num_stages
-        self._grains = grains
+        self._actions = actions
+        self._needs = needs
+        self._num_missing = {action: len(needs[action]) for action in actions}
+        self._allows: defaultdict[Action, list[Action]] = defaultdict(list)
+        for action in actions:
+            for before in needs[action]:
+                self._allows[before].append(action)
+        self._underway: dict[Action, Underway] = {}
         self._done: set[Action] = set()
-        self._changed = threading.Condition()
+        self._intervals: list[Interval] = []
+        self._start_at_s = time.time()
         self._start_s = time.perf_counter()
 
-    def run_lane(self, actions: Sequence[Action]) -> None:
-        try:
-            for action in actions:
-                if not self._wait_for(local_dependencies(action, self._num_stages, self._grains)):
-                    return
-                self._run(action)
-        except BaseException as error:  # noqa: BLE001  # every error must reach the caller's thread
-            self._fail(error)
-
-    def _run(self, action: Action) -> None:
-        start_s = time.perf_counter() - self._start_s
-        self._handlers[action.kind](action)
-        end_s = time.perf_counter() - self._start_s
-        interval = Interval(
-            member=self._member, lane=action.lane.value, action=str(action), start_s=start_s, end_s=end_s
-        )
-        with self._changed:
-            self.intervals.append(interval)
-            self._done.add(action)
-            self._changed.notify_all()
-
-    def _wait_for(self, dependencies: tuple[Action, ...]) -> bool:
-        """False where another lane failed; the flag is looked at every 50 ms, so that a stop takes less than 100."""
-        with self._changed:
-            while self.error is None and not self._done.issuperset(dependencies):
+    def run(self) -> Timeline:
+        for action in self._actions:
+            if action.lane is not Lane.COMPUTE and self._num_missing[action] == 0:
+                self._underway[action] = self._actor.begin(action)
+        for action in self._actions:
+            if action.lane is Lane.COMPUTE:
+                for before in self._needs[action]:
+                    self._finish(before)
                 self._abort.check()
-                self._changed.wait(0.05)
-            self._abort.check()
-            return self.error is None
+                self._compute(action)
+        for action in list(self._underway):
+            self._finish(action)
+        return Timeline(intervals=tuple(self._intervals), start_at_s=self._start_at_s)
 
-    def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            if self.error is None:
-                self.error = error
-                self._abort.set(f"{type(error).__name__} in another lane of {self._member}")
-            self._changed.notify_all()
+    def _compute(self, action: Action) -> None:
+        start_s = time.perf_counter()
+        self._actor.compute(action)
+        self._note(action, start_s, time.perf_counter())
+        self._allow(action)
+
+    def _finish(self, action: Action) -> None:
+        """Wait for something, and for what it needs itself; what it allows begins."""
+        if action in self._done:
+            return
+        for before in self._needs[action]:
+            self._finish(before)
+        underway = self._underway.pop(action)
+        underway.wait()
+        self._note(action, underway.start_s, underway.end_s)
+        self._allow(action)
+
+    def _allow(self, action: Action) -> None:
+        """It is done: begin whatever needed only this."""
+        self._done.add(action)
+        for after in self._allows[action]:
+            self._num_missing[after] -= 1
+            if self._num_missing[after] == 0 and after.lane is not Lane.COMPUTE:
+                self._underway[after] = self._actor.begin(after)
+
+    def _note(self, action: Action, start_s: float, end_s: float) -> None:
+        self._intervals.append(
+            Interval(
+                member=self._member,
+                lane=action.lane.value,
+                action=str(action),
+                start_s=start_s - self._start_s,
+                end_s=end_s - self._start_s,
+            )
+        )

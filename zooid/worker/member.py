@@ -1,95 +1,194 @@
-"""The two tasks of the worker program: `prepare` a run, and `train` in one seat of its roster."""
+"""The tasks of the worker program that belong to a run: `prepare` it, and `train` in one seat of its roster."""
 
-import datetime
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
-from msgspec import structs
+import torch
 from torch import distributed as dist
 
-from zooid.comm import ObjectRendezvous, Options
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, Shard
-from zooid.core.errors import PlanError
-from zooid.core.events import CheckpointSaved, MemberStarted, MemberTrained
+from zooid.core.checkpoint import CheckpointManifest
+from zooid.core.errors import CheckpointError, PlanError
+from zooid.core.events import Evaluated, MemberStarted, MemberTrained
 from zooid.core.job import Job, load_job
 from zooid.core.machine import peak_resident_bytes
 from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster, RosterMember
+from zooid.core.roster import Roster
 from zooid.core.spec import WorkerSpec
-from zooid.layers import LayeredModel, Stage, build_stage, check_data, check_job, collate, trace_job
-from zooid.layers.checking import EXAMPLE_SIZE
+from zooid.layers import (
+    EXAMPLE_SIZE,
+    LayeredModel,
+    Stage,
+    build_stage,
+    check_data,
+    check_job,
+    collate,
+    default_device,
+    trace_job,
+)
+from zooid.schedule.buckets import cut_buckets, reduces_early
+from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import checkpoint
 from zooid.worker.checkpoint import Tensors
-from zooid.worker.stage_runner import Seat
-from zooid.worker.state import Tie, TrainingState
+from zooid.worker.evaluation import Evaluator
+from zooid.worker.gradients import Reducing
+from zooid.worker.keeping import CheckpointKeeper
+from zooid.worker.optimizer_state import load_optimizer_tensors
+from zooid.worker.precision import LossScale
+from zooid.worker.seat import Seat, take_seat
+from zooid.worker.stage_runner import StageRunner
+from zooid.worker.state import Tie, Trainee, TrainingState
+from zooid.worker.supply import Supply, supply
 from zooid.worker.training import Assignment, Trainer
 
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
-    plan = _read_plan(store)
+    plan = _read_plan(store, spec.roster)
     checked = check_job(load_job(spec.job_file))
     layered = trace_job(checked.job, checked.example)
     _check_plan(plan, layered, checked.job, checked.num_samples)
-    checkpoint.write_initial(store, checked.model, _stage_names(layered, plan), layered)
+    checkpoint.write_initial(store, checked, layered, plan)
+
+
+@dataclass(frozen=True)
+class _Role:
+    """What a member finds out before it meets the others."""
+
+    plan: Plan
+    roster: Roster
+    job: Job
+    data: Any
+    layered: LayeredModel
+    manifest: CheckpointManifest
+    device: torch.device
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        return [(stage.first_layer, stage.end_layer) for stage in self.plan.stages]
+
+    @property
+    def ties(self) -> dict[tuple[int, ...], tuple[str, ...]]:
+        return shared_between(self.layered.tied, self.spans)
+
+    @property
+    def samples(self) -> SamplePlan:
+        sizes = getattr(self.data, "shard_sizes", ())
+        return SamplePlan.of(self.job, len(self.data), self.plan.grain_size, sizes)
+
+    @property
+    def shape(self) -> StepShape:
+        sizes = [self.layered.trained_bytes(*span) for span in self.spans]
+        return StepShape(
+            self.plan.schedule,
+            len(self.spans),
+            self.plan.ahead,
+            tuple(len(cut_buckets(list(own.values()), is_direct=self.plan.is_direct)) for own in sizes),
+            tuple(self.ties),
+        )
 
 
 def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
-    plan = _read_plan(store)
-    roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
-    rank = roster.rank_of(spec.member)
-    place = roster.members[rank]
+    with at_work(spec, store, abort) as (trainer, keeper, events):
+        num_steps = trainer.run()
+        if trainer.last_timeline is not None:
+            at, timeline = trainer.last_timeline
+            store.put(keys.timeline(at, spec.member), encode_record(timeline))
+        keeper.finish(num_steps, trainer.scale)
+        events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
+
+
+@contextmanager
+def at_work(
+    spec: WorkerSpec, store: ObjectStore, abort: Abort
+) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
+    """Everything that a member needs to run steps, from when all members are there."""
+    role = _learn(spec, store)
+    place = role.roster.members[role.roster.rank_of(spec.member)]
+    stage, kept = _load_stage(store, role, place.stage)
+    reads = stage.first_layer == 0 or stage.is_last
+    is_gpu = role.device.type == "cuda"
+    with (
+        supply(
+            role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu
+        ) as reading,
+        EventWriter(store, spec.member) as events,
+    ):
+        seat = take_seat(spec, store, role.plan, role.roster, list(role.ties), role.device, abort)
+        state = _state_of(role, seat, stage)
+        scale = _restore(store, role, state)
+        keeper = CheckpointKeeper(
+            store,
+            spec.checkpoints,
+            checkpoint.division_of(role.layered, role.plan, role.roster.number),
+            role.manifest,
+            seat,
+            state,
+            lambda: _state_dict(stage) | kept,
+            events.write,
+            abort,
+        )
+        trainer = Trainer(
+            Assignment(role.job, role.samples, role.shape, seat, role.device),
+            StageRunner(role.job, reading.train, stage, state, seat, role.device),
+            state,
+            keeper,
+            events.write,
+            abort,
+            scale,
+            _evaluation(role, seat, stage, kept, reading, abort),
+        )
+        events.write(
+            MemberStarted(
+                at_s=time.time(),
+                member=spec.member,
+                num_layers=stage.end_layer - stage.first_layer,
+                parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
+            )
+        )
+        seat.meet()  # nobody's clock starts before all are here
+        yield trainer, keeper, events
+    dist.destroy_process_group()
+
+
+def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
+    completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
+    return TrainingState(
+        Trainee(stage.module, completed, role.layered.persistent_names),
+        role.job,
+        {number: _tie(role, seat, number) for number in seat.tie_groups},
+        Reducing(seat.stage_group, role.roster.num_replicas, role.plan.is_direct, reduces_early(seat.stage)),
+    )
+
+
+def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
+    plan = _read_plan(store, spec.roster)
+    key = keys.roster(spec.roster)
+    roster = decode_record(bytes(store.get(key)), Roster, key)
     job = load_job(spec.job_file)
     data = check_data(job)
     layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)))
     _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
-    stage, unused = _load_stage(store, manifest, layered, plan, place.stage)
-    rendezvous = ObjectRendezvous(
-        store,
-        keys.comm_of(spec.run, roster.number),
-        timeout_s=spec.timeout_s,
-        abort=abort,
-        options=Options(all_reduce=plan.all_reduce),
-    )
-    dist.init_process_group(
-        "zooid",
-        store=rendezvous,
-        rank=rank,
-        world_size=len(roster.members),
-        timeout=datetime.timedelta(seconds=spec.timeout_s),
-    )
-    seat = Seat(roster, rank, place.replica, place.stage, _stage_group(roster, place.stage))
-    spans = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
-    ties = _ties(roster, place, shared_between(layered.tied, spans))
-    state = TrainingState(stage.module, job, layered.persistent_names, ties)
-    with EventWriter(store, spec.member) as events:
-        parameter_bytes = sum(p.numel() * p.element_size() for p in stage.module.parameters())
-        num_layers = stage.end_layer - stage.first_layer
-        events.write(
-            MemberStarted(at_s=time.time(), member=spec.member, num_layers=num_layers, parameter_bytes=parameter_bytes)
-        )
-        dist.barrier()
-        trainer = Trainer(Assignment(job, data, plan, stage, seat), state, events, abort)
-        step = trainer.run()
-        events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
-        if trainer.last_timeline is not None:
-            at, timeline = trainer.last_timeline
-            store.put(keys.timeline(at, spec.member), encode_record(timeline))
-        url = _save(store, manifest, _stage_names(layered, plan), seat, step, _state_dict(stage) | unused)
-        if rank == 0:
-            events.write(CheckpointSaved(at_s=time.time(), step=step, url=url))
-    dist.destroy_process_group()
+    _check_manifest(manifest, layered, job, len(data), plan)
+    device = default_device()
+    if device.type == "cuda":
+        device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    return _Role(plan, roster, job, data, layered, manifest, device)
 
 
-def _read_plan(store: ObjectStore) -> Plan:
-    return decode_record(bytes(store.get(keys.PLAN)), Plan, f"{store.url}/{keys.PLAN}")
+def _read_plan(store: ObjectStore, roster: int) -> Plan:
+    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")
 
 
 def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -> None:
@@ -111,75 +210,66 @@ def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -
     assert plan.stages[-1].end_layer == layered.num_layers, "equal fingerprints imply equal layers"
 
 
-def _stage_names(layered: LayeredModel, plan: Plan) -> list[list[str]]:
-    """Names of the state dict by the stage that keeps them: the first that uses them; what none uses, the first."""
-    names: list[list[str]] = []
-    kept: set[str] = set()
-    for stage in plan.stages:
-        used = [name for name in layered.state_of(stage.first_layer, stage.end_layer) if name not in kept]
-        names.append([name for name in used if name in layered.persistent_names])
-        kept.update(used)
-    return [[*names[0], *sorted(layered.unused_names)], *names[1:]]
-
-
-def _load_stage(
-    store: ObjectStore, manifest: CheckpointManifest, layered: LayeredModel, plan: Plan, number: int
-) -> tuple[Stage, Tensors]:
-    """The member's own stage with its weights, and what it keeps for the checkpoint without using it."""
+def _check_manifest(
+    manifest: CheckpointManifest, layered: LayeredModel, job: Job, num_samples: int, plan: Plan
+) -> None:
     if manifest.model_fingerprint != layered.fingerprint:
-        raise PlanError("the checkpoint is of another model (its fingerprint differs)")
-    planned = plan.stages[number]
-    names = layered.state_of(planned.first_layer, planned.end_layer)
-    unused = layered.unused_names if number == 0 else frozenset()
-    tensors = checkpoint.read_tensors(store, manifest, {*names, *unused})
-    stage = build_stage(layered, planned.first_layer, planned.end_layer, tensors, "cpu")
-    return stage, {name: tensors[name] for name in unused}
+        raise CheckpointError(
+            "the checkpoint is of another model (its fingerprint differs): go on with the job file that it was "
+            "trained with, or train anew in another folder"
+        )
+    saved, given = manifest.samples, checkpoint.sample_facts(job, num_samples, plan.grain_size)
+    for field in saved.__struct_fields__:
+        if getattr(saved, field) != getattr(given, field):
+            raise CheckpointError(
+                f"the checkpoint was trained with `{field}` {getattr(saved, field)}, but now it is "
+                f"{getattr(given, field)}; which samples a step owns would change: go on with the same"
+            )
 
 
-def _stage_group(roster: Roster, own_stage: int) -> dist.ProcessGroup | None:
-    """Groups are made by everyone in the same order; a single replica needs none."""
-    if roster.num_replicas == 1:
+def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Tensors]:
+    """The member's own stage with its weights, and what it keeps without training on it: for the checkpoint, or because
+    the model uses it in evaluation only."""
+    first, end = role.spans[number]
+    names = role.layered.state_of(first, end)
+    unused = role.layered.unused_names if number == 0 else frozenset()
+    tensors = checkpoint.read_tensors(store, role.manifest, {*names, *unused})
+    placed = {name: tensors[name].to(role.device) for name in names}
+    stage = build_stage(role.layered, first, end, placed, role.device)
+    trained_on = {name for name, _ in (*stage.module.named_parameters(), *stage.module.named_buffers())}
+    kept = {name: tensor for name, tensor in placed.items() if name not in trained_on}
+    return stage, kept | {name: tensors[name] for name in unused}
+
+
+def _restore(store: ObjectStore, role: _Role, state: TrainingState) -> LossScale:
+    """Bring optimizer, learning rate and loss scale to where the checkpoint left them."""
+    if state.optimizer is not None:
+        named = state.named_parameters
+        tensors = checkpoint.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
+        load_optimizer_tensors(state.optimizer, named, tensors)
+    state.resume(role.manifest.step)
+    if role.manifest.step == 0:
+        return LossScale.for_job(role.job.autocast)
+    return LossScale(role.manifest.loss_scale, role.manifest.num_good_steps)
+
+
+def _evaluation(
+    role: _Role, seat: Seat, stage: Stage, kept: Tensors, reading: Supply, abort: Abort
+) -> Callable[[int, int], Evaluated] | None:
+    """(epoch, steps so far) -> what the evaluation data give; on the very parameters and buffers that are trained."""
+    if reading.evaluation_sizes is None:
         return None
-    groups: list[dist.ProcessGroup] = [
-        dist.new_group(roster.ranks_of_stage(stage)) for stage in range(roster.num_stages)
-    ]
-    return groups[own_stage]
+    tensors = {**kept, **dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
+    evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
+    evaluator = Evaluator(role.job, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
+    return lambda epoch, step: evaluator.run(role.shape, abort, epoch, step)
 
 
-def _ties(roster: Roster, place: RosterMember, tied: dict[tuple[int, ...], tuple[str, ...]]) -> list[Tie]:
-    """The ties of this member; their groups, too, are made by everyone in the same order."""
-    ties = []
-    for stages, names in tied.items():
-        for replica in range(roster.num_replicas):
-            group = dist.new_group([roster.rank_at(replica, stage) for stage in stages])
-            if replica == place.replica and place.stage in stages:
-                ties.append(Tie(names, group, counts_here=place.stage == stages[0]))
-    return ties
+def _tie(role: _Role, seat: Seat, number: int) -> Tie:
+    stages, names = list(role.ties.items())[number]
+    return Tie(names, seat.tie_groups[number], counts_here=seat.stage == stages[0])
 
 
 def _state_dict(stage: Stage) -> Tensors:
     persistent = stage.model.persistent_names
     return {name: tensor for name, tensor in stage.module.state_dict().items() if name in persistent}
-
-
-def _save(
-    store: ObjectStore,
-    before: CheckpointManifest,
-    stage_names: list[list[str]],
-    seat: Seat,
-    step: int,
-    tensors: Tensors,
-) -> str:
-    """The first replica writes its stages; when all are written, the first member makes them count."""
-    num_stages = len(stage_names)
-    if seat.replica == 0:
-        own = {name: tensors[name] for name in stage_names[seat.stage]}
-        checkpoint.write_shard(store, step, seat.stage, num_stages, own)
-    dist.barrier()
-    if seat.rank == 0:
-        shards = tuple(
-            Shard(key=checkpoint.shard_key(step, stage, num_stages), names=tuple(sorted(names)))
-            for stage, names in enumerate(stage_names)
-        )
-        checkpoint.write_manifest(store, structs.replace(before, step=step, shards=shards))
-    return f"{store.url}/{keys.checkpoint(step)}"

@@ -8,8 +8,8 @@ from torch import distributed as dist
 from torch import nn
 
 from zooid.core.job import Job
-
-_Buckets = dict[torch.dtype, torch.Tensor]
+from zooid.layers import build_scheduler
+from zooid.worker.gradients import Gradients, Reducing
 
 
 @dataclass(frozen=True)
@@ -23,110 +23,175 @@ class Tie:
     """Whether this stage is the one at which they count once for the norm of all gradients."""
 
 
+@dataclass(frozen=True)
+class Trainee:
+    """A stage's module, as far as training changes it."""
+
+    module: nn.Module
+    completed: tuple[str, ...]
+    """Names of its parameters in the order in which a backward completes their gradients."""
+    persistent_names: frozenset[str]
+    """Of the state dict; other buffers are constants."""
+
+
 class TrainingState:
     """Between the start of a step and its apply only gradients and buffers change; `drop` restores the latter."""
 
-    def __init__(self, module: nn.Module, job: Job, persistent_names: frozenset[str], ties: Sequence[Tie] = ()) -> None:
+    def __init__(
+        self,
+        trainee: Trainee,
+        job: Job,
+        ties: dict[int, Tie] | None = None,
+        reducing: Reducing | None = None,
+    ) -> None:
+        module, reducing = trainee.module, reducing or Reducing()
         self.module = module
-        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-        self._names = tuple(trained)
-        self._parameters = list(trained.values())
-        self._ties = tuple(ties)
-        self._buffers = [buffer for name, buffer in module.named_buffers() if name in persistent_names]
-        named = list(module.named_parameters())
-        self._optimizer: torch.optim.Optimizer | None = job.optimizer(named) if named else None
-        self._held: _Buckets = {}
-        self._held_statistics: _Buckets = {}
+        self._named = list(module.named_parameters())
+        trained = {name: parameter for name, parameter in self._named if parameter.requires_grad}
+        self._names = [name for name in trainee.completed if name in trained]
+        assert len(self._names) == len(trained), "every parameter belongs to a layer of the stage"
+        self._parameters = [trained[name] for name in self._names]
+        self._ties = ties or {}
+        self._num_replicas = reducing.num_replicas
+        self._buffers = [buffer for name, buffer in module.named_buffers() if name in trainee.persistent_names]
         self._buffers_before: list[torch.Tensor] = []
+        self._gradients = Gradients(self._parameters, [b for b in self._buffers if b.is_floating_point()], reducing)
+        self._is_reduced = reducing.group is not None
+        self._held: dict[str, torch.Tensor | None] = {}
+        """Reduced gradients, from when they are complete until the next step begins."""
+        self.optimizer: torch.optim.Optimizer | None = job.optimizer(self._named) if trained else None
+        """None where nothing is trained: a job that leaves frozen parameters out would be asked to make one of none."""
+        self._scheduler = build_scheduler(job, self.optimizer) if self.optimizer is not None else None
+
+    @property
+    def num_buckets(self) -> int:
+        return self._gradients.num_buckets
+
+    @property
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        return self._named
+
+    @property
+    def learning_rate(self) -> float | None:
+        """Of the first group of parameters; None where the stage trains none."""
+        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
+
+    def resume(self, num_steps: int) -> None:
+        """Bring the learning rate to where it is after so many steps: a schedule follows from their number alone."""
+        if self._scheduler is not None:
+            for _ in range(num_steps):
+                self._scheduler.step()
 
     def begin(self) -> None:
-        self._buffers_before = [buffer.clone() for buffer in self._buffers]
-        for parameter in self._parameters:
-            parameter.grad = None
+        if self._buffers_before:
+            torch._foreach_copy_(self._buffers_before, self._buffers)
+        else:
+            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+        self._held = {}
+        self._gradients.begin()
 
-    def reduce(self, group: dist.ProcessGroup | None) -> None:
-        """Sum the gradients, and average the statistics, over the replicas of this stage; hold both, apply neither."""
-        self._held = _flatten(
-            [p.grad if p.grad is not None else torch.zeros_like(p, requires_grad=False) for p in self._parameters]
-            + [_flag(parameter) for parameter in self._parameters]
-        )
-        self._held_statistics = _flatten([change for _, _, change in self._changes()])
-        if group is not None:
-            for bucket in self._held.values():
-                dist.all_reduce(bucket, group=group)
-            for bucket in self._held_statistics.values():
-                dist.all_reduce(bucket, op=dist.ReduceOp.AVG, group=group)
-        for tie in self._ties:
-            self._sum_tied(tie)
+    def begin_last_backward(self) -> None:
+        self._gradients.begin_last_backward()
 
-    def _sum_tied(self, tie: Tie) -> None:
-        """Add up what every stage that uses these parameters found for them."""
-        gradients, flags = self._held_values()
-        tied = [values[name] for values in (gradients, flags) for name in tie.names if name in values]
-        for dtype in dict.fromkeys(value.dtype for value in tied):
-            own = [value for value in tied if value.dtype == dtype]
-            total = torch.cat([value.reshape(-1) for value in own])
-            dist.all_reduce(total, group=tie.group)
-            for value, summed in zip(own, torch.split(total, [value.numel() for value in own]), strict=True):
-                value.copy_(summed.view_as(value))
+    def reduce(self, bucket: int) -> list[dist.Work]:
+        """Begin to sum a bucket of gradients, and with the last the statistics, over the replicas."""
+        is_last = bucket == self.num_buckets - 1
+        return self._gradients.reduce(bucket, self._changes() if is_last else ())
 
-    def _held_values(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """The held gradients, and whether the loss reached each parameter, by name."""
-        values = _unflatten(self._held, [*self._parameters, *(_flag(parameter) for parameter in self._parameters)])
-        half = len(self._parameters)
-        return dict(zip(self._names, values[:half], strict=True)), dict(zip(self._names, values[half:], strict=True))
+    def share(self, number: int) -> "Sharing":
+        """Begin to add up what every stage that uses the same parameters found for them."""
+        return Sharing(self._ties[number], self._hold(), self._named)
 
-    def _changes(self) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Floating-point buffers, as they were, and what the step did to them: exactly 0 where it did nothing."""
-        return [
-            (buffer, before, torch.where(buffer == before, torch.zeros_like(buffer), buffer - before))
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True)
-            if buffer.is_floating_point()
-        ]
-
-    def square_sum(self) -> float:
+    def square_sum(self) -> torch.Tensor:
         """Σg² of the held gradients, tied ones at one of their stages; not finite where any of them is not."""
-        elsewhere = {name for tie in self._ties if not tie.counts_here for name in tie.names}
-        gradients, _ = self._held_values()
-        return float(sum(g.double().square().sum() for name, g in gradients.items() if name not in elsewhere))
+        elsewhere = {name for tie in self._ties.values() if not tie.counts_here for name in tie.names}
+        own = [gradient for name, gradient in self._hold().items() if gradient is not None and name not in elsewhere]
+        if not own:
+            return torch.zeros((), dtype=torch.float64)
+        norms = torch._foreach_norm(own)
+        has_one_type = len({norm.dtype for norm in norms}) == 1
+        return torch.stack(norms if has_one_type else [norm.double() for norm in norms]).double().square().sum()
 
-    def apply(self, scale: float) -> None:
-        """One optimizer update from the held gradients, which stay held until the next step is prepared."""
-        gradients, flags = self._held_values()
-        for parameter, gradient, touched in zip(self._parameters, gradients.values(), flags.values(), strict=True):
-            parameter.grad = None if not touched else gradient if scale == 1.0 else gradient * scale
-        if self._optimizer is not None:
-            self._optimizer.step()
-        changes = self._changes()
-        means = _unflatten(self._held_statistics, [change for _, _, change in changes])
-        for (buffer, before, _), mean in zip(changes, means, strict=True):
-            buffer.copy_(before + mean)
+    def apply(self, scale: float | torch.Tensor) -> None:
+        """One optimizer update from the held gradients, multiplied by `scale`."""
+        held = self._hold()
+        own = [gradient for gradient in held.values() if gradient is not None]
+        if own and (isinstance(scale, torch.Tensor) or scale != 1.0):
+            torch._foreach_mul_(own, scale)
+        for parameter, gradient in zip(self._parameters, held.values(), strict=True):
+            parameter.grad = gradient
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.advance()
+
+    def advance(self) -> None:
+        """What a step changes beside the parameters: statistics, which are the mean of the replicas', and the
+        learning rate."""
+        if self._is_reduced:
+            pairs = [(b, o) for b, o in zip(self._buffers, self._buffers_before, strict=True) if b.is_floating_point()]
+            for (buffer, before), change in zip(pairs, self._gradients.statistics(), strict=True):
+                buffer.copy_(before + change / self._num_replicas)
+        if self._scheduler is not None:
+            self._scheduler.step()
 
     def drop(self) -> None:
         """Forget the step: nothing of it remains."""
         for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._held = {}
+        self._gradients.begin()
+
+    def _hold(self) -> dict[str, torch.Tensor | None]:
+        """Reduced gradients by name; asked for when all buckets are in."""
+        if not self._held:
+            self._held = dict(zip(self._names, self._gradients.held(), strict=True))
+        return self._held
+
+    def _changes(self) -> list[torch.Tensor]:
+        """What the step did to floating-point buffers: exactly 0 where it did nothing."""
+        return [
+            torch.where(buffer == before, torch.zeros_like(buffer), buffer - before)
+            for buffer, before in zip(self._buffers, self._buffers_before, strict=True)
+            if buffer.is_floating_point()
+        ]
 
 
-def _flag(parameter: nn.Parameter) -> torch.Tensor:
-    """1 where the loss reached the parameter. It is reduced with the gradients: what no replica reached stays None,
-    as in the plain loop, so that no optimizer decays it."""
-    return torch.ones(1, dtype=parameter.dtype) * (parameter.grad is not None)
+class Sharing:
+    """Sums tied gradients between stages: one flat message for each type of number, flags included."""
 
+    def __init__(
+        self, tie: Tie, held: dict[str, torch.Tensor | None], named: Sequence[tuple[str, nn.Parameter]]
+    ) -> None:
+        self._parameters = {name: parameter for name, parameter in named if name in tie.names and name in held}
+        self._held = held
+        self._flat: dict[torch.dtype, torch.Tensor] = {}
+        for dtype in dict.fromkeys(parameter.dtype for parameter in self._parameters.values()):
+            parts = [part for name in self._of(dtype) for part in self._parts(name)]
+            self._flat[dtype] = torch.cat(parts)
+        works = [dist.all_reduce(flat, group=tie.group, async_op=True) for flat in self._flat.values()]
+        self.works = [work for work in works if work is not None]
 
-def _flatten(tensors: list[torch.Tensor]) -> _Buckets:
-    """One flat copy per type of number."""
-    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
-    return {d: torch.cat([tensor.detach().reshape(-1) for tensor in tensors if tensor.dtype == d]) for d in dtypes}
+    def finish(self) -> None:
+        """Give the sums back to where the gradients are held."""
+        for dtype, flat in self._flat.items():
+            offset = 0
+            for name in self._of(dtype):
+                parameter = self._parameters[name]
+                total = flat[offset : offset + parameter.numel()].view(parameter.shape)
+                is_touched = bool(flat[offset + parameter.numel()])
+                offset += parameter.numel() + 1
+                own = self._held[name]
+                if own is not None:
+                    own.copy_(total)
+                elif is_touched:
+                    self._held[name] = total
+        self._flat.clear()
 
+    def _of(self, dtype: torch.dtype) -> list[str]:
+        return [name for name in sorted(self._parameters) if self._parameters[name].dtype == dtype]
 
-def _unflatten(buckets: _Buckets, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    offsets = dict.fromkeys(buckets, 0)
-    result = []
-    for tensor in like:
-        start = offsets[tensor.dtype]
-        offsets[tensor.dtype] = start + tensor.numel()
-        result.append(buckets[tensor.dtype][start : start + tensor.numel()].view_as(tensor))
-    return result
+    def _parts(self, name: str) -> list[torch.Tensor]:
+        parameter, gradient = self._parameters[name], self._held[name]
+        if gradient is None:
+            return [torch.zeros_like(parameter, requires_grad=False).reshape(-1), parameter.detach().new_zeros(1)]
+        return [gradient.reshape(-1), gradient.new_ones(1)]

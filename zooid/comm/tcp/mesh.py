@@ -33,6 +33,8 @@ _TICK_S = 0.2
 _FAR_S = 0.005
 """From this round trip on, one stream does not fill a link: windows are too small for it."""
 _STREAMS_NEAR, _STREAMS_FAR = 1, 8
+_NOT_SENT_BYTES = 2**17
+"""That a socket takes before they can be sent."""
 _READ_AHEAD_BYTES = 2**16
 """Where messages are small, one look at the socket takes many of them."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
@@ -218,6 +220,8 @@ class _Mesh:
 def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that what has left this process is on its way, not in a buffer
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

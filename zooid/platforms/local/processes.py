@@ -54,7 +54,7 @@ class LocalPlatform:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=member_environment(launch.num_threads),
+                env=member_environment(launch.num_threads, uses_gpus=launch.uses_gpus),
                 start_new_session=True,
             )
         return LocalHandle(process, log, confinement)

@@ -1,0 +1,91 @@
+"""Runs that are set up by hand: a plan, a roster and checkpoint 0 in a folder, ready for members of any kind."""
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from zooid.catalog import local_offer
+from zooid.coordinator.running import roster_for
+from zooid.core import keys
+from zooid.core.job import load_job
+from zooid.core.plan import Plan, Prediction, ScheduleName, StagePlan, TransportName
+from zooid.core.records import encode_record
+from zooid.core.spec import WorkerSpec
+from zooid.layers import LayeredModel, check_job, collate, trace_job
+from zooid.schedule.samples import SamplePlan
+from zooid.store import ObjectStore, open_store
+from zooid.worker import member
+
+
+@contextmanager
+def run_by_hand(
+    job_file: Path, num_stages: int, *, schedule: ScheduleName = "1f1b", transport: TransportName = "store"
+) -> Iterator[tuple[ObjectStore, list[WorkerSpec]]]:
+    """The store of a run of one replica that is about to train, and its members' specs, which lie there."""
+    with tempfile.TemporaryDirectory(prefix="zooid-run-") as folder:
+        store = open_store(Path(folder).as_uri())
+        plan = plan_by_hand(job_file, num_stages, schedule, transport)
+        run = secrets.token_hex(4)
+        roster = roster_for(plan, run, 0, 0)
+        store.put(keys.plan(0), encode_record(plan))
+        store.put(keys.roster(0), encode_record(roster))
+        specs = [
+            WorkerSpec(
+                run=run,
+                member=each.name,
+                store=store.url,
+                job_file=str(job_file),
+                num_threads=1,
+                task="train",
+                roster=0,
+                timeout_s=60.0,
+            )
+            for each in roster.members
+        ]
+        for spec in specs:
+            store.put(keys.spec(spec.member), encode_record(spec))
+        member.prepare(specs[0], store)
+        yield store, specs
+
+
+def plan_by_hand(job_file: Path, num_stages: int, schedule: ScheduleName, transport: TransportName) -> Plan:
+    """Nothing is predicted; stages begin where a single value crosses."""
+    checked = check_job(load_job(job_file))
+    job = checked.job
+    layered = trace_job(job, collate(checked.data, range(2)))
+    offer = local_offer(2**40, "2026-01-01")
+    grain_size = job.grain_size or job.batch_size
+    cuts = [0, *(_narrow_cut(layered, number, num_stages) for number in range(1, num_stages)), layered.num_layers]
+    return Plan(
+        job=job_file.stem,
+        model_fingerprint=layered.fingerprint,
+        batch_size=job.batch_size,
+        grain_size=grain_size,
+        num_replicas=1,
+        stages=tuple(
+            StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=0)
+            for first, end in pairwise(cuts)
+        ),
+        schedule=schedule,
+        transport=transport,
+        all_reduce="auto",
+        offers=(offer,),
+        prediction=Prediction(
+            step_s=1.0,
+            num_steps=SamplePlan.of(job, checked.num_samples, grain_size).num_steps,
+            startup_s=0.0,
+            run_s=1.0,
+            run_usd=0.0,
+            cost_terms=(),
+        ),
+    )
+
+
+def _narrow_cut(layered: LayeredModel, number: int, num_stages: int) -> int:
+    """The layer nearest to an even division at which one value crosses."""
+    middle = layered.num_layers * number / num_stages
+    narrow = [layer for layer in range(1, layered.num_layers) if len(layered.values_into(layer)) == 1]
+    return min(narrow, key=lambda layer: abs(layer - middle))

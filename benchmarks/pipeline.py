@@ -1,0 +1,200 @@
+"""Rehearsed pipelines over slow links against the optimum, and a real one against stock torch.distributed.pipelining.
+
+Rehearsed: members are processes in network namespaces with 20 MB/s each way; compute sleeps, everything else is real.
+The optimum is no schedule's: it follows from times and bytes alone, with every overlap free. With f, b the times of a
+stage for one grain, x the time of a message over the cut behind it at the link's nominal rate (twice that through a
+store, where a message is down only after it was up), M grains, r the time that reducing its gradients needs at least
+and u that of its update:
+
+    stage s is busy from Σ (f + x) over the stages before it at the earliest, for M (f + b); what it computed last then
+    has to get down to stage j by Σ (b + x), so that stage j's last backward ends at E(j) at the earliest, over all
+    s ≥ j; a reduce can overlap that backward, but an update comes after it: max(E(j), E(j) − b + r) + u;
+    and no link carries its bytes in less than their time.
+
+`hidden_share` is the part of a replica's transfer times, added up, that the step does not show: 1 − (step − optimum
+without any bytes) / Σ transfers. `overlap_share` is the part of it during which the member at that end computed.
+
+Real: two processes with one thread each compute on the same two stages, by zooid's executor over TCP and by stock
+pipelining over Gloo, in turn.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+from msgspec import structs
+
+from benchmarks.harness import Row, run_benchmark
+from benchmarks.lab.rehearsals import Scene, Site, site
+from benchmarks.lab.runs import run_by_hand
+from zooid.core import keys
+from zooid.core.environment import member_environment
+from zooid.core.plan import ScheduleName, TransportName
+from zooid.core.stage import Bucket, StageTimes
+from zooid.core.timeline import hidden_share
+from zooid.schedule.buckets import cut_buckets
+
+LINK_BYTES_PER_S = 20_000_000
+MESSAGE_BYTES = 500_000
+"""25 ms, twice for each grain and cut: transfers take 31 % of the time of computing, 120 ms a grain and stage."""
+PARAMETER_BYTES = 2_000_000
+NUM_PARAMETERS = 16
+COMPUTE_S = ((0.040, 0.080), (0.042, 0.078), (0.038, 0.082), (0.040, 0.080))
+UPDATE_S = 0.005
+NUM_STEPS = 5
+
+REAL_JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"
+REAL_JOB = "resnet,32,16,2,32,4"
+"""A batch of 32 in grains of 4."""
+REAL_SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
+REAL_ROUNDS = 14
+REAL_TIMEOUT_S = 240.0
+
+Pipelining = tuple[ScheduleName, int]
+
+
+def stages(is_direct: bool) -> tuple[StageTimes, ...]:
+    last = len(COMPUTE_S) - 1
+    return tuple(
+        StageTimes(
+            forward_s=forward_s,
+            backward_s=backward_s,
+            out_bytes=MESSAGE_BYTES if number < last else 0,
+            buckets=buckets(is_direct),
+            reduce_s=0.0,
+            update_s=UPDATE_S,
+        )
+        for number, (forward_s, backward_s) in enumerate(COMPUTE_S)
+    )
+
+
+def buckets(is_direct: bool) -> tuple[Bucket, ...]:
+    """Of parameters that a backward completes one after the other, in equal times."""
+    sizes = [PARAMETER_BYTES // NUM_PARAMETERS] * NUM_PARAMETERS
+    cuts = cut_buckets(sizes, is_direct=is_direct)
+    return tuple(Bucket(num_bytes=sum(sizes[first:end]), at_share=end / NUM_PARAMETERS) for first, end in cuts)
+
+
+def optimum_s(scene: Scene, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
+    """See above: no order of actions is faster."""
+    own, grains = scene.stages, scene.num_grains
+    hops = 2 if scene.transport == "store" else 1
+    cross = [hops * stage.out_bytes / link_bytes_per_s for stage in own]
+    n = scene.num_replicas
+    ends = [0.0] * len(own)
+    busiest = 0.0
+    for at, stage in enumerate(own):
+        head = sum(own[i].forward_s + cross[i] for i in range(at))
+        done = head + grains * (stage.forward_s + stage.backward_s)
+        ends[at] = max(ends[at], done)
+        for below in range(at - 1, -1, -1):
+            done += cross[below] + own[below].backward_s
+            ends[below] = max(ends[below], done)
+        sent = stage.out_bytes + (own[at - 1].out_bytes if at else 0.0)
+        reduced = 2 * (n - 1) / n * sum(bucket.num_bytes for bucket in stage.buckets)
+        busiest = max(busiest, (grains * sent + reduced) / link_bytes_per_s)
+    finished = [
+        max(end, end - stage.backward_s + reduce_s(stage, n, link_bytes_per_s)) + stage.update_s
+        for end, stage in zip(ends, own, strict=True)
+    ]
+    return max(*finished, busiest)
+
+
+def reduce_s(stage: StageTimes, num_replicas: int, link_bytes_per_s: float) -> float:
+    """2s(n−1)/(nw): what comes down everybody's link."""
+    num_bytes = sum(bucket.num_bytes for bucket in stage.buckets)
+    return 2 * num_bytes * (num_replicas - 1) / (num_replicas * link_bytes_per_s)
+
+
+def scenes(quick: bool) -> list[Scene]:
+    layouts = (1, 2)
+    ways: tuple[Pipelining, ...] = (("gpipe", 0), ("1f1b", 1))
+    transports: tuple[TransportName, ...] = ("tcp",) if quick else ("tcp", "store")
+    return [
+        Scene(num_replicas, stages(transport != "store"), num_grains, schedule, ahead, transport)
+        for transport in transports
+        for num_replicas in layouts
+        for schedule, ahead in ways
+        for num_grains in ((8,) if quick else (8, 16))
+    ]
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    chosen = scenes(quick)
+    most = max(scene.num_replicas * len(scene.stages) for scene in chosen)
+    with site(most, LINK_BYTES_PER_S) as place:
+        for scene in chosen:
+            yield row_of(place, scene, 2 if quick else NUM_STEPS)
+    for schedule in REAL_SCHEDULES:
+        yield against_stock(schedule, 4 if quick else REAL_ROUNDS)
+
+
+def row_of(place: Site, scene: Scene, num_steps: int) -> Row:
+    rehearsed = place.rehearse(scene, num_steps)
+    best_s = optimum_s(scene)
+    moved_s = sum(2 * stage.out_bytes for stage in scene.stages) / LINK_BYTES_PER_S
+    computed_s = sum(stage.forward_s + stage.backward_s for stage in scene.stages)
+    free_s = optimum_s(replace(scene, stages=tuple(_without_bytes(stage) for stage in scene.stages)))
+    hops = 2 if scene.transport == "store" else 1
+    reduced_s = sum(reduce_s(stage, scene.num_replicas, LINK_BYTES_PER_S) for stage in scene.stages)
+    transfers_s = hops * scene.num_grains * moved_s + reduced_s
+    return {
+        "layout": scene.layout,
+        "schedule": scene.schedule,
+        "ahead": scene.ahead,
+        "grains": scene.num_grains,
+        "transport": scene.transport,
+        "step_s": rehearsed.step_s,
+        "optimum_s": best_s,
+        "ratio_to_optimum": rehearsed.step_s / best_s,
+        "hidden_share": 1 - max(0.0, rehearsed.step_s - free_s) / transfers_s,
+        "overlap_share": hidden_share(rehearsed.timeline),
+        "transfer_share": moved_s / computed_s,
+    }
+
+
+def _without_bytes(stage: StageTimes) -> StageTimes:
+    return structs.replace(stage, out_bytes=0.0, buckets=(Bucket(num_bytes=0, at_share=1.0),))
+
+
+def against_stock(schedule: ScheduleName, num_rounds: int) -> Row:
+    """Two processes of one thread each, which run both in turn."""
+    with (
+        mock.patch.dict(os.environ, {"ZOOID_BENCHMARK_JOB": REAL_JOB}),
+        run_by_hand(REAL_JOB_FILE, 2, schedule=schedule, transport="tcp") as (store, specs),
+    ):
+        command = [sys.executable, "-m", "benchmarks.lab.pair"]
+        processes = [
+            subprocess.Popen(
+                [*command, f"{store.url}/{keys.spec(spec.member)}", schedule, str(num_rounds)],
+                stdout=subprocess.PIPE,
+                env=member_environment(1),
+                text=True,
+            )
+            for spec in specs
+        ]
+        try:
+            said = [process.communicate(timeout=REAL_TIMEOUT_S)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+    times_s = json.loads(said[0].splitlines()[-1])
+    return {
+        "layout": "1x2",
+        "schedule": schedule,
+        "grains": 8,
+        "transport": "tcp",
+        "step_s": times_s["zooid"],
+        "stock_step_s": times_s["stock"],
+        "speed_vs_stock": times_s["stock"] / times_s["zooid"],
+    }
+
+
+if __name__ == "__main__":
+    run_benchmark("pipelines", measure, lambda quick: len(scenes(quick)) + len(REAL_SCHEDULES))

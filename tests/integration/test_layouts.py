@@ -1,0 +1,142 @@
+"""Every layout trains to what the composed layers come to in one process, number for number.
+
+Five models, seven layouts, both schedules, both transports; `--every-layout` tries all, otherwise each model is tried
+in a few that are drawn at random, all layouts, schedules and transports being among them.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import zooid
+from tests.integration.jobs import plan_by_hand
+from tests.integration.model_jobs import NUM_STEPS, write_model_job
+from tests.integration.pool import PoolPlatform
+from tests.integration.reference import Trained, train_composed_layers
+from zooid.core.plan import ScheduleName, TransportName
+from zooid.schedule.samples import even_shares
+
+pytestmark = pytest.mark.timeout(300)
+
+MODELS = ("gpt2", "resnet", "unet", "lstm", "mlp")
+LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (3, 2), (4, 1))
+SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
+TRANSPORTS: tuple[TransportName, ...] = ("store", "tcp")
+TOLERANCE = 1e-9
+NUM_GRAINS = 8
+
+Case = tuple[str, tuple[int, int], ScheduleName, TransportName]
+
+
+def cases() -> list[Case]:
+    """All of them, those that are always tried first: a Latin square of models, layouts, schedules and transports."""
+    every = list(itertools.product(MODELS, LAYOUTS, SCHEDULES, TRANSPORTS))
+    drawn = random.Random(7)
+    first: list[Case] = []
+    for number, layout in enumerate(LAYOUTS):
+        for turn, (schedule, transport) in enumerate(itertools.product(SCHEDULES, TRANSPORTS)):
+            if (number + turn) % 2 == 0:
+                first.append((MODELS[(number + turn) % len(MODELS)], layout, schedule, transport))
+    drawn.shuffle(first)
+    return [*first, *(case for case in every if case not in first)]
+
+
+NUM_ALWAYS = 14
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[PoolPlatform]:
+    with closing(PoolPlatform()) as platform:
+        yield platform
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("layouts")
+
+
+@cache
+def reference(job_file: Path, shares: tuple[int, ...]) -> Trained:
+    return train_composed_layers(job_file, shares)
+
+
+def job_of(folder: Path, name: str, arguments: str = "", suffix: str = "") -> Path:
+    file = folder / f"{name}{suffix}.py"
+    return file if file.exists() else write_model_job(file, name, arguments)
+
+
+def differences(
+    pool: PoolPlatform,
+    job_file: Path,
+    layout: tuple[int, int],
+    schedule: ScheduleName,
+    transport: TransportName,
+    shares: tuple[int, ...] = (),
+) -> tuple[float, float]:
+    """Of losses and of weights, between a run and the composed layers."""
+    num_replicas, num_stages = layout
+    plan = plan_by_hand(
+        job_file, num_replicas=num_replicas, cuts=num_stages, schedule=schedule, transport=transport, shares=shares
+    )
+    store = job_file.parent / f"{job_file.stem}-{num_replicas}x{num_stages}-{schedule}-{transport}"
+    result = zooid.train(job_file, store=store.as_uri(), plan=plan, platform=pool)
+    expected = reference(job_file, shares or even_shares(NUM_GRAINS, num_replicas))
+    assert len(result.losses) == NUM_STEPS
+    return expected.loss_difference(result.losses), expected.weight_difference(result.checkpoint)
+
+
+@pytest.mark.parametrize("number", range(len(cases())))
+def test_a_layout_trains_to_what_one_process_does(
+    number: int, pool: PoolPlatform, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    if number >= NUM_ALWAYS and not request.config.getoption("--every-layout"):
+        pytest.skip("one of those that only --every-layout tries")
+    name, layout, schedule, transport = cases()[number]
+    in_loss, in_weights = differences(pool, job_of(folder, name), layout, schedule, transport)
+    print(f"{name} {layout[0]}x{layout[1]} {schedule} {transport}: loss {in_loss:.1e}, weights {in_weights:.1e}")
+    assert in_loss <= TOLERANCE
+    assert in_weights <= TOLERANCE
+
+
+def test_replicas_with_unequal_shares_weigh_every_sample_the_same(pool: PoolPlatform, folder: Path) -> None:
+    """48 + 16 samples of a batch of 64."""
+    arguments = "batch_size=64, grain_size=16, epochs=20, data=lambda: model_jobs.Samples('unet', num_samples=64)"
+    job_file = job_of(folder, "unet", arguments, "-uneven")
+    found = differences(pool, job_file, (2, 2), "1f1b", "tcp", shares=(3, 1))
+    assert max(found) <= TOLERANCE
+
+
+def test_tokens_weigh_the_same_wherever_they_are(pool: PoolPlatform, folder: Path) -> None:
+    """Samples have from none to all of their tokens counted; the loss is a sum and a weight."""
+    job_file = job_of(folder, "gpt2", "weighted=True", "-weighted")
+    found = differences(pool, job_file, (2, 2), "gpipe", "tcp")
+    assert max(found) <= TOLERANCE
+
+
+@pytest.mark.parametrize("layout", [(2, 1), (2, 2)])
+def test_float32_differs_by_rounding_only(pool: PoolPlatform, folder: Path, layout: tuple[int, int]) -> None:
+    """Sums in another order differ, and an optimizer that divides by small numbers makes more of it."""
+    job_file = job_of(folder, "gpt2", "dtype=torch.float32", "-float32")
+    in_loss, in_weights = differences(pool, job_file, layout, "1f1b", "tcp")
+    print(f"float32 {layout[0]}x{layout[1]}: loss {in_loss:.1e}, weights {in_weights:.1e}")
+    assert in_loss <= 1e-3
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+@pytest.mark.parametrize("autocast", ["bf16", "fp16"])
+def test_smaller_types_cross_cuts_as_they_are(pool: PoolPlatform, folder: Path, autocast: str) -> None:
+    """The first step of a pipeline computes the very numbers that one process does; later, gradients that were added
+    in another order are rounded to a few digits, again and again."""
+    arguments = f"dtype=torch.float32, autocast={autocast!r}, clip_norm=None"
+    job_file = job_of(folder, "gpt2", arguments, f"-{autocast}")
+    plan = plan_by_hand(job_file, cuts=3, schedule="1f1b", transport="tcp")
+    result = zooid.train(job_file, store=(folder / autocast).as_uri(), plan=plan, platform=pool)
+    expected = reference(job_file, (1,))
+    print(f"{autocast} 1x3: loss {expected.loss_difference(result.losses):.1e}")
+    assert result.losses[0] == pytest.approx(expected.losses[0], abs=1e-7)
+    assert expected.loss_difference(result.losses) <= 5e-3

@@ -1,0 +1,53 @@
+"""What a member has counted of a step when its gradients are reduced; a GPU may still be computing it."""
+
+import math
+
+import torch
+
+from zooid.core.job import Job
+from zooid.schedule.steps import StepState, Vote
+from zooid.worker.verdict import clip_factor
+
+
+class Counted:
+    """Σg² of the gradients of scaled losses, and the summed loss, which are read when they are there."""
+
+    def __init__(
+        self, step: StepState, numbers: torch.Tensor, weight: float, learning_rate: float | None, start_s: float
+    ) -> None:
+        self.step = step
+        self.weight = weight
+        self.learning_rate = learning_rate
+        self.start_s = start_s
+        self._device_numbers = numbers
+        self._numbers = numbers
+        self._event: torch.cuda.Event | None = None
+        if numbers.is_cuda:
+            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True)
+            self._numbers.copy_(numbers, non_blocking=True)
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event.record()
+
+    def vote(self, loss_scale: float, *, is_first_replica: bool, is_saved: bool, is_due: bool) -> Vote:
+        """This member's part of the commit. Σg² is finite only if all gradients are, and is that of unscaled gradients
+        of the mean loss over a nominal batch."""
+        if self._event is not None:
+            self._event.synchronize()
+        square_sum, loss_sum = self._numbers.tolist()
+        return Vote(
+            num_prepared=1.0,
+            num_finite=float(math.isfinite(loss_sum) and math.isfinite(square_sum)),
+            loss_sum=loss_sum,
+            weight=self.weight,
+            gradient_square_sum=square_sum / loss_scale**2 if is_first_replica else 0.0,
+            num_saved=float(is_saved),
+            num_due=float(is_due),
+        )
+
+    def scale(self, job: Job) -> float | torch.Tensor:
+        """The same as a verdict's, of a member that is alone and scales no losses, without waiting for the numbers."""
+        scale = job.batch_size / self.weight
+        if job.clip_norm is None:
+            return scale
+        norm = self._device_numbers[0].sqrt() * scale
+        return torch.clamp(clip_factor(job.clip_norm, norm), max=1.0) * scale

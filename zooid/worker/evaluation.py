@@ -1,0 +1,120 @@
+"""Evaluation: the data set goes forward through the same pipeline, in the model's evaluation mode."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from zooid.core.abort import Abort
+from zooid.core.errors import JobError
+from zooid.core.events import Evaluated
+from zooid.core.job import Job
+from zooid.layers import Stage, autocasting, flatten_inputs, loss_sum_and_weight, sum_and_weight
+from zooid.schedule.actions import Action, Kind
+from zooid.schedule.checks import check_schedule
+from zooid.schedule.pipelines import StepShape
+from zooid.schedule.samples import split_grains
+from zooid.worker.boundary import Boundary
+from zooid.worker.executor import Executor
+from zooid.worker.seat import Messenger, Seat
+from zooid.worker.stage_runner import Read
+from zooid.worker.underway import Underway
+
+
+class Evaluator:
+    """Works through the evaluation data, a batch of grains at a time, and adds up over all members at the end."""
+
+    def __init__(
+        self, job: Job, stage: Stage, seat: Seat, read: Read, sizes: Callable[[int], list[int]], device: torch.device
+    ) -> None:
+        """`read` and `sizes` speak of (batch, grain) and of the grains of a batch; an empty one ends the data."""
+        self._job = job
+        self._stage = stage
+        self._seat = seat
+        self._read = read
+        self._sizes = sizes
+        self._device = device
+        self._messenger = Messenger(seat)
+        first, end = stage.first_layer, stage.end_layer
+        self._into = Boundary(stage.model.values_into(first, "eval") if first > 0 else (), device)
+        self._out_of = Boundary(() if stage.is_last else stage.model.values_into(end, "eval"), device)
+        self._batch = 0
+        self._num_samples: list[int] = []
+        self._messages: dict[int, torch.Tensor] = {}
+        self._outputs: dict[int, list[torch.Tensor]] = {}
+        self._totals: dict[str, list[float]] = {}
+
+    def run(self, shape: StepShape, abort: Abort, epoch: int, step: int) -> Evaluated:
+        start_s = time.perf_counter()
+        self._totals = {name: [0.0, 0.0] for name in ("", *self._job.metrics)}
+        executor = Executor(self._seat.name, self, abort)
+        num_samples = 0
+        self._batch = 0
+        while self._num_samples_of_next():
+            schedule = shape.evaluation(split_grains(len(self._num_samples), self._seat.roster.shares))
+            if self._batch == 0:
+                check_schedule(schedule)
+            replica, stage = self._seat.replica, self._seat.stage
+            executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+            num_samples += sum(self._num_samples)
+            self._batch += 1
+        totals = self._seat.add_up([number for pair in self._totals.values() for number in pair])
+        means = {
+            name: total / weight if weight else float("nan")
+            for name, total, weight in zip(self._totals, totals[::2], totals[1::2], strict=True)
+        }
+        return Evaluated(
+            at_s=time.time(),
+            epoch=epoch,
+            step=step,
+            loss=means.pop(""),
+            metrics=means,
+            num_samples=num_samples,
+            wall_s=time.perf_counter() - start_s,
+        )
+
+    def _num_samples_of_next(self) -> int:
+        self._num_samples = self._sizes(self._batch)
+        return sum(self._num_samples)
+
+    def compute(self, action: Action) -> None:
+        assert action.kind is Kind.FORWARD
+        assert action.number is not None
+        grain = action.number
+        is_first, is_last = self._stage.first_layer == 0, self._stage.is_last
+        batch = self._read(self._batch, grain).to(self._device) if is_first or is_last else None
+        with torch.no_grad(), autocasting(self._job.autocast, self._device):
+            if is_first:
+                assert batch is not None
+                inputs = flatten_inputs(batch)
+            else:
+                inputs = self._into.unpack(self._messages.pop(grain), self._num_samples[grain])
+            outputs = list(self._stage.module(*inputs))
+            if not is_last:
+                self._outputs[grain] = outputs
+                return
+            assert batch is not None
+            output = self._stage.model_output(tuple(outputs))
+            self._add("", loss_sum_and_weight(self._job, output, batch.target, batch.num_samples))
+            for name, metric in self._job.metrics.items():
+                try:
+                    value = metric(output, batch.target)
+                    self._add(name, sum_and_weight(f"job.metrics[{name!r}]", value, batch.num_samples))
+                except Exception as error:
+                    if isinstance(error, JobError):
+                        raise
+                    raise JobError(f"job.metrics[{name!r}] raised {type(error).__name__}: {error}") from error
+
+    def begin(self, action: Action) -> Underway:
+        assert action.number is not None
+        if action.kind is Kind.SEND_FORWARD:
+            message = self._out_of.pack(self._outputs.pop(action.number))
+            return self._messenger.send(action.kind, action.number, message)
+        assert action.kind is Kind.RECEIVE_FORWARD
+        message = self._into.empty(self._num_samples[action.number])
+        self._messages[action.number] = message
+        return self._messenger.receive(action.kind, action.number, message)
+
+    def _add(self, name: str, found: tuple[torch.Tensor, float]) -> None:
+        self._totals[name][0] += float(found[0])
+        self._totals[name][1] += found[1]

@@ -1,0 +1,156 @@
+"""The gradients of a stage on their way to being one with those of its replicas.
+
+Each replica's are copied into a few flat buckets, in the order in which backward completes them, and a bucket is
+reduced as soon as the last backward of the step has filled it. With a single replica there is nothing to add: the
+gradients stay where autograd put them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from zooid.schedule.buckets import cut_buckets
+
+
+@dataclass
+class _Bucket:
+    """Flat buffers, one for each type of number: gradients, then whether the loss reached each parameter, then, in the
+    last bucket, what the step did to the stage's statistics."""
+
+    parameters: list[nn.Parameter]
+    statistics: list[torch.Tensor]
+    flat: dict[torch.dtype, torch.Tensor] = field(default_factory=dict)
+
+    def like(self) -> list[torch.Tensor]:
+        """What lies in the buffers, in order."""
+        flags = [parameter.detach().new_zeros(1) for parameter in self.parameters]
+        return [*(parameter.detach() for parameter in self.parameters), *flags, *self.statistics]
+
+    def fill(self, changes: Sequence[torch.Tensor]) -> None:
+        """Copy the gradients in, and let autograd's own go."""
+        if not self.flat:
+            like = self.like()
+            for dtype in dict.fromkeys(value.dtype for value in like):
+                own = [value for value in like if value.dtype == dtype]
+                self.flat[dtype] = own[0].new_empty(sum(value.numel() for value in own))
+        views = self.views()
+        half = len(self.parameters)
+        for parameter, gradient, flag in zip(self.parameters, views[:half], views[half : 2 * half], strict=True):
+            flag.fill_(0 if parameter.grad is None else 1)
+            if parameter.grad is None:
+                gradient.zero_()
+            else:
+                gradient.copy_(parameter.grad)
+                parameter.grad = None
+        for view, change in zip(views[2 * half :], changes, strict=True):
+            view.copy_(change)
+
+    def views(self) -> list[torch.Tensor]:
+        offsets = dict.fromkeys(self.flat, 0)
+        views = []
+        for value in self.like():
+            start = offsets[value.dtype]
+            offsets[value.dtype] = start + value.numel()
+            views.append(self.flat[value.dtype][start : start + value.numel()].view(value.shape))
+        return views
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """How a stage's gradients become one with those of its replicas."""
+
+    group: dist.ProcessGroup | None = None
+    """The replicas of the stage; None where this is the only one."""
+    num_replicas: int = 1
+    is_direct: bool = False
+    """Whether they are connected; otherwise messages go through a store."""
+    is_early: bool = True
+    """Whether buckets go on their way while the last backward still runs."""
+
+
+class Gradients:
+    """Of one stage: filled by backward, reduced bucket by bucket, held until they are applied or dropped."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        statistics: Sequence[torch.Tensor],
+        reducing: Reducing,
+    ) -> None:
+        """`parameters` in the order in which a backward completes their gradients."""
+        group = reducing.group
+        self._parameters = list(parameters)
+        self._group = group
+        sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+        cuts = cut_buckets(sizes, is_direct=reducing.is_direct)
+        self._buckets = [
+            _Bucket(self._parameters[first:end], list(statistics) if end == len(parameters) else [])
+            for first, end in cuts
+        ]
+        self._num_incomplete: list[int] = []
+        self._works: list[list[dist.Work]] = []
+        self._is_last_backward = False
+        if group is not None and reducing.is_early:
+            for number, bucket in enumerate(self._buckets):
+                for parameter in bucket.parameters:
+                    parameter.register_post_accumulate_grad_hook(partial(self._completed, number))  # type: ignore[no-untyped-call]
+
+    @property
+    def num_buckets(self) -> int:
+        return len(self._buckets)
+
+    def begin(self) -> None:
+        """Forget those of the step before."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._works = []
+        self._is_last_backward = False
+
+    def begin_last_backward(self) -> None:
+        """From now on a gradient that is accumulated is complete, and a full bucket goes on its way."""
+        self._num_incomplete = [len(bucket.parameters) for bucket in self._buckets]
+        self._is_last_backward = True
+
+    def reduce(self, number: int, changes: Sequence[torch.Tensor]) -> list[dist.Work]:
+        """Begin to sum a bucket over the replicas, unless it is on its way; `changes` of statistics go with the last.
+
+        Buckets go in order, so that all replicas make the same calls.
+        """
+        if self._group is None:
+            return []
+        while len(self._works) <= number:
+            bucket = self._buckets[len(self._works)]
+            bucket.fill(changes if bucket.statistics else ())
+            works = [dist.all_reduce(flat, group=self._group, async_op=True) for flat in bucket.flat.values()]
+            self._works.append([work for work in works if work is not None])
+        return self._works[number]
+
+    def held(self) -> list[torch.Tensor | None]:
+        """Of every parameter; None where no replica's loss reached it, as in the plain loop, so that no optimizer
+        decays it."""
+        if self._group is None:
+            return [parameter.grad for parameter in self._parameters]
+        held: list[torch.Tensor | None] = []
+        for bucket in self._buckets:
+            views, half = bucket.views(), len(bucket.parameters)
+            flags = torch.cat([flag.float() for flag in views[half : 2 * half]]).tolist() if half else []
+            held += [view if flag else None for view, flag in zip(views[:half], flags, strict=True)]
+        return held
+
+    def statistics(self) -> list[torch.Tensor]:
+        """Changes of statistics, summed over the replicas."""
+        bucket = self._buckets[-1]
+        return bucket.views()[2 * len(bucket.parameters) :]
+
+    def _completed(self, number: int, parameter: torch.Tensor) -> None:
+        if not self._is_last_backward:
+            return
+        self._num_incomplete[number] -= 1
+        is_last = number == len(self._buckets) - 1  # with the statistics, when all is done
+        if number == len(self._works) and not is_last:
+            while len(self._works) < len(self._buckets) - 1 and self._num_incomplete[len(self._works)] == 0:
+                self.reduce(len(self._works), ())

@@ -1,0 +1,141 @@
+"""A run without computing: the same lists, members, groups and messages, while compute sleeps its profiled time.
+
+So a plan can be tried on real links before anybody pays for the cores; and many members fit on one machine.
+"""
+
+import time
+
+import torch
+from torch import distributed as dist
+
+from zooid.core import keys
+from zooid.core.abort import Abort
+from zooid.core.events import MemberTrained, StepCommitted
+from zooid.core.machine import peak_resident_bytes
+from zooid.core.plan import Plan
+from zooid.core.records import decode_record, encode_record
+from zooid.core.roster import Roster
+from zooid.core.spec import RehearsalSpec
+from zooid.schedule.actions import Action, Kind
+from zooid.schedule.buckets import reduces_early
+from zooid.schedule.checks import check_schedule
+from zooid.schedule.pipelines import StepShape
+from zooid.schedule.samples import split_grains
+from zooid.schedule.steps import Vote
+from zooid.store import EventWriter, ObjectStore
+from zooid.worker.executor import Executor
+from zooid.worker.seat import Messenger, Seat, take_seat
+from zooid.worker.underway import Underway
+
+_CPU = torch.device("cpu")
+
+
+def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
+    """Take a seat, and run so many steps; every member records each of them."""
+    plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
+    roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
+    ties = tuple(tie.stages for tie in spec.ties)
+    seat = take_seat(spec, store, plan, roster, ties, _CPU, abort)
+    buckets = tuple(len(stage.buckets) for stage in spec.stages)
+    shape = StepShape(plan.schedule, len(spec.stages), plan.ahead, buckets, ties)
+    num_grains = -(-plan.batch_size // plan.grain_size)
+    schedule = shape.step(split_grains(num_grains, roster.shares))
+    check_schedule(schedule)
+    stage = RehearsedStage(spec, seat, len(schedule.grains[seat.replica]), abort)
+    executor = Executor(seat.name, stage, abort)
+    with EventWriter(store, spec.member) as events:
+        dist.barrier()
+        for step in range(spec.num_steps):
+            start_s = time.perf_counter()
+            stage.begin_step()
+            timeline = executor.run(schedule.lists[seat.replica][seat.stage], schedule.needs[seat.replica][seat.stage])
+            store.put(keys.timeline(step, spec.member), encode_record(timeline))
+            if seat.rank == 0:
+                events.write(
+                    StepCommitted(
+                        at_s=time.time(),
+                        step=step,
+                        epoch=0,
+                        loss=0.0,
+                        num_samples=plan.batch_size,
+                        step_s=time.perf_counter() - start_s,
+                    )
+                )
+            dist.barrier()
+        events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
+    dist.destroy_process_group()
+
+
+class RehearsedStage:
+    """Does what a stage does, as far as others can tell."""
+
+    def __init__(self, spec: RehearsalSpec, seat: Seat, num_grains: int, abort: Abort) -> None:
+        self._stage = spec.stages[seat.stage]
+        self._seat = seat
+        self._abort = abort
+        self._num_grains = num_grains
+        self._messenger = Messenger(seat)
+        before = round(spec.stages[seat.stage - 1].out_bytes) if seat.stage > 0 else 0
+        behind = round(self._stage.out_bytes)
+        self._message_bytes = {
+            Kind.SEND_FORWARD: behind,
+            Kind.RECEIVE_BACKWARD: behind,
+            Kind.RECEIVE_FORWARD: before,
+            Kind.SEND_BACKWARD: before,
+        }
+        self._buckets = [torch.zeros(-(-bucket.num_bytes // 4)) for bucket in self._stage.buckets]
+        self._ties = [torch.zeros(-(-tie.num_bytes // 4)) for tie in spec.ties]
+        self._num_backwards_left = num_grains
+        self._reducing: list[list[dist.Work]] = []
+
+    def begin_step(self) -> None:
+        self._num_backwards_left = self._num_grains
+        self._reducing = []
+
+    def compute(self, action: Action) -> None:
+        match action.kind:
+            case Kind.FORWARD:
+                self._abort.sleep(self._stage.forward_s)
+            case Kind.BACKWARD:
+                self._backward()
+            case _:
+                dist.all_reduce(torch.zeros(len(Vote().values()), dtype=torch.float64))
+                self._abort.sleep(self._stage.update_s)
+
+    def begin(self, action: Action) -> Underway:
+        assert action.number is not None
+        match action.kind:
+            case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
+                message = torch.zeros(self._message_bytes[action.kind], dtype=torch.uint8)
+                return self._messenger.send(action.kind, action.number, message)
+            case Kind.RECEIVE_FORWARD | Kind.RECEIVE_BACKWARD:
+                message = torch.empty(self._message_bytes[action.kind], dtype=torch.uint8)
+                return self._messenger.receive(action.kind, action.number, message)
+            case Kind.REDUCE:
+                return Underway(self._reduce(action.number))
+            case _:
+                group = self._seat.tie_groups[action.number]
+                work = dist.all_reduce(self._ties[action.number], group=group, async_op=True)
+                return Underway([work] if work is not None else [])
+
+    def _backward(self) -> None:
+        """The last one sends its buckets on their way at their moments."""
+        self._num_backwards_left -= 1
+        whole_s = self._stage.backward_s
+        if self._num_backwards_left > 0 or not reduces_early(self._seat.stage):
+            self._abort.sleep(whole_s)
+            return
+        begin_s = time.perf_counter()
+        for number, bucket in enumerate(self._stage.buckets[:-1]):
+            self._abort.sleep(max(0.0, begin_s + bucket.at_share * whole_s - time.perf_counter()))
+            self._reduce(number)
+        self._abort.sleep(max(0.0, begin_s + whole_s - time.perf_counter()))
+
+    def _reduce(self, number: int) -> list[dist.Work]:
+        if self._seat.stage_group is None:
+            return []
+        while len(self._reducing) <= number:
+            bucket = self._buckets[len(self._reducing)]
+            work = dist.all_reduce(bucket, group=self._seat.stage_group, async_op=True)
+            self._reducing.append([work] if work is not None else [])
+        return self._reducing[number]

@@ -1,0 +1,126 @@
+"""Where a member sits in its roster, and the process groups through which it reaches the others."""
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import distributed as dist
+
+from zooid.comm import ObjectRendezvous, Options
+from zooid.core import keys
+from zooid.core.abort import Abort
+from zooid.core.plan import Plan
+from zooid.core.roster import Roster
+from zooid.core.spec import RehearsalSpec, WorkerSpec
+from zooid.schedule.actions import Kind
+from zooid.store import ObjectStore
+from zooid.worker.underway import Underway, receiving, sending
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One member's place."""
+
+    roster: Roster
+    rank: int
+    replica: int
+    stage: int
+    stage_group: dist.ProcessGroup | None
+    """The replicas of this stage; None where this is the only one."""
+    tie_groups: dict[int, dist.ProcessGroup]
+    """By number of the tie: the stages of this replica that share it, where this one is among them."""
+    device: torch.device
+    """Where small sums over all members are made: NCCL wants them on a GPU."""
+    directions: dict[Kind, dist.ProcessGroup | None]
+    """What carries messages forward and backward, where each way needs a group of its own."""
+
+    @property
+    def name(self) -> str:
+        return self.roster.members[self.rank].name
+
+    def neighbour(self, distance: int) -> int:
+        """Rank of the member that many stages on, in the same replica."""
+        return self.roster.rank_at(self.replica, self.stage + distance)
+
+    def add_up(self, numbers: Sequence[float]) -> list[float]:
+        """The sums of these numbers over all members."""
+        if len(self.roster.members) == 1:
+            return list(numbers)
+        total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def meet(self) -> None:
+        """Wait for all members; a barrier that every backend has."""
+        self.add_up([0.0])
+
+
+_DISTANCE = {Kind.SEND_FORWARD: 1, Kind.RECEIVE_FORWARD: -1, Kind.SEND_BACKWARD: -1, Kind.RECEIVE_BACKWARD: 1}
+
+
+class Messenger:
+    """Messages to and from the neighbouring stages. The grain is the tag, so that none waits for one before it."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._last_sent: dict[Kind, Underway] = {}
+
+    def send(self, kind: Kind, grain: int, message: torch.Tensor) -> Underway:
+        target = self._seat.neighbour(_DISTANCE[kind])
+        work = sending(message, target, grain, self._seat.directions.get(kind))
+        sent = Underway([work], after=self._last_sent.get(kind))
+        self._last_sent[kind] = sent
+        return sent
+
+    def receive(self, kind: Kind, grain: int, message: torch.Tensor) -> Underway:
+        source = self._seat.neighbour(_DISTANCE[kind])
+        return Underway([receiving(message, source, grain, self._seat.directions.get(kind))])
+
+
+def take_seat(
+    spec: WorkerSpec | RehearsalSpec,
+    store: ObjectStore,
+    plan: Plan,
+    roster: Roster,
+    ties: Sequence[tuple[int, ...]],
+    device: torch.device,
+    abort: Abort,
+) -> Seat:
+    """Meet the others of the roster; groups are made by everyone in the same order. `ties` are stages that share
+    parameters."""
+    rank = roster.rank_of(spec.member)
+    own = roster.members[rank]
+    is_ours = plan.transport in ("store", "tcp")
+    options = Options(transport=plan.transport, all_reduce=plan.all_reduce) if is_ours else Options()
+    rendezvous = ObjectRendezvous(
+        store, keys.comm_of(spec.run, roster.number), timeout_s=spec.timeout_s, abort=abort, options=options
+    )
+    dist.init_process_group(
+        "zooid" if is_ours else plan.transport,
+        store=rendezvous,
+        rank=rank,
+        world_size=len(roster.members),
+        timeout=datetime.timedelta(seconds=spec.timeout_s),
+        device_id=device if plan.transport == "nccl" else None,
+    )
+    stage_groups = (
+        [dist.new_group(roster.ranks_of_stage(stage)) for stage in range(roster.num_stages)]
+        if roster.num_replicas > 1
+        else []
+    )
+    tie_groups: dict[int, dist.ProcessGroup] = {}
+    for number, stages in enumerate(ties):
+        for replica in range(roster.num_replicas):
+            group = dist.new_group([roster.rank_at(replica, stage) for stage in stages])
+            if replica == own.replica and own.stage in stages:
+                tie_groups[number] = group
+    directions: dict[Kind, dist.ProcessGroup | None] = {}
+    if plan.transport == "nccl" and roster.num_stages > 1:
+        # NCCL keeps the calls between two ranks in one order: two ways in one group would wait for one another
+        for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
+            group = dist.new_group()
+            directions |= dict.fromkeys(kinds, group)
+    stage_group = stage_groups[own.stage] if stage_groups else None
+    device = device if plan.transport == "nccl" else torch.device("cpu")
+    return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, directions)
