@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.harness import Row, run_benchmark
 from zooid import coordinator
 from zooid.coordinator.offers import resolve_offer
+from zooid.core.checkpoint import CheckpointRule
 from zooid.core.events import Event, MemberTrained
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
@@ -19,7 +20,7 @@ from zooid.planner import find_plan
 
 JOBS = ("bert", "gpt2", "resnet")
 QUICK_JOBS = ("resnet",)
-LAYOUTS = ((1, 1), (1, 2), (1, 3))
+LAYOUTS = ((1, 1), (1, 2), (1, 3), (2, 1))
 FOLDER = Path(__file__).parent / "jobs"
 
 
@@ -40,11 +41,19 @@ def compare(name: str, profile: Profile, plan: Plan) -> Iterator[Row]:
             peaks[event.member] = event.peak_bytes
 
     with tempfile.TemporaryDirectory() as folder:
-        coordinator.train(FOLDER / f"{name}.py", store=f"file://{folder}/run", plan=plan, on_event=on_event)
-    for stage, (member, peak_bytes) in zip(plan.stages, sorted(peaks.items()), strict=True):
+        coordinator.train(
+            FOLDER / f"{name}.py",
+            store=f"file://{folder}/run",
+            plan=plan,
+            checkpoints=CheckpointRule(every_steps=1),  # so that one is written while training goes on
+            on_event=on_event,
+        )
+    stages = [stage for _ in range(plan.num_replicas) for stage in plan.stages]
+    for stage, (member, peak_bytes) in zip(stages, sorted(peaks.items()), strict=True):
         yield {
             "job": name,
             "layout": plan.layout,
+            "schedule": plan.schedule,
             "grain_size": plan.grain_size,
             "member": member,
             "layers": f"{stage.first_layer}-{stage.end_layer}",
@@ -62,5 +71,5 @@ def summary(rows: list[Row]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    num_cases = sum(stages for _, stages in LAYOUTS)
+    num_cases = sum(replicas * stages for replicas, stages in LAYOUTS)
     run_benchmark("memory of members", measure, lambda quick: num_cases * len(QUICK_JOBS if quick else JOBS), summary)

@@ -34,10 +34,13 @@ from benchmarks.lab.rehearsals import Scene, Site, site
 from benchmarks.lab.runs import run_by_hand
 from zooid.core import keys
 from zooid.core.environment import member_environment
+from zooid.core.link import Link
 from zooid.core.plan import ScheduleName, TransportName
 from zooid.core.stage import Bucket, StageTimes
 from zooid.core.timeline import hidden_share
+from zooid.predictor import Layout, simulate_step
 from zooid.schedule.buckets import cut_buckets
+from zooid.schedule.pipelines import StepShape
 
 LINK_BYTES_PER_S = 20_000_000
 MESSAGE_BYTES = 500_000
@@ -48,14 +51,12 @@ COMPUTE_S = ((0.040, 0.080), (0.042, 0.078), (0.038, 0.082), (0.040, 0.080))
 UPDATE_S = 0.005
 NUM_STEPS = 5
 
+SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
 REAL_JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"
 REAL_JOB = "resnet,32,16,2,32,4"
 """A batch of 32 in grains of 4."""
-REAL_SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
 REAL_ROUNDS = 14
 REAL_TIMEOUT_S = 240.0
-
-Pipelining = tuple[ScheduleName, int]
 
 
 def stages(is_direct: bool) -> tuple[StageTimes, ...]:
@@ -112,16 +113,43 @@ def reduce_s(stage: StageTimes, num_replicas: int, link_bytes_per_s: float) -> f
 
 
 def scenes(quick: bool) -> list[Scene]:
-    layouts = (1, 2)
-    ways: tuple[Pipelining, ...] = (("gpipe", 0), ("1f1b", 1))
+    """Through a store with a single replica only: this machine's S3 server is busy with that."""
     transports: tuple[TransportName, ...] = ("tcp",) if quick else ("tcp", "store")
     return [
-        Scene(num_replicas, stages(transport != "store"), num_grains, schedule, ahead, transport)
+        with_ahead(Scene(num_replicas, stages(transport != "store"), num_grains, schedule, 0, transport))
         for transport in transports
-        for num_replicas in layouts
-        for schedule, ahead in ways
+        for num_replicas in ((1, 2) if transport == "tcp" else (1,))
+        for schedule in SCHEDULES
         for num_grains in ((8,) if quick else (8, 16))
     ]
+
+
+def with_ahead(scene: Scene) -> Scene:
+    """1F1B runs ahead as far as a simulation says that it pays: the least that comes within 1 % of the best."""
+    if scene.schedule != "1f1b":
+        return scene
+    tried = [replace(scene, ahead=ahead) for ahead in range(4)]
+    times_s = [simulated_s(each) for each in tried]
+    return next(each for each, time_s in zip(tried, times_s, strict=True) if time_s <= 1.01 * min(times_s))
+
+
+def simulated_s(scene: Scene) -> float:
+    """With links as they are set."""
+    link = Link(
+        from_site="lab",
+        to_site="lab",
+        bandwidth_bytes_per_s=LINK_BYTES_PER_S,
+        rtt_s=0.001,
+        source="set",
+        date="2026-01",
+    )
+    layout = Layout(scene.stages, link, link, None, "auto", is_direct=scene.transport != "store")
+    shape = StepShape(
+        scene.schedule, len(scene.stages), scene.ahead, tuple(len(stage.buckets) for stage in scene.stages)
+    )
+    numbers = range(scene.num_grains * scene.num_replicas)
+    shares = [numbers[at :: scene.num_replicas] for at in range(scene.num_replicas)]
+    return simulate_step(shape.step(shares), layout).step_s
 
 
 def measure(quick: bool) -> Iterator[Row]:
@@ -130,7 +158,7 @@ def measure(quick: bool) -> Iterator[Row]:
     with site(most, LINK_BYTES_PER_S) as place:
         for scene in chosen:
             yield row_of(place, scene, 2 if quick else NUM_STEPS)
-    for schedule in REAL_SCHEDULES:
+    for schedule in SCHEDULES:
         yield against_stock(schedule, 4 if quick else REAL_ROUNDS)
 
 
@@ -197,4 +225,4 @@ def against_stock(schedule: ScheduleName, num_rounds: int) -> Row:
 
 
 if __name__ == "__main__":
-    run_benchmark("pipelines", measure, lambda quick: len(scenes(quick)) + len(REAL_SCHEDULES))
+    run_benchmark("pipelines", measure, lambda quick: len(scenes(quick)) + len(SCHEDULES))

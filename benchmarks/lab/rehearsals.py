@@ -2,9 +2,11 @@
 
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from unittest import mock
 
 from benchmarks.lab.namespaces import Star, connect_members, shape, star
@@ -47,12 +49,16 @@ class Site:
 
     lab: Star
     url: str
+    """Of a bucket that members reach over their links."""
+    folder_url: str
+    """Of a folder on this machine's disk."""
 
     def rehearse(self, scene: Scene, num_steps: int) -> Rehearsal:
         """Start the members of a scene, each in its namespace, and let them run."""
         plan = plan_of(scene)
         run = secrets.token_hex(4)
-        store = open_store(f"{self.url}/{run}")
+        # what connected members meet through is not measured: this machine's disk will do
+        store = open_store(f"{self.url if scene.transport == 'store' else self.folder_url}/{run}")
         roster = roster_for(plan, run, 0, 0)
         store.put(keys.plan(0), encode_record(plan))
         store.put(keys.roster(0), encode_record(roster))
@@ -111,4 +117,5 @@ def site(num_members: int, link_bytes_per_s: int) -> Iterator[Site]:
         connect_members(lab)
         shape(lab, link_bytes_per_s)
         stack.enter_context(mock.patch.dict(os.environ, server.environment))
-        yield Site(lab, url)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zooid-rehearsals-")))
+        yield Site(lab, url, folder.as_uri())

@@ -64,7 +64,7 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
         loss_sum = weight = 0.0
         grains = samples.grains(step)
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        changes = {name: torch.zeros_like(buffer) for name, buffer in before.items() if buffer.is_floating_point()}
+        changes = {name: torch.zeros_like(buffer) for name, buffer in before.items() if buffer.dtype != torch.bool}
         for own in split_grains(len(grains), shares):
             for name, buffer in model.named_buffers():
                 buffer.copy_(before[name])
@@ -80,7 +80,8 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
                 loss_sum += float(grain_sum.detach())
                 weight += grain_weight
             for name, change in changes.items():
-                change += (dict(model.named_buffers())[name] - before[name]) / len(shares)
+                own_change = dict(model.named_buffers())[name] - before[name]
+                change += own_change / len(shares) if change.is_floating_point() else own_change
         for name, buffer in model.named_buffers():
             if name in changes:
                 buffer.copy_(before[name] + changes[name])

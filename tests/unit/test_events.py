@@ -1,5 +1,7 @@
 """Events are the only thing pictures are made from: they come back as they were written, or the line is named."""
 
+import math
+
 import pytest
 
 from zooid.core.errors import RecordError
@@ -80,3 +82,14 @@ def test_a_line_that_is_no_event_is_named(line: bytes, reason: str) -> None:
     data = encode_events(ALL[:2]) + line + b"\n"
     with pytest.raises(RecordError, match=rf"events/m0, line 3 is not an event: .*{reason}"):
         decode_events(data, "events/m0")
+
+
+def test_numbers_that_are_not_finite_are_read_back() -> None:
+    """A metric may be undefined, as recall is where there is nothing to find."""
+    event = Evaluated(
+        at_s=1.0, epoch=0, step=1, loss=math.inf, metrics={"recall": math.nan}, num_samples=3, wall_s=0.1
+    )
+    (read,) = decode_events(encode_events([event]), "test")
+    assert isinstance(read, Evaluated)
+    assert read.loss == math.inf
+    assert math.isnan(read.metrics["recall"])

@@ -301,7 +301,7 @@ def test_a_stage_without_layers_is_refused(first: int, end: int) -> None:
 @pytest.mark.parametrize("name", ["deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"])
 def test_a_limit_of_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` is 0; it must be above 0"):
-        Limits(**{name: 0})
+        Limits(**{name: 0})  # type: ignore[arg-type]
 
 
 def test_a_pinned_layout_must_fit_the_members_allowed() -> None:

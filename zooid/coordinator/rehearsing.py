@@ -12,6 +12,7 @@ from zooid.coordinator.relay import OnEvent, Relay, ignore
 from zooid.coordinator.running import roster_for
 from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
+from zooid.core.abort import Abort
 from zooid.core.errors import InputError, PlanError
 from zooid.core.events import Event, PhaseStarted, StepCommitted
 from zooid.core.plan import Plan
@@ -23,9 +24,11 @@ from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor import stage_times, ties_between
 from zooid.store import ObjectStore
+from zooid.store.retrying import RetryingStore
 
 _LEAST_TIMEOUT_S = 60.0
 _TIMEOUT_FACTOR = 20.0
+_READ_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ def rehearse_specs(
         crew.start("worker", specs)
         crew.wait(relay.poll)
     relay.flush()
-    timelines = [_timeline(store, step, specs) for step in range(1, specs[0].num_steps)]
+    patient = RetryingStore(store, Abort(), give_up_s=_READ_TIMEOUT_S)
+    timelines = [_timeline(patient, step, specs) for step in range(1, specs[0].num_steps)]
     by_duration = sorted(timelines, key=lambda timeline: timeline.step_s)
     return Rehearsal(tuple(timeline.step_s for timeline in timelines), by_duration[len(by_duration) // 2])
 
@@ -105,6 +109,6 @@ def _pass_on(event: Event, on_event: OnEvent) -> None:
         on_event(event)
 
 
-def _timeline(store: ObjectStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
+def _timeline(store: RetryingStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
     recorded = [keys.timeline(step, spec.member) for spec in specs]
     return joined(decode_record(bytes(store.get(key)), Timeline, key) for key in recorded)

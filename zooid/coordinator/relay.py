@@ -39,8 +39,9 @@ class Parts:
 class Relay:
     """Calls back for every event of a run, in the caller's thread."""
 
-    def __init__(self, store: ObjectStore, on_event: OnEvent) -> None:
-        self._reader = EventReader(store)
+    def __init__(self, store: ObjectStore, on_event: OnEvent, *, skips_present: bool = False) -> None:
+        """`skips_present` leaves out the events of an earlier part of the run."""
+        self._reader = EventReader(store, skips_present=skips_present)
         self._on_event = on_event
         self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else _REMOTE_INTERVAL_S
         self._last_s = 0.0

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from zooid.coordinator.crew import Crew
 from zooid.coordinator.lease import Lease
-from zooid.coordinator.news import NewsRelay
 from zooid.coordinator.offers import num_threads, prices_in_words
-from zooid.coordinator.relay import OnEvent
+from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
 from zooid.core.errors import MemberFailed, StoreError
 from zooid.core.events import (
@@ -71,7 +70,7 @@ class Run:
         self, store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent
     ) -> None:
         self.platform = platform
-        self.relay = NewsRelay(store, self._take)
+        self.relay = Relay(store, self._take, skips_present=True)
         self._store = store
         self._claim = claim
         self._number = number

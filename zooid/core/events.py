@@ -1,6 +1,8 @@
 """What happens in a run, as typed records in JSON lines: all that pictures, progress bars and reports are made from."""
 
+import math
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -122,11 +124,20 @@ Event = (
     | RunFinished
 )
 
-_DECODER = msgspec.json.Decoder(Event)
+_DECODER = msgspec.json.Decoder(Event, strict=False)
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    return b"".join(msgspec.json.encode(event) + b"\n" for event in events)
+    return b"".join(msgspec.json.encode(_speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
+
+
+def _speakable(value: Any) -> Any:
+    """JSON has no words for numbers that are not finite; a text says what they are, and is read back as a number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _speakable(each) for key, each in value.items()}
+    return value
 
 
 def decode_events(data: bytes, source: str) -> list[Event]:

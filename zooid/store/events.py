@@ -107,10 +107,16 @@ class EventReader:
     the names of the writers are listed, and each writer's objects once.
     """
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, *, skips_present: bool = False) -> None:
+        """`skips_present` leaves out what is there already, without reading it: a long run has many events."""
         self._store = store
         self._next_numbers: dict[str, int] = {}
         self._unreturned: list[Event] = []
+        if skips_present:
+            for writer in store.list_folders(keys.EVENTS):
+                folder = keys.events_of(writer)
+                if present := store.list(folder):
+                    self._next_numbers[folder] = _number_of(present[-1]) + 1
 
     def read_new(self) -> list[Event]:
         """The events that were not returned before, by time; after a StoreError none is lost."""

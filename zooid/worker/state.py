@@ -53,9 +53,17 @@ class TrainingState:
         self._parameters = [trained[name] for name in self._names]
         self._ties = ties or {}
         self._num_replicas = reducing.num_replicas
-        self._buffers = [buffer for name, buffer in module.named_buffers() if name in trainee.persistent_names]
+        self._buffers = [
+            buffer
+            for name, buffer in module.named_buffers()
+            if name in trainee.persistent_names and buffer.dtype != torch.bool
+        ]
         self._buffers_before: list[torch.Tensor] = []
-        self._gradients = Gradients(self._parameters, [b for b in self._buffers if b.is_floating_point()], reducing)
+        count_type = self._parameters[0].dtype if self._parameters else torch.float32
+        statistics = [b if b.is_floating_point() else torch.zeros_like(b, dtype=count_type) for b in self._buffers]
+        self._gradients = Gradients(self._parameters, statistics, reducing)
+        self._statistics_types = [statistic.dtype for statistic in statistics]
+        """Counts travel with the gradients, as numbers of their type."""
         self._is_reduced = reducing.group is not None
         self._held: dict[str, torch.Tensor | None] = {}
         """Reduced gradients, from when they are complete until the next step begins."""
@@ -125,12 +133,12 @@ class TrainingState:
         self.advance()
 
     def advance(self) -> None:
-        """What a step changes beside the parameters: statistics, which are the mean of the replicas', and the
-        learning rate."""
+        """What a step changes beside the parameters: statistics, which are the mean of the replicas', counts, which are
+        their sum, and the learning rate."""
         if self._is_reduced:
-            pairs = [(b, o) for b, o in zip(self._buffers, self._buffers_before, strict=True) if b.is_floating_point()]
-            for (buffer, before), change in zip(pairs, self._gradients.statistics(), strict=True):
-                buffer.copy_(before + change / self._num_replicas)
+            changes = self._gradients.statistics()
+            for buffer, before, change in zip(self._buffers, self._buffers_before, changes, strict=True):
+                buffer.copy_(before + (change / self._num_replicas if buffer.is_floating_point() else change.round()))
         if self._scheduler is not None:
             self._scheduler.step()
 
@@ -148,11 +156,10 @@ class TrainingState:
         return self._held
 
     def _changes(self) -> list[torch.Tensor]:
-        """What the step did to floating-point buffers: exactly 0 where it did nothing."""
+        """What the step did to the buffers: exactly 0 where it did nothing."""
         return [
-            torch.where(buffer == before, torch.zeros_like(buffer), buffer - before)
-            for buffer, before in zip(self._buffers, self._buffers_before, strict=True)
-            if buffer.is_floating_point()
+            torch.where(buffer == before, torch.zeros_like(buffer), buffer - before).to(dtype)
+            for buffer, before, dtype in zip(self._buffers, self._buffers_before, self._statistics_types, strict=True)
         ]
 
 
