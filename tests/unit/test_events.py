@@ -86,9 +86,7 @@ def test_a_line_that_is_no_event_is_named(line: bytes, reason: str) -> None:
 
 def test_numbers_that_are_not_finite_are_read_back() -> None:
     """A metric may be undefined, as recall is where there is nothing to find."""
-    event = Evaluated(
-        at_s=1.0, epoch=0, step=1, loss=math.inf, metrics={"recall": math.nan}, num_samples=3, wall_s=0.1
-    )
+    event = Evaluated(at_s=1.0, epoch=0, step=1, loss=math.inf, metrics={"recall": math.nan}, num_samples=3, wall_s=0.1)
     (read,) = decode_events(encode_events([event]), "test")
     assert isinstance(read, Evaluated)
     assert read.loss == math.inf
