@@ -26,7 +26,7 @@ from zooid.worker import member
 
 JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"
 CPU_JOBS = {"ResNet-like": "resnet,16", "GPT-2-like": "gpt2,8"}
-GPU_JOBS = {"ResNet-like": "resnet,512,64,3,64", "GPT-2-like": "gpt2,16,768,12,50000,512"}
+GPU_JOBS = {"ResNet-like": "resnet,256,96,4,64", "GPT-2-like": "gpt2,16,768,12,50000,512"}
 WARM_UP_STEPS = 3
 NUM_ROUNDS = 15
 STEPS_IN_A_BLOCK = 6

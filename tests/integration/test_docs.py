@@ -17,6 +17,8 @@ from zooid.schedule.collectives import choose_all_reduce
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FILE = re.compile(r"# (\w+\.py)\n")
+"""What a piece of Python begins with that is to be written into a file rather than run."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ def job_file() -> str:
 
 
 def is_runnable(block: Block) -> bool:
-    """Where members are held to a size, only if this process may do so."""
-    if block.language != "python" and not block.text.startswith(("zooid ", "sudo zooid ")):
+    """Where members are held to a size, only if this process may do so. `output` is what the block before it prints."""
+    if block.language not in ("python", "output") and not block.text.startswith(("zooid ", "sudo zooid ")):
         return False
     return "limited:" not in block.text or may_confine()
 
@@ -53,6 +55,9 @@ def may_confine() -> bool:
     "name",
     [
         "tutorial.md",
+        "jobs.md",
+        "training.md",
+        "rehearsing.md",
         "commands.md",
         "data.md",
         "layers.md",
@@ -69,21 +74,31 @@ def test_a_document_does_what_it_says(name: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(job_file())
     runnable = [block for block in blocks(name) if is_runnable(block)]
     assert runnable, f"{name} shows nothing that can be run"
+    printed = ""
     for block in runnable:
-        run(block, tmp_path)
+        if block.language == "output":
+            assert block.text == printed
+        else:
+            printed = run(block, tmp_path)
 
 
-def run(block: Block, folder: Path) -> None:
-    """The folders in /tmp that documents name are taken to the test's own."""
+def run(block: Block, folder: Path) -> str:
+    """What it prints. The folders in /tmp that documents name are taken to the test's own."""
     text = block.text.replace("file:///tmp/", f"file://{folder}/")
+    if file := _FILE.match(text):
+        (folder / file[1]).write_text(text)
+        return ""
     if block.language == "python":
         commands = [[sys.executable, "-W", "error", "-c", text]]
     else:
         lines = (line.removeprefix("sudo ").split() for line in text.splitlines())
         commands = [[sys.executable, "-m", "zooid.cli.main", *words[1:]] for words in lines]
+    printed = ""
     for command in commands:
         ended = subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False)
         assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
+        printed += ended.stdout
+    return printed
 
 
 def test_the_readme_has_the_job_that_the_documents_have() -> None:
@@ -114,5 +129,13 @@ def test_every_document_is_linked_and_every_link_leads_somewhere() -> None:
     linked = set(re.findall(r"\]\((docs/[\w.-]+)\)", readme))
     assert linked == {f"docs/{path.name}" for path in DOCS.glob("*.md")}
     for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")]:
-        for target in re.findall(r"\]\(([\w./-]+)\)", path.read_text()):
-            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+        for target, heading in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):
+            file = path.parent / target if target else path
+            assert file.exists(), f"{path.name} links to {target}"
+            assert not heading or heading in headings(file), f"{path.name} links to #{heading} of {file.name}"
+
+
+def headings(file: Path) -> set[str]:
+    """As GitHub names them in links."""
+    titles = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

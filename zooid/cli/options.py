@@ -37,7 +37,9 @@ GoalOption = Annotated[
 Schedule = Annotated[str | None, typer.Option(help="Pin the pipeline schedule: gpipe or 1f1b.")]
 Transport = Annotated[
     str | None,
-    typer.Option(help="How members exchange: store (if not given), or tcp where they reach one another."),
+    typer.Option(
+        help="How members exchange: store (if not given); tcp or gloo where they reach one another; nccl between GPUs."
+    ),
 ]
 LinksFile = Annotated[
     Path | None,
@@ -78,7 +80,7 @@ def limits_from(
         num_stages=num_stages,
         max_members=DEFAULT_MAX_MEMBERS if members is None else members,
         schedule=_one_of("--schedule", schedule, get_args(ScheduleName)),
-        transport=_one_of("--transport", transport, get_args(TransportName)) or "store",
+        transport=_one_of("--transport", transport, get_args(TransportName)),
     )
 
 

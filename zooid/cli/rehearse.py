@@ -37,6 +37,7 @@ def rehearse(
     title = f"{wanted.layout}, {wanted.schedule}, rehearsed"
     show_timeline(console, {"rehearsed": rehearsed.timeline}, title, str(plan), out, trace)
     console.print(
-        f"step: {format_duration(rehearsed.step_s)} rehearsed, {format_duration(wanted.prediction.step_s)} predicted",
+        f"step: {format_duration(rehearsed.step_s)} rehearsed, as if every member had cores of its own; "
+        f"{format_duration(wanted.prediction.step_s)} predicted for where the plan stands",
         highlight=False,
     )

@@ -11,6 +11,7 @@ from rich.console import Console
 from zooid import coordinator
 from zooid.cli import options
 from zooid.core.errors import InputError, ZooidError
+from zooid.core.link import Links
 from zooid.core.plan import Plan
 from zooid.report import view_for
 
@@ -26,6 +27,9 @@ def resume(
     deadline: options.Deadline = None,
     budget: options.Budget = None,
     goal: options.GoalOption = None,
+    schedule: options.Schedule = None,
+    transport: options.Transport = None,
+    links: options.LinksFile = None,
     on: options.On = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
@@ -41,7 +45,8 @@ def resume(
             url,
             job_file=job,
             plan=options.read_file(plan, Plan) if plan else None,
-            limits=options.limits_from(layout, members, deadline, budget),
+            links=options.read_file(links, Links) if links else None,
+            limits=options.limits_from(layout, members, deadline, budget, schedule, transport),
             goal=options.goal_from(goal),
             on=on,
             checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),

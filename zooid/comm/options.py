@@ -5,7 +5,7 @@ from typing import get_args
 
 from zooid.core.codecs import CODECS, CodecName
 from zooid.core.errors import InputError
-from zooid.core.plan import AllReduceName, TransportName
+from zooid.core.plan import AllReduceName, OwnTransportName
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +15,7 @@ class Options:
     In a URL they follow a question mark: `s3://bucket/run-7?transport=tcp&codec=bf16`.
     """
 
-    transport: TransportName = "store"
+    transport: OwnTransportName = "store"
     """`store` needs nothing but the bucket; `tcp` needs ranks that reach each other."""
     all_reduce: AllReduceName = "auto"
     """Algorithm of all_reduce; `auto` picks by bytes, ranks and measured latency."""
@@ -28,7 +28,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, allowed in (
-            ("transport", get_args(TransportName)),
+            ("transport", get_args(OwnTransportName)),
             ("all_reduce", get_args(AllReduceName)),
             ("codec", CODECS),
         ):

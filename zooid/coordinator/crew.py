@@ -67,7 +67,8 @@ class Crew:
         for spec in specs:
             self._store.put(keys.spec(spec.member), encode_record(spec))
         offer = self._offer or self._planned_offer()
-        size, uses_gpus = held_to(offer), offer.kind == "owned" or offer.num_gpus > 0
+        size = held_to(offer)
+        uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
         for spec in specs:
             spec_url = f"{spec.store}/{keys.spec(spec.member)}"
             launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)

@@ -80,7 +80,7 @@ def peer_links(
     limits: Limits, on: str, known: Links | None, on_event: OnEvent, platform: Platform[Any] | None
 ) -> tuple[Link, ...]:
     """Links between members, where the limits say that these are connected: those that are known, or else measured."""
-    if limits.transport == "store":
+    if not limits.is_direct:
         return ()
     if known is not None:
         return known.links

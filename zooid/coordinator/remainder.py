@@ -1,9 +1,12 @@
 """Planning what is left of a run: any layout, but with the grain that its steps have been cut into so far."""
 
+from collections.abc import Sequence
+
 from msgspec import structs
 
 from zooid.core.checkpoint import CheckpointManifest
 from zooid.core.errors import PlanError
+from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import LayerProfile, Profile, TimePoint
@@ -17,7 +20,14 @@ def samples_of(manifest: CheckpointManifest) -> SamplePlan:
     return SamplePlan(**structs.asdict(manifest.samples))
 
 
-def plan_the_rest(profile: Profile, manifest: CheckpointManifest, offer: Offer, limits: Limits, goal: Goal) -> Plan:
+def plan_the_rest(
+    profile: Profile,
+    manifest: CheckpointManifest,
+    offer: Offer,
+    limits: Limits,
+    goal: Goal,
+    peers: Sequence[Link] = (),
+) -> Plan:
     """The best plan for the steps that are left: deadline and budget hold for them.
 
     The plan's own prediction is of the whole run in this layout, as that of any plan.
@@ -29,7 +39,7 @@ def plan_the_rest(profile: Profile, manifest: CheckpointManifest, offer: Offer, 
             f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
             f"{samples.grain_size} samples, which is fixed for a run; ask for at most {num_grains}"
         )
-    found = find_plan(_rest_of(profile, samples, manifest.step), offer, limits, goal)
+    found = find_plan(_rest_of(profile, samples, manifest.step), offer, limits, goal, peers)
     assert found.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
     rest = found.prediction
     run_s = rest.startup_s + (rest.run_s - rest.startup_s) * samples.num_steps / (samples.num_steps - manifest.step)

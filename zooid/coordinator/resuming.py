@@ -11,6 +11,7 @@ from zooid.coordinator.given import check_continues, check_given, check_memory
 from zooid.coordinator.lease import refuse_others
 from zooid.coordinator.offers import resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
+from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, ignore
 from zooid.coordinator.remainder import plan_the_rest, samples_of
 from zooid.coordinator.running import Run, RunResult
@@ -18,6 +19,7 @@ from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, RecordError, ZooidError
+from zooid.core.link import Links
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
@@ -41,6 +43,7 @@ def resume(
     *,
     job_file: str | Path | None = None,
     plan: Plan | None = None,
+    links: Links | None = None,
     limits: Limits | None = None,
     goal: Goal | None = None,
     on: str | None = None,
@@ -83,7 +86,10 @@ def resume(
             chosen = offer or resolve_offer(last_plan.offers[0].name)
             measured = _profile(objects, manifest, chosen, run)
             run.enter("plan")
-            plan = plan_the_rest(measured, manifest, chosen, limits or Limits(), goal or "fastest")
+            limits = limits or Limits()
+            limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
+            peers = peer_links(limits, on or chosen.name, links, on_event, platform)
+            plan = plan_the_rest(measured, manifest, chosen, limits, goal or "fastest", peers)
         check_continues(plan, manifest, objects.url)
         run.prepare(plan)
         return run.train(plan, manifest.step)

@@ -7,7 +7,9 @@ from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
 
 ScheduleName = Literal["gpipe", "1f1b"]
+OwnTransportName = Literal["store", "tcp"]
 TransportName = Literal["store", "tcp", "gloo", "nccl"]
+"""Ours, and the backends of torch that members may use instead."""
 AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
 
@@ -26,8 +28,13 @@ class Limits(Record, frozen=True, kw_only=True):
     max_members: int = DEFAULT_MAX_MEMBERS
     schedule: ScheduleName | None = None
     """Pins the pipeline schedule; None lets the planner choose."""
-    transport: TransportName = "store"
-    """How members exchange: through the store, or connected with one another."""
+    transport: TransportName | None = None
+    """How members exchange: through the store, which is what None means, or connected with one another."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether members are to be connected with one another."""
+        return self.transport not in (None, "store")
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):

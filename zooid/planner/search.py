@@ -28,6 +28,10 @@ SIMULATED_PARTITIONS = 3
 def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal, peers: Sequence[Link] = ()) -> Plan:
     """The best plan on this offer; ties go to fewer members, then to less memory. PlanError says which limit nothing
     can meet. `peers` are links between members, which are needed where they are to be connected."""
+    if limits.transport == "nccl" and profile.device.kind != "cuda":
+        raise PlanError(
+            f"the transport nccl is for GPUs, but {profile.job} was measured on {profile.device.name}; give tcp or gloo"
+        )
     plans = list(_candidates(profile, offer, limits, peers))
     if not plans:
         raise PlanError(no_layout(profile, limits, min(_grain_sizes(profile))))
@@ -44,7 +48,8 @@ def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal, peers:
 
 
 def _candidates(profile: Profile, offer: Offer, limits: Limits, peers: Sequence[Link]) -> Iterator[Plan]:
-    links = _store_links(profile, offer) if limits.transport == "store" else _peer_links(peers, offer, limits.transport)
+    transport = limits.transport or "store"
+    links = _peer_links(peers, offer, transport) if limits.is_direct else _store_links(profile, offer)
     for num_replicas in _counts(limits.num_replicas, limits.max_members):
         for num_stages in _counts(limits.num_stages, limits.max_members // num_replicas):
             for grain_size in _grain_sizes(profile):
@@ -56,7 +61,7 @@ def _candidates(profile: Profile, offer: Offer, limits: Limits, peers: Sequence[
                     profile, num_stages, grain_size, own_grains, links, most=SIMULATED_PARTITIONS
                 ):
                     for schedule, ahead in _schedules(limits.schedule, num_stages):
-                        way = Way(schedule, ahead, limits.transport, links)
+                        way = Way(schedule, ahead, transport, links)
                         yield evaluate(profile, offer, way, num_replicas, partition, grain_size)
 
 

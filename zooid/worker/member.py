@@ -248,7 +248,7 @@ def _restore(store: ObjectStore, role: _Role, state: TrainingState) -> LossScale
         tensors = checkpoint.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
         load_optimizer_tensors(state.optimizer, named, tensors)
     state.resume(role.manifest.step)
-    if role.manifest.step == 0:
+    if role.manifest.step == 0 or role.manifest.loss_scale == 1.0:  # nothing was scaled before
         return LossScale.for_job(role.job.autocast)
     return LossScale(role.manifest.loss_scale, role.manifest.num_good_steps)
 

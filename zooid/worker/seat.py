@@ -10,6 +10,7 @@ from torch import distributed as dist
 from zooid.comm import ObjectRendezvous, Options
 from zooid.core import keys
 from zooid.core.abort import Abort
+from zooid.core.errors import PlanError
 from zooid.core.plan import Plan
 from zooid.core.roster import Roster
 from zooid.core.spec import RehearsalSpec, WorkerSpec
@@ -91,13 +92,16 @@ def take_seat(
     parameters."""
     rank = roster.rank_of(spec.member)
     own = roster.members[rank]
-    is_ours = plan.transport in ("store", "tcp")
-    options = Options(transport=plan.transport, all_reduce=plan.all_reduce) if is_ours else Options()
+    if plan.transport == "nccl" and device.type != "cuda":
+        raise PlanError(
+            f"the plan's transport is nccl, which is for GPUs, but member {spec.member} has none; give tcp or gloo"
+        )
+    options = Options(transport="tcp" if plan.transport == "tcp" else "store", all_reduce=plan.all_reduce)
     rendezvous = ObjectRendezvous(
         store, keys.comm_of(spec.run, roster.number), timeout_s=spec.timeout_s, abort=abort, options=options
     )
     dist.init_process_group(
-        "zooid" if is_ours else plan.transport,
+        plan.transport if plan.transport in ("gloo", "nccl") else "zooid",
         store=rendezvous,
         rank=rank,
         world_size=len(roster.members),
