@@ -8,7 +8,7 @@ from torch import distributed as dist
 from zooid.comm import Options
 from zooid.core.codecs import CODECS
 from zooid.core.errors import InputError
-from zooid.core.plan import AllReduceName, TransportName
+from zooid.core.plan import AllReduceName, OwnTransportName
 
 URL = "s3://bucket/run-7"
 
@@ -33,7 +33,7 @@ def test_without_options_nothing_is_lost_and_nothing_but_the_store_is_needed() -
 
 @pytest.mark.parametrize(
     ("name", "values"),
-    [("transport", get_args(TransportName)), ("all_reduce", get_args(AllReduceName)), ("codec", CODECS)],
+    [("transport", get_args(OwnTransportName)), ("all_reduce", get_args(AllReduceName)), ("codec", CODECS)],
 )
 def test_every_name_is_taken_and_others_are_refused_with_a_list(name: str, values: tuple[str, ...]) -> None:
     for value in values:

@@ -203,7 +203,7 @@ class TestTwoReplicas:
             assert float(state.square_sum()) > 0
             state.apply(1.0)
             found = module.state_dict()
-            assert int(found["1.num_batches_tracked"]) == 1
+            assert int(found["1.num_batches_tracked"]) == 2, "counts are added up"
             return found["1.running_mean"], found["1.running_var"]
 
         initial = {name: value.clone() for name, value in norm().state_dict().items()}
