@@ -10,20 +10,13 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.lab.namespaces import Star, connect_members, shape, star
+from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import rclone_s3
-from zooid.catalog import local_offer
-from zooid.coordinator.rehearsing import Rehearsal, rehearse_specs
-from zooid.coordinator.running import roster_for
-from zooid.core import keys
-from zooid.core.plan import CostTerm, Plan, Prediction, ScheduleName, StagePlan, TransportName
-from zooid.core.records import encode_record
-from zooid.core.spec import RehearsalSpec
+from zooid.coordinator.rehearsing import Rehearsal, rehearse_stages
+from zooid.core.plan import Plan, ScheduleName, TransportName
 from zooid.core.stage import StageTimes
-from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
 from zooid.store import open_store
-
-TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -55,55 +48,26 @@ class Site:
 
     def rehearse(self, scene: Scene, num_steps: int) -> Rehearsal:
         """Start the members of a scene, each in its namespace, and let them run."""
-        plan = plan_of(scene)
-        run = secrets.token_hex(4)
         # what connected members meet through is not measured: this machine's disk will do
-        store = open_store(f"{self.url if scene.transport == 'store' else self.folder_url}/{run}")
-        roster = roster_for(plan, run, 0, 0)
-        store.put(keys.plan(0), encode_record(plan))
-        store.put(keys.roster(0), encode_record(roster))
-        specs = [
-            RehearsalSpec(
-                run=run,
-                member=member.name,
-                store=store.url,
-                num_threads=1,
-                stages=scene.stages,
-                num_steps=num_steps + 1,
-                timeout_s=TIMEOUT_S,
-            )
-            for member in roster.members
-        ]
-        homes = dict(zip([member.name for member in roster.members], self.lab.members, strict=False))
-
-        def prefix(launch: Launch) -> list[str]:
-            return homes[launch.member].prefix
-
-        return rehearse_specs(specs, store, LocalPlatform(prefix), plan)
+        folder = self.url if scene.transport == "store" else self.folder_url
+        store = open_store(f"{folder}/{secrets.token_hex(4)}")
+        homes = iter(self.lab.members)
+        return rehearse_stages(
+            plan_of(scene), scene.stages, (), num_steps, store, LocalPlatform(lambda launch: next(homes).prefix)
+        )
 
 
 def plan_of(scene: Scene) -> Plan:
     """As much of a plan as a rehearsal reads."""
-    offer = local_offer(2**40, "2026-01-01")
-    prediction = Prediction(
-        step_s=1.0, num_steps=1, startup_s=1.0, run_s=1.0, run_usd=0.0, cost_terms=(CostTerm(kind="members", usd=0.0),)
-    )
-    return Plan(
+    return bare_plan(
         job="rehearsal",
-        model_fingerprint="",
+        spans=[(number, number + 1) for number in range(len(scene.stages))],
         batch_size=scene.num_grains * scene.num_replicas,
         grain_size=1,
         num_replicas=scene.num_replicas,
-        stages=tuple(
-            StagePlan(first_layer=number, end_layer=number + 1, offer=offer.name, memory_bytes=0)
-            for number in range(len(scene.stages))
-        ),
         schedule=scene.schedule,
         ahead=scene.ahead,
         transport=scene.transport,
-        all_reduce="auto",
-        offers=(offer,),
-        prediction=prediction,
     )
 
 

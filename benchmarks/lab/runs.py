@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
-from zooid.catalog import local_offer
+from benchmarks.lab.plans import bare_plan
 from zooid.coordinator.running import roster_for
 from zooid.core import keys
 from zooid.core.job import load_job
-from zooid.core.plan import Plan, Prediction, ScheduleName, StagePlan, TransportName
+from zooid.core.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import encode_record
 from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, check_job, collate, trace_job
@@ -56,31 +56,17 @@ def plan_by_hand(job_file: Path, num_stages: int, schedule: ScheduleName, transp
     checked = check_job(load_job(job_file))
     job = checked.job
     layered = trace_job(job, collate(checked.data, range(2)))
-    offer = local_offer(2**40, "2026-01-01")
     grain_size = job.grain_size or job.batch_size
     cuts = [0, *(_narrow_cut(layered, number, num_stages) for number in range(1, num_stages)), layered.num_layers]
-    return Plan(
+    return bare_plan(
         job=job_file.stem,
-        model_fingerprint=layered.fingerprint,
+        fingerprint=layered.fingerprint,
+        spans=list(pairwise(cuts)),
         batch_size=job.batch_size,
         grain_size=grain_size,
-        num_replicas=1,
-        stages=tuple(
-            StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=0)
-            for first, end in pairwise(cuts)
-        ),
+        num_steps=SamplePlan.of(job, checked.num_samples, grain_size).num_steps,
         schedule=schedule,
         transport=transport,
-        all_reduce="auto",
-        offers=(offer,),
-        prediction=Prediction(
-            step_s=1.0,
-            num_steps=SamplePlan.of(job, checked.num_samples, grain_size).num_steps,
-            startup_s=0.0,
-            run_s=1.0,
-            run_usd=0.0,
-            cost_terms=(),
-        ),
     )
 
 

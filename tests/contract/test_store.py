@@ -31,6 +31,7 @@ class TestBytes:
         data = np.random.default_rng(0).integers(0, 255, 33 * 2**20 + 1, dtype=np.uint8)
         store.put("large", data.data)
         assert np.array_equal(np.frombuffer(store.get("large"), np.uint8), data)
+        assert b"".join(store.stream("large")) == data.tobytes()
 
     def test_put_overwrites(self, store: ObjectStore) -> None:
         store.put("key", b"a long first content")
@@ -74,6 +75,8 @@ class TestBytes:
         for key in ("missing", "folder", "folder/missing", "missing/key"):
             with pytest.raises(ObjectNotFound, match=key):
                 store.get(key)
+            with pytest.raises(ObjectNotFound, match=key):
+                list(store.stream(key))
 
     def test_list_is_recursive_sorted_and_ends_at_the_folder(self, store: ObjectStore) -> None:
         for key in ("a/10", "a/9", "a/b/1", "a/b/c/2", "ab/1", "b"):

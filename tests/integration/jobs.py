@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from zooid.coordinator.offers import resolve_offer
+from benchmarks.lab.plans import bare_plan
 from zooid.core.job import load_job
-from zooid.core.plan import Plan, Prediction, ScheduleName, StagePlan, TransportName
+from zooid.core.plan import Plan, ScheduleName, TransportName
 from zooid.layers import check_job, trace_job
 
 BATCH_SIZE = 40
@@ -17,6 +17,16 @@ GRAIN_SIZE = 6
 COARSE = {"grain_size": "14"}
 """Three grains a step: fewer messages, for stores that take milliseconds for each."""
 SEED = 3
+BAD_SAMPLE = 17
+TORN = f"""
+class Torn(TensorDataset):
+    def __getitem__(self, index):
+        if index == {BAD_SAMPLE}:
+            raise OSError("the file is torn")
+        return super().__getitem__(index)
+
+"""
+"""One sample that cannot be read."""
 AUGMENTED = """
 class Augmented(TensorDataset):
     def __getitem__(self, index):
@@ -127,33 +137,20 @@ def plan_by_hand(
     fingerprint, num_layers, num_samples = _traced(job_file)
     if isinstance(cuts, int):
         cuts = tuple(num_layers * number // cuts for number in range(1, cuts))
-    offer = resolve_offer("local")
     assert job.grain_size is not None
-    num_steps = math.ceil(num_samples / job.batch_size) * job.epochs
-    return Plan(
+    return bare_plan(
         job=job_file.stem,
-        model_fingerprint=fingerprint,
+        fingerprint=fingerprint,
+        spans=list(pairwise((0, *cuts, num_layers))),
         batch_size=job.batch_size,
         grain_size=job.grain_size,
+        num_steps=math.ceil(num_samples / job.batch_size) * job.epochs,
         num_replicas=num_replicas,
-        stages=tuple(
-            StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=1)
-            for first, end in pairwise((0, *cuts, num_layers))
-        ),
         schedule=schedule,
         ahead=ahead,
-        shares=shares,
         transport=transport,
-        all_reduce="auto" if transport == "tcp" else "three_phase",
-        offers=(offer,),
-        prediction=Prediction(
-            step_s=1.0,
-            num_steps=num_steps,
-            startup_s=0.0,
-            run_s=1.0,
-            run_usd=0.0,
-            cost_terms=(),
-        ),
+        all_reduce="three_phase" if transport == "store" else "auto",
+        shares=shares,
     )
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 
 import zooid
 from benchmarks.lab.servers import rclone_s3
-from tests.integration.jobs import plan_by_hand, write_job
+from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import sample_plan
 from zooid.core import keys
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.timeout(120)
 
 ENDLESS = "100_000"
 """Epochs of a job that is still training when it is disturbed."""
-BAD_SAMPLE = 17
 """Not among the first two, on which a job is tried before it starts."""
 
 
@@ -143,16 +142,8 @@ def spoiled_data():
         attempt.assert_nothing_is_left()
 
     def test_a_sample_that_cannot_be_loaded_is_named(self, attempt: Attempt) -> None:
-        torn = f"""
-class Torn(TensorDataset):
-    def __getitem__(self, index):
-        if index == {BAD_SAMPLE}:
-            raise OSError("the file is torn")
-        return super().__getitem__(index)
-
-"""
         fields = {"data": "lambda: Torn(*build_data().tensors)"}
-        job_file = write_job(attempt.folder / "torn.py", extra=torn, fields=fields)
+        job_file = write_job(attempt.folder / "torn.py", extra=TORN, fields=fields)
         error = attempt.train(job_file, plan=plan_by_hand(job_file, num_replicas=1, cuts=()))
         assert isinstance(error, MemberFailed)
         assert f"r0s0 exited with status 1: job.data()[{BAD_SAMPLE}] raised OSError: the file is torn" in str(error)

@@ -90,13 +90,17 @@ def differences(
     return expected.loss_difference(result.losses), expected.weight_difference(result.checkpoint)
 
 
-@pytest.mark.parametrize("number", range(len(cases())))
-def test_a_layout_trains_to_what_one_process_does(
-    number: int, pool: PoolPlatform, folder: Path, request: pytest.FixtureRequest
-) -> None:
-    if number >= NUM_ALWAYS and not request.config.getoption("--every-layout"):
-        pytest.skip("one of those that only --every-layout tries")
-    name, layout, schedule, transport = cases()[number]
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        chosen = cases() if metafunc.config.getoption("--every-layout") else cases()[:NUM_ALWAYS]
+        names = [
+            f"{model}-{layout[0]}x{layout[1]}-{schedule}-{transport}" for model, layout, schedule, transport in chosen
+        ]
+        metafunc.parametrize("case", chosen, ids=names)
+
+
+def test_a_layout_trains_to_what_one_process_does(case: Case, pool: PoolPlatform, folder: Path) -> None:
+    name, layout, schedule, transport = case
     in_loss, in_weights = differences(pool, job_of(folder, name), layout, schedule, transport)
     print(f"{name} {layout[0]}x{layout[1]} {schedule} {transport}: loss {in_loss:.1e}, weights {in_weights:.1e}")
     assert in_loss <= TOLERANCE

@@ -3,8 +3,7 @@
 import io
 import os
 import tarfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from benchmarks.lab.servers import moto_s3, rclone_s3
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
+from tests.processes import children, wait_until
 from tests.unit.shard_folders import decode, number_of, write_shards
 from zooid.core.job import load_job
 from zooid.core.shards import SHARDS_PER_WINDOW
@@ -54,17 +54,6 @@ def shards(bucket: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("written") / "train"
     write_shards(folder, NUM_SAMPLES)
     return upload(folder, f"{bucket}/train")
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def children() -> list[int]:
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
 
 def cached(folder: Path) -> set[int]:

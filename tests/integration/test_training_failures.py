@@ -19,7 +19,7 @@ from tests.integration.hooked_jobs import (
     at_work_alone,
     write_hooked_job,
 )
-from tests.integration.jobs import plan_by_hand
+from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand
 from tests.integration.pool import PooledMember, PoolPlatform
 from tests.integration.reference import sample_plan, train_composed_layers
 from zooid.core.checkpoint import CheckpointRule
@@ -36,7 +36,6 @@ from zooid.worker.checkpoint import last_step
 pytestmark = pytest.mark.timeout(120)
 
 EVERY_STEP = CheckpointRule(every_steps=1, keep=1000)
-BAD_SAMPLE = 17
 """Not among the first two, on which a job is tried before it starts."""
 
 
@@ -165,16 +164,8 @@ def weightless_loss(output, target):
 
 class TestWhatTheJobBrings:
     def test_a_sample_that_cannot_be_read_ahead_is_named(self, tmp_path: Path) -> None:
-        torn = f"""
-class Torn(TensorDataset):
-    def __getitem__(self, index):
-        if index == {BAD_SAMPLE}:
-            raise OSError("the file is torn")
-        return super().__getitem__(index)
-
-"""
         fields = {"data": "lambda: Torn(*build_data().tensors)", "data_workers": "1"}
-        job_file = write_hooked_job(tmp_path / "torn.py", extra=torn, fields=fields)
+        job_file = write_hooked_job(tmp_path / "torn.py", extra=TORN, fields=fields)
         said = rf"^job\.data\(\)\[{BAD_SAMPLE}\] raised OSError: the file is torn"
         with at_work_alone(job_file) as (trainer, _, _, _), pytest.raises(JobError, match=said) as caught:
             trainer.run()

@@ -9,13 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from tests.processes import children, is_gone, wait_until
 from zooid.core.errors import JobError, TrainingError
 from zooid.layers import Batch
 from zooid.schedule.samples import SamplePlan
@@ -110,25 +110,6 @@ Readers = Callable[..., GrainReader]
 
 def flat(batch: Batch) -> list[Any]:
     return [*(value.tolist() for value in batch.kwargs.values()), batch.target.tolist()]
-
-
-def children() -> list[int]:
-    """Of the main thread."""
-    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

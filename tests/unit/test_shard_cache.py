@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 import zooid
+from tests.processes import children, is_gone, wait_until
 from tests.unit.shard_folders import SAMPLES_PER_SHARD, decode, number_of, write_shards
 from zooid.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from zooid.store import Faults, FaultyStore, Rates, open_store
@@ -59,25 +59,6 @@ def cached(tmp_path: Path, number: int | None = None) -> list[Path]:
 def names_of(paths: list[Path]) -> list[str]:
     """Without the digest in front."""
     return sorted(path.name[17:] for path in paths)
-
-
-def children(pid: int | None = None) -> list[int]:
-    own = pid or os.getpid()
-    return [int(child) for child in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
-
-
-def wait_until(is_so: Callable[[], Any]) -> None:
-    deadline_s = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline_s, "it did not come to pass"
-        time.sleep(0.01)
-
-
-def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def in_child(work: Callable[[], Any]) -> Any:

@@ -3,6 +3,7 @@
 import secrets
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from zooid.core.plan import Plan
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import RehearsalSpec
+from zooid.core.stage import StageTimes, Tie
 from zooid.core.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
@@ -65,33 +67,39 @@ def rehearse(
     if steps < 1:
         raise InputError(f"{steps} steps are to be rehearsed; give 1 or more")
     partition = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
+    stages = [stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition]
+    ties = ties_between(profile, partition)
     with scratch_folder(store, "rehearsal") as objects:
-        run = secrets.token_hex(4)
-        roster = roster_for(plan, run, 0, 0)
-        objects.put(keys.plan(0), encode_record(plan))
-        objects.put(keys.roster(0), encode_record(roster))
-        specs = [
-            RehearsalSpec(
-                run=run,
-                member=member.name,
-                store=objects.url,
-                num_threads=num_threads(plan.offers[0]),
-                stages=tuple(
-                    stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition
-                ),
-                ties=ties_between(profile, partition),
-                num_steps=steps + 1,
-                timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
-            )
-            for member in roster.members
-        ]
-        return rehearse_specs(specs, objects, platform or LocalPlatform(), plan, on_event)
+        return rehearse_stages(plan, stages, ties, steps, objects, platform or LocalPlatform(), on_event)
 
 
-def rehearse_specs(
-    specs: list[RehearsalSpec], store: ObjectStore, platform: Platform[Any], plan: Plan, on_event: OnEvent = ignore
+def rehearse_stages(
+    plan: Plan,
+    stages: Sequence[StageTimes],
+    ties: Sequence[Tie],
+    steps: int,
+    store: ObjectStore,
+    platform: Platform[Any],
+    on_event: OnEvent = ignore,
 ) -> Rehearsal:
-    """Start a member for each spec, wait for all, and put together what they recorded."""
+    """The same, given what the stages take: start a member for every seat, and put together what they recorded."""
+    run = secrets.token_hex(4)
+    roster = roster_for(plan, run, 0, 0)
+    store.put(keys.plan(0), encode_record(plan))
+    store.put(keys.roster(0), encode_record(roster))
+    specs = [
+        RehearsalSpec(
+            run=run,
+            member=member.name,
+            store=store.url,
+            num_threads=num_threads(plan.offers[0]),
+            stages=tuple(stages),
+            ties=tuple(ties),
+            num_steps=steps + 1,
+            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
+        )
+        for member in roster.members
+    ]
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
     relay = Relay(store, lambda event: _pass_on(event, on_event))
     with Crew(platform, store, checks_input=False, offer=plan.offers[0]) as crew:

@@ -1,7 +1,8 @@
 """What people look at, made from events and records only: progress while a run goes on, tables when it is over,
 and pages to keep."""
 
-from zooid.report.pages import profile_page, write_page
+from zooid.report.frame import write_page
+from zooid.report.pages import profile_page
 from zooid.report.tables import links_table, offers_table, plan_table, profile_table, summary_table
 from zooid.report.timeline_page import timeline_page
 from zooid.report.timeline_table import timeline_table

@@ -1,19 +1,11 @@
-"""Pages to look at: each one file that needs no network.
-
-A page's frame, style and script lie in `assets`. Plotly, whose script is part of every page, loads when one is made.
-"""
+"""The page of a profile. Plotly, whose script is part of it, loads when one is made."""
 
 import html
-import json
-from importlib import resources
-from pathlib import Path
-from string import Template
-from typing import Any
 
-from zooid.core.files import replaced_whole
 from zooid.core.link import Link
 from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
+from zooid.report.frame import framed
 from zooid.report.picture import names_px, panel_domains, picture, probed_sizes
 from zooid.report.wording import (
     ESTIMATE,
@@ -34,9 +26,12 @@ def profile_page(profile: Profile) -> str:
     """Header, tied parameters, and the picture of the layers at a grain size that the reader picks."""
     from plotly.offline import get_plotlyjs
 
-    return Template(_asset("profile.html")).substitute(
-        title=html.escape(marked(profile, f"profile of {profile.job}")),
-        style=_asset("profile.css"),
+    return framed(
+        "profile",
+        title=marked(profile, f"profile of {profile.job}"),
+        versions=f"zooid {profile.zooid_version}, torch {profile.torch_version}, model {profile.model_fingerprint}",
+        data=picture(profile),
+        library=get_plotlyjs(),
         job=html.escape(profile.job),
         badge=f'<span class="badge">{ESTIMATE}</span>' if profile.is_estimate else "",
         origin=html.escape(origin_in_words(profile)),
@@ -45,19 +40,7 @@ def profile_page(profile: Profile) -> str:
         names_px=names_px(profile),
         sizes=_size_buttons(probed_sizes(profile)),
         heads=_heads(profile),
-        versions=html.escape(
-            f"zooid {profile.zooid_version}, torch {profile.torch_version}, model {profile.model_fingerprint}"
-        ),
-        picture=_as_data(picture(profile)),
-        plotly=get_plotlyjs(),
-        script=_asset("profile.js"),
     )
-
-
-def write_page(path: Path, page: str) -> None:
-    """A page into a file, whole or not at all."""
-    with replaced_whole(path) as staged:
-        staged.write_text(page, encoding="utf-8")
 
 
 def _facts(profile: Profile) -> str:
@@ -137,12 +120,3 @@ def _key(color: str) -> str:
 
 def _sum(name: str) -> str:
     return f'<b data-sum="{name}"></b>'
-
-
-def _as_data(value: Any) -> str:
-    """JSON that can stand inside a script element: no text in it can end the element."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    return resources.files("zooid.report").joinpath("assets", name).read_text(encoding="utf-8")

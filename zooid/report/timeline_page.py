@@ -6,14 +6,13 @@ Everything that is drawn or said is decided here; the page's script puts it on t
 import html
 from collections.abc import Mapping
 from itertools import groupby
-from string import Template
 from typing import Any
 
 from zooid.core.errors import InputError
 from zooid.core.timeline import Timeline
 from zooid.core.units import format_duration
 from zooid.core.version import VERSION
-from zooid.report.pages import _as_data, _asset
+from zooid.report.frame import framed
 from zooid.report.timeline_bars import LANE_NAMES, Bar, bars_of, members_in_order
 from zooid.report.timeline_table import COLUMNS, cells, usage_rows
 from zooid.report.wording import count_in_words
@@ -44,9 +43,16 @@ def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline o
     lanes = [lane for lane in LANE_NAMES if any(bar.lane == lane for of_one in bars.values() for bar in of_one)]
     members = [member for timeline in timelines.values() for member in timeline.members]
     is_compact = any(len(timeline.members) > _MANY_ROWS for timeline in timelines.values())
-    return Template(_asset("timeline.html")).substitute(
-        title=html.escape(title),
-        style=_asset("profile.css") + _asset("timeline.css"),
+    return framed(
+        "timeline",
+        title=title,
+        versions=f"zooid {VERSION}",
+        data={
+            "lane_names": [LANE_NAMES[lane] for lane in lanes],
+            "end_s": max(timeline.step_s for timeline in timelines.values()),
+            "timelines": [_picture(timelines[name], of_one, lanes) for name, of_one in bars.items()],
+        },
+        heading=html.escape(title),
         origin=html.escape(origin),
         density="compact" if is_compact else "roomy",
         num_lanes=len(lanes),
@@ -58,15 +64,6 @@ def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline o
             f'<th scope="col" title="{html.escape(meaning)}">{name}</th>' for name, meaning in COLUMNS.items()
         ),
         sections="\n".join(_section(number, name, timelines[name], lanes) for number, name in enumerate(timelines)),
-        versions=html.escape(f"zooid {VERSION}"),
-        picture=_as_data(
-            {
-                "lane_names": [LANE_NAMES[lane] for lane in lanes],
-                "end_s": max(timeline.step_s for timeline in timelines.values()),
-                "timelines": [_picture(timelines[name], of_one, lanes) for name, of_one in bars.items()],
-            }
-        ),
-        script=_asset("timeline.js"),
     )
 
 

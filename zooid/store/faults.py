@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, TypeVar
 
@@ -88,6 +88,9 @@ class FaultyStore:
 
     def get(self, key: str) -> memoryview:
         return self._run("get", key, lambda: self._inner.get(key))
+
+    def stream(self, key: str) -> Iterator[Data]:
+        yield self.get(key)
 
     def list(self, prefix: str, after: str = "") -> Keys:
         return self._run("list", prefix, lambda: self._inner.list(prefix, after))

@@ -8,7 +8,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ _SINGLE_PUT_BYTES = 32 * 2**20
 """Up to here an object goes in one request, which costs least; above, in parts, several at once."""
 _PART_BYTES = 8 * 2**20
 _NUM_PARTS_AT_ONCE = 4
+_PIECE_BYTES = 4 * 2**20
 
 _CONNECT_TIMEOUT = timedelta(seconds=5)
 _READ_TIMEOUT = timedelta(seconds=30)
@@ -139,6 +140,22 @@ class ObstoreStore:
             return memoryview(obstore.get(self._client, key).bytes())
         except _FAILURES as error:
             raise self._translate(error, "get", key) from error
+
+    def stream(self, key: str) -> Iterator[Data]:
+        _check_process()
+        _check_key(key)
+        num_bytes = 0
+        try:
+            answer = obstore.get(self._client, key)
+            for piece in answer.stream(min_chunk_size=_PIECE_BYTES):
+                num_bytes += len(piece)
+                yield piece
+        except _FAILURES as error:
+            raise self._translate(error, "get", key) from error
+        if num_bytes != answer.meta["size"]:
+            raise StoreUnavailable(
+                f"get of {key!r} in {self.url} ended after {num_bytes} of {answer.meta['size']} bytes"
+            )
 
     def list(self, prefix: str, after: str = "") -> Keys:
         _check_process()

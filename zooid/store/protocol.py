@@ -1,6 +1,6 @@
 """What zooid asks of object storage: so little that every cloud's store, a folder and memory can do it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 Data: TypeAlias = bytes | bytearray | memoryview
@@ -33,6 +33,9 @@ class ObjectStore(Protocol):
 
     def get(self, key: str) -> memoryview:
         """The object's bytes, not copied; ObjectNotFound where there is none."""
+
+    def stream(self, key: str) -> Iterator[Data]:
+        """The same, a few MiB at a time: for objects that are larger than the memory that may be spent on them."""
 
     def list(self, prefix: str, after: str = "") -> Keys:
         """All keys under the folder `prefix`, at any depth, sorted; with `after`, only those greater than it."""

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from zooid.core.abort import Abort
@@ -38,6 +38,10 @@ class RetryingStore:
 
     def get(self, key: str) -> memoryview:
         return self._retry(lambda: self._inner.get(key))
+
+    def stream(self, key: str) -> Iterator[Data]:
+        """Not asked again: what was taken of it cannot be given back."""
+        return self._inner.stream(key)
 
     def list(self, prefix: str, after: str = "") -> Keys:
         return self._retry(lambda: self._inner.list(prefix, after))

@@ -43,6 +43,7 @@ from zooid.worker.gradients import Reducing
 from zooid.worker.keeping import CheckpointKeeper
 from zooid.worker.optimizer_state import load_optimizer_tensors
 from zooid.worker.precision import LossScale
+from zooid.worker.resuming import changes_since
 from zooid.worker.seat import Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.state import Tie, Trainee, TrainingState
@@ -179,7 +180,9 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)))
     _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
-    _check_manifest(manifest, layered, job, len(data), plan)
+    facts = checkpoint.sample_facts(job, len(data), plan.grain_size)
+    if changes := changes_since(manifest, facts, data, layered.fingerprint):
+        raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
     device = default_device()
     if device.type == "cuda":
         device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())
@@ -208,23 +211,6 @@ def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -
                 f"the plan was made for {what} of {planned}, but the job has {given}; run `zooid plan` again"
             )
     assert plan.stages[-1].end_layer == layered.num_layers, "equal fingerprints imply equal layers"
-
-
-def _check_manifest(
-    manifest: CheckpointManifest, layered: LayeredModel, job: Job, num_samples: int, plan: Plan
-) -> None:
-    if manifest.model_fingerprint != layered.fingerprint:
-        raise CheckpointError(
-            "the checkpoint is of another model (its fingerprint differs): go on with the job file that it was "
-            "trained with, or train anew in another folder"
-        )
-    saved, given = manifest.samples, checkpoint.sample_facts(job, num_samples, plan.grain_size)
-    for field in saved.__struct_fields__:
-        if getattr(saved, field) != getattr(given, field):
-            raise CheckpointError(
-                f"the checkpoint was trained with `{field}` {getattr(saved, field)}, but now it is "
-                f"{getattr(given, field)}; which samples a step owns would change: go on with the same"
-            )
 
 
 def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Tensors]:

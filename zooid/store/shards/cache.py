@@ -25,7 +25,6 @@ from zooid.core.records import decode_record
 from zooid.core.shards import ShardTable, TarShard
 from zooid.store.protocol import ObjectStore
 from zooid.store.shards.archive import table_of
-from zooid.store.streaming import stream
 
 _OWN_FILE = re.compile(r"[0-9a-f]{16}-.+\.tar")
 """What the cache may remove; a folder that somebody names may hold other things."""
@@ -68,7 +67,7 @@ class ShardCache:
         with ExitStack() as until_in_place, replaced_whole(tar) as part:
             try:
                 with open(part, "wb") as file:
-                    for piece in stream(store, shard.key):
+                    for piece in store.stream(shard.key):
                         md5.update(piece)
                         file.write(piece)
                 check_size(part, shard, store.url)

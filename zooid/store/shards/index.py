@@ -20,7 +20,6 @@ from zooid.core.shards import TarShard
 from zooid.store.objects import open_store
 from zooid.store.protocol import Data, ObjectStore
 from zooid.store.shards.archive import samples_of
-from zooid.store.streaming import stream
 
 INDEX_NAME = "shardindex.json"
 _NUM_AT_ONCE = 4
@@ -127,7 +126,7 @@ def _path(url: str) -> str:
 
 
 def _count(store: ObjectStore, key: str) -> _Entry:
-    pieces = _Pieces(stream(store, key))
+    pieces = _Pieces(store.stream(key))
     try:
         with tarfile.open(fileobj=pieces, mode="r|") as archive:  # type: ignore[call-overload]
             num_samples = sum(1 for _ in samples_of(archive, f"{store.url}/{key}"))

@@ -1,0 +1,27 @@
+"""What tests ask about processes, and how they wait for something to come about."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def children(pid: int | None = None) -> list[int]:
+    """Of the main thread of a process; of this one, if none is given."""
+    parent = pid or os.getpid()
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def is_gone(pid: int) -> bool:
+    """Ended, whether or not somebody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until(is_so: Callable[[], object], *, timeout_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not come to pass"
+        time.sleep(0.01)
