@@ -19,7 +19,8 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory lint types imports
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -m 'not alone' --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -m alone
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
 	$(MAKE) --no-print-directory lint types imports unit

@@ -4,7 +4,7 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from rich.console import Console
@@ -19,15 +19,20 @@ Summarise: TypeAlias = Callable[[list[Row]], list[Row]]
 
 
 def run_benchmark(
-    title: str, measure: Measure, num_rows: Callable[[bool], int], summarise: Summarise | None = None
+    title: str,
+    measure: Measure,
+    num_rows: Callable[[bool], int],
+    summarise: Summarise | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> None:
     """Run one benchmark from the command line. Progress and tables go to stderr, the JSON line to stdout.
 
-    `summarise` adds rows of its own at the end.
+    `summarise` adds rows of its own at the end. `arguments` are what a benchmark with options of its own leaves of the
+    command line.
     """
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--quick", action="store_true", help="a short form: fewer rows, less exact")
-    quick: bool = parser.parse_args().quick
+    quick: bool = parser.parse_args(arguments).quick
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that the laboratory is cleared away
     terminal = Console(stderr=True)
     console = terminal if terminal.is_terminal else Console(stderr=True, width=160)

@@ -1,15 +1,8 @@
 """Rehearsed pipelines over slow links against the optimum, and a real one against stock torch.distributed.pipelining.
 
 Rehearsed: members are processes in network namespaces with 20 MB/s each way; compute sleeps, everything else is real.
-The optimum is no schedule's: it follows from times and bytes alone, with every overlap free. With f, b the times of a
-stage for one grain, x the time of a message over the cut behind it at the link's nominal rate (twice that through a
-store, where a message is down only after it was up), M grains, r the time that reducing its gradients needs at least
-and u that of its update:
-
-    stage s is busy from Σ (f + x) over the stages before it at the earliest, for M (f + b); what it computed last then
-    has to get down to stage j by Σ (b + x), so that stage j's last backward ends at E(j) at the earliest, over all
-    s ≥ j; a reduce can overlap that backward, but an update comes after it: max(E(j), E(j) − b + r) + u;
-    and no link carries its bytes in less than their time.
+The optimum is no schedule's: it follows from times and bytes alone, at the links' nominal rate, with every overlap free
+(see `zooid.predictor.bounds`).
 
 `hidden_share` is the part of a replica's transfer times, added up, that the step does not show: 1 − (step − optimum
 without any bytes) / Σ transfers. `overlap_share` is the part of it during which the member at that end computed.
@@ -34,13 +27,11 @@ from benchmarks.lab.rehearsals import Scene, Site, site
 from benchmarks.lab.runs import run_by_hand
 from zooid.core import keys
 from zooid.core.environment import member_environment
-from zooid.core.link import Link
 from zooid.core.plan import ScheduleName, TransportName
 from zooid.core.stage import Bucket, StageTimes
 from zooid.core.timeline import hidden_share
-from zooid.predictor import Layout, simulate_step
+from zooid.predictor import Way, alike, lower_bound_s, simulate_step
 from zooid.schedule.buckets import cut_buckets
-from zooid.schedule.pipelines import StepShape
 
 LINK_BYTES_PER_S = 20_000_000
 MESSAGE_BYTES = 500_000
@@ -82,28 +73,9 @@ def buckets(is_direct: bool) -> tuple[Bucket, ...]:
 
 
 def optimum_s(scene: Scene, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
-    """See above: no order of actions is faster."""
-    own, grains = scene.stages, scene.num_grains
-    hops = 2 if scene.transport == "store" else 1
-    cross = [hops * stage.out_bytes / link_bytes_per_s for stage in own]
-    n = scene.num_replicas
-    ends = [0.0] * len(own)
-    busiest = 0.0
-    for at, stage in enumerate(own):
-        head = sum(own[i].forward_s + cross[i] for i in range(at))
-        done = head + grains * (stage.forward_s + stage.backward_s)
-        ends[at] = max(ends[at], done)
-        for below in range(at - 1, -1, -1):
-            done += cross[below] + own[below].backward_s
-            ends[below] = max(ends[below], done)
-        sent = stage.out_bytes + (own[at - 1].out_bytes if at else 0.0)
-        reduced = 2 * (n - 1) / n * sum(bucket.num_bytes for bucket in stage.buckets)
-        busiest = max(busiest, (grains * sent + reduced) / link_bytes_per_s)
-    finished = [
-        max(end, end - stage.backward_s + reduce_s(stage, n, link_bytes_per_s)) + stage.update_s
-        for end, stage in zip(ends, own, strict=True)
-    ]
-    return max(*finished, busiest)
+    """See `zooid.predictor.bounds`: no order of actions is faster."""
+    layout = alike(scene.stages, Way(bytes_per_s=link_bytes_per_s, rtt_s=0.0), transport=scene.transport)
+    return lower_bound_s(layout, [scene.num_grains] * scene.num_replicas)
 
 
 def reduce_s(stage: StageTimes, num_replicas: int, link_bytes_per_s: float) -> float:
@@ -135,21 +107,8 @@ def with_ahead(scene: Scene) -> Scene:
 
 def simulated_s(scene: Scene) -> float:
     """With links as they are set."""
-    link = Link(
-        from_site="lab",
-        to_site="lab",
-        bandwidth_bytes_per_s=LINK_BYTES_PER_S,
-        rtt_s=0.001,
-        source="set",
-        date="2026-01",
-    )
-    layout = Layout(scene.stages, link, link, None, "auto", is_direct=scene.transport != "store")
-    shape = StepShape(
-        scene.schedule, len(scene.stages), scene.ahead, tuple(len(stage.buckets) for stage in scene.stages)
-    )
-    numbers = range(scene.num_grains * scene.num_replicas)
-    shares = [numbers[at :: scene.num_replicas] for at in range(scene.num_replicas)]
-    return simulate_step(shape.step(shares), layout).step_s
+    layout = alike(scene.stages, Way(bytes_per_s=LINK_BYTES_PER_S, rtt_s=0.001), transport=scene.transport)
+    return simulate_step(scene.schedule_of_step(), layout).step_s
 
 
 def measure(quick: bool) -> Iterator[Row]:

@@ -1,6 +1,36 @@
-"""Options of the whole suite."""
+"""Options of the whole suite, and which of its tests may run side by side.
+
+`make test` runs it in two parts: first what may share the machine, by two processes at once, each file by one of them;
+and then the rest, by one.
+"""
+
+import os
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes with two threads each would
+    # wait for one another's cores
+
+ALONE = (
+    "tests/contract/test_group_failures.py::test_an_abort_frees_every_wait_at_once",
+    "tests/contract/test_store_uses.py::TestWaiting",
+    "tests/integration/test_backend_faults.py::TestInterruptedRank",
+    "tests/integration/test_backend_faults.py::TestKilledRank",
+    "tests/integration/test_backend_faults.py::TestStoppedRank",
+    "tests/integration/test_laboratory.py",
+    "tests/integration/test_limits.py",
+    "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
+    "tests/integration/test_prediction.py::test_a_step_takes_what_was_predicted",
+    "tests/integration/test_probes.py::TestOnLinksThatAreKnown",
+    "tests/integration/test_sweeps.py::test_on_links_that_are_known",
+    "tests/integration/test_training.py::TestDroppedStep",
+    "tests/unit/test_executor.py::test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it",
+    "tests/unit/test_executor.py::test_an_abort_stops_it",
+    "tests/unit/test_retrying.py",
+    "tests/unit/test_timing.py",
+)
+"""Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -10,3 +40,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-layout", action="store_true", help="try every model in every layout, in minutes, instead of a part"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: needs the machine to itself")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(ALONE):
+            item.add_marker("alone")

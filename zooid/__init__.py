@@ -12,7 +12,18 @@ from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
-    from zooid.coordinator import clean, plan, probe, profile, profiles, rehearse, resume, train
+    from zooid.coordinator import (
+        clean,
+        plan,
+        predict,
+        probe,
+        probe_all_reduce,
+        profile,
+        profiles,
+        rehearse,
+        resume,
+        train,
+    )
     from zooid.store.shards import index_shards, shards
     from zooid.worker.checkpoint import load_checkpoint, load_optimizer
 
@@ -27,7 +38,9 @@ __all__ = [
     "load_checkpoint",
     "load_optimizer",
     "plan",
+    "predict",
     "probe",
+    "probe_all_reduce",
     "profile",
     "profiles",
     "rehearse",
@@ -39,7 +52,9 @@ __all__ = [
 _LAZY = {
     "clean": "zooid.coordinator",
     "plan": "zooid.coordinator",
+    "predict": "zooid.coordinator",
     "probe": "zooid.coordinator",
+    "probe_all_reduce": "zooid.coordinator",
     "profile": "zooid.coordinator",
     "profiles": "zooid.coordinator",
     "rehearse": "zooid.coordinator",

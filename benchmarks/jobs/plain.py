@@ -10,6 +10,8 @@ from torch.utils.data import TensorDataset
 import zooid
 
 NUM_CLASSES = 10
+NUM_EPOCHS = int(os.environ.get("ZOOID_BENCHMARK_EPOCHS", "100000"))
+"""Of 8 steps."""
 
 
 class Block(nn.Module):
@@ -90,13 +92,15 @@ def resnet_job(batch_size: int, width: int = 16, depth: int = 2, side: int = 32,
         data=data,
         optimizer=lambda named: torch.optim.SGD(named, lr=0.01, momentum=0.9),
         batch_size=batch_size,
-        grain_size=grain_size or batch_size,
-        epochs=100_000,
+        grain_size=pinned(grain_size, batch_size),
+        epochs=NUM_EPOCHS,
         data_workers=2 if torch.cuda.is_available() else 0,
     )
 
 
-def gpt2_job(batch_size: int, width: int = 128, depth: int = 4, vocabulary: int = 1000, length: int = 64) -> zooid.Job:
+def gpt2_job(
+    batch_size: int, width: int = 128, depth: int = 4, vocabulary: int = 1000, length: int = 64, grain_size: int = 0
+) -> zooid.Job:
     def data() -> TensorDataset:
         generator = torch.Generator().manual_seed(1)
         ids = torch.randint(vocabulary, (8 * batch_size, length + 1), generator=generator)
@@ -108,10 +112,15 @@ def gpt2_job(batch_size: int, width: int = 128, depth: int = 4, vocabulary: int 
         data=data,
         optimizer=lambda named: torch.optim.AdamW(named, lr=1e-4),
         batch_size=batch_size,
-        grain_size=batch_size,
-        epochs=100_000,
+        grain_size=pinned(grain_size, batch_size),
+        epochs=NUM_EPOCHS,
         data_workers=2 if torch.cuda.is_available() else 0,
     )
+
+
+def pinned(grain_size: int, batch_size: int) -> int | None:
+    """0 is the whole batch; below that, whoever plans may choose."""
+    return None if grain_size < 0 else grain_size or batch_size
 
 
 def from_environment() -> zooid.Job:

@@ -34,3 +34,23 @@ def _busy_s() -> float:
 def _own_s() -> float:
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class Busy:
+    """The share of all cores that were at work between the first note and the last."""
+
+    def __init__(self) -> None:
+        self._begin: tuple[float, float] | None = None
+        self._end: tuple[float, float] | None = None
+
+    def note(self) -> None:
+        now = (time.monotonic(), _busy_s())
+        self._begin = self._begin or now
+        self._end = now
+
+    @property
+    def share(self) -> float:
+        if self._begin is None or self._end is None or self._end[0] == self._begin[0]:
+            return 0.0
+        cores = os.cpu_count() or 1
+        return (self._end[1] - self._begin[1]) / (self._end[0] - self._begin[0]) / cores

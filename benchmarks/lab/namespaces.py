@@ -120,11 +120,14 @@ def add_route(source: Namespace, target: Namespace, through: Namespace) -> None:
     _run([*source.prefix, "ip", "route", "add", f"{target.address}/32", *way, *_CONGESTION_CONTROL])
 
 
-def shape(made: Star, bytes_per_s: int) -> None:
-    """Limit what each member sends and what it receives, each to so much; frames count whole, headers included."""
-    queue_bytes = _BURST_BYTES + round(bytes_per_s * _QUEUE_S)
-    limits = ["rate", f"{8 * bytes_per_s}bit", "burst", str(_BURST_BYTES), "limit", str(queue_bytes)]
-    for member in made.members:
+def shape(made: Star, bytes_per_s: int | Sequence[int]) -> None:
+    """Limit what each member sends and what it receives, each to so much; frames count whole, headers included.
+
+    One rate is for all; several are one for each."""
+    rates = [bytes_per_s] * len(made.members) if isinstance(bytes_per_s, int) else bytes_per_s
+    for member, rate in zip(made.members, rates, strict=True):
+        queue_bytes = _BURST_BYTES + round(rate * _QUEUE_S)
+        limits = ["rate", f"{8 * rate}bit", "burst", str(_BURST_BYTES), "limit", str(queue_bytes)]
         for end, device in ((member, member.device), (made.store, member.store_device)):
             _run([*end.prefix, "tc", "qdisc", "replace", "dev", device, "root", "tbf", *limits])
 

@@ -3,19 +3,24 @@
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
+from msgspec import structs
+
 from benchmarks.lab.namespaces import Star, connect_members, shape, star
 from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.servers import rclone_s3
+from benchmarks.lab.servers import delayed, rclone_s3
 from zooid.coordinator.rehearsing import Rehearsal, rehearse_stages
+from zooid.coordinator.relay import OnEvent, ignore
 from zooid.core.plan import Plan, ScheduleName, TransportName
 from zooid.core.stage import StageTimes
 from zooid.platforms.local import LocalPlatform
+from zooid.schedule.pipelines import StepSchedule, StepShape
+from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store
 
 
@@ -26,10 +31,31 @@ class Scene:
     num_replicas: int
     stages: tuple[StageTimes, ...]
     num_grains: int
-    """Of one replica."""
+    """Of one replica, on the average."""
     schedule: ScheduleName
     ahead: int
     transport: TransportName
+    speeds: tuple[float, ...] = ()
+    """Of each replica: what its computing takes, as a part of what `stages` say; 1 where nothing is given."""
+    shares: tuple[int, ...] = ()
+    """Whole grains of each replica; evenly where nothing is given."""
+
+    @property
+    def rows(self) -> tuple[tuple[StageTimes, ...], ...]:
+        """The stages of every replica."""
+        return tuple(
+            tuple(
+                structs.replace(stage, forward_s=factor * stage.forward_s, backward_s=factor * stage.backward_s)
+                for stage in self.stages
+            )
+            for factor in self.speeds or (1.0,) * self.num_replicas
+        )
+
+    def schedule_of_step(self) -> StepSchedule:
+        buckets = tuple(len(stage.buckets) for stage in self.stages)
+        shape = StepShape(self.schedule, len(self.stages), self.ahead, buckets)
+        num_grains = self.num_grains * self.num_replicas
+        return shape.step(split_grains(num_grains, self.shares or even_shares(num_grains, self.num_replicas)))
 
     @property
     def layout(self) -> str:
@@ -46,15 +72,17 @@ class Site:
     folder_url: str
     """Of a folder on this machine's disk."""
 
-    def rehearse(self, scene: Scene, num_steps: int) -> Rehearsal:
+    def rehearse(self, scene: Scene, num_steps: int, on_event: OnEvent = ignore) -> Rehearsal:
         """Start the members of a scene, each in its namespace, and let them run."""
         # what connected members meet through is not measured: this machine's disk will do
         folder = self.url if scene.transport == "store" else self.folder_url
         store = open_store(f"{folder}/{secrets.token_hex(4)}")
+        return rehearse_stages(plan_of(scene), scene.rows, (), num_steps, store, self.platform(), on_event)
+
+    def platform(self) -> LocalPlatform:
+        """Starts the first member in the first namespace, and so on."""
         homes = iter(self.lab.members)
-        return rehearse_stages(
-            plan_of(scene), scene.stages, (), num_steps, store, LocalPlatform(lambda launch: next(homes).prefix)
-        )
+        return LocalPlatform(lambda launch: next(homes).prefix)
 
 
 def plan_of(scene: Scene) -> Plan:
@@ -68,16 +96,20 @@ def plan_of(scene: Scene) -> Plan:
         schedule=scene.schedule,
         ahead=scene.ahead,
         transport=scene.transport,
+        shares=scene.shares,
     )
 
 
 @contextmanager
-def site(num_members: int, link_bytes_per_s: int) -> Iterator[Site]:
-    """Namespaces whose links carry so much each way, connected with one another and with an S3 server."""
+def site(num_members: int, link_bytes_per_s: int | Sequence[int], round_trip_s: float = 0.0) -> Iterator[Site]:
+    """Namespaces whose links carry so much each way, connected with one another and with an S3 server, which is so far
+    away."""
     with ExitStack() as stack:
         lab = stack.enter_context(star(num_members))
         server = stack.enter_context(rclone_s3(lab.store.address, lab.store.prefix))
         url = server.bucket_url("rehearsals")
+        if round_trip_s:
+            server = stack.enter_context(delayed(server, round_trip_s, lab.store.address, lab.store.prefix))
         connect_members(lab)
         shape(lab, link_bytes_per_s)
         stack.enter_context(mock.patch.dict(os.environ, server.environment))

@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from benchmarks.lab.plans import bare_plan
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import num_threads
+from zooid.coordinator.relay import OnEvent, Relay
 from zooid.coordinator.running import roster_for
 from zooid.core import keys
 from zooid.core.job import load_job
@@ -15,6 +19,7 @@ from zooid.core.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import encode_record
 from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, check_job, collate, trace_job
+from zooid.platforms import Platform
 from zooid.schedule.samples import SamplePlan
 from zooid.store import ObjectStore, open_store
 from zooid.worker import member
@@ -28,27 +33,42 @@ def run_by_hand(
     with tempfile.TemporaryDirectory(prefix="zooid-run-") as folder:
         store = open_store(Path(folder).as_uri())
         plan = plan_by_hand(job_file, num_stages, schedule, transport)
-        run = secrets.token_hex(4)
-        roster = roster_for(plan, run, 0, 0)
-        store.put(keys.plan(0), encode_record(plan))
-        store.put(keys.roster(0), encode_record(roster))
-        specs = [
-            WorkerSpec(
-                run=run,
-                member=each.name,
-                store=store.url,
-                job_file=str(job_file),
-                num_threads=1,
-                task="train",
-                roster=0,
-                timeout_s=60.0,
-            )
-            for each in roster.members
-        ]
-        for spec in specs:
-            store.put(keys.spec(spec.member), encode_record(spec))
-        member.prepare(specs[0], store)
-        yield store, specs
+        yield store, _set_up(job_file, plan, secrets.token_hex(4), store, threads=1)
+
+
+def train_by_hand(job_file: Path, plan: Plan, store: ObjectStore, platform: Platform[Any], on_event: OnEvent) -> None:
+    """Train to the end in a store that need not honour create-only puts, since nobody else writes there."""
+    run = secrets.token_hex(4)
+    specs = _set_up(job_file, plan, run, store, num_threads(plan.offers[0]))
+    relay = Relay(store, on_event)
+    with Crew(platform, store, checks_input=False, offer=plan.offers[0]) as crew:
+        crew.start("worker", specs)
+        crew.wait(relay.poll)
+    relay.flush()
+
+
+def _set_up(job_file: Path, plan: Plan, run: str, store: ObjectStore, threads: int) -> list[WorkerSpec]:
+    """Plan, roster, specs and checkpoint 0 in the store."""
+    roster = roster_for(plan, run, 0, 0)
+    store.put(keys.plan(0), encode_record(plan))
+    store.put(keys.roster(0), encode_record(roster))
+    specs = [
+        WorkerSpec(
+            run=run,
+            member=each.name,
+            store=store.url,
+            job_file=str(job_file),
+            num_threads=threads,
+            task="train",
+            roster=0,
+            timeout_s=60.0,
+        )
+        for each in roster.members
+    ]
+    for spec in specs:
+        store.put(keys.spec(spec.member), encode_record(spec))
+    member.prepare(specs[0], store)
+    return specs
 
 
 def plan_by_hand(job_file: Path, num_stages: int, schedule: ScheduleName, transport: TransportName) -> Plan:

@@ -12,7 +12,8 @@ from zooid.comm.envelope import TRAILER_BYTES
 from zooid.core.codecs import CodecName, wire_bytes
 from zooid.core.errors import CommError
 from zooid.core.plan import AllReduceName
-from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, TransferList, choose_all_reduce
+from zooid.schedule.choosing import AllReduceChoice
+from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, TransferList, choose_all_reduce, hierarchical
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -192,6 +193,31 @@ def test_parts_may_be_cut_into_chunks(open_ranks: OpenRanks, algorithm: AllReduc
         for result in ranks.play(body):
             assert torch.equal(result, 2 * torch.arange(num_elements, dtype=torch.int32) + 1)
         assert all(group.counter.read().num_messages_sent > 2 for group in ranks.groups)
+
+
+@pytest.mark.parametrize("sites", ["aabb", "abcba"])
+def test_a_list_by_site_gives_the_sum_for_exactly_its_messages(
+    open_ranks: OpenRanks, sites: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_elements = 200_001
+    transfers = hierarchical(num_elements, sites, 3)
+    monkeypatch.setattr(AllReduceChoice, "transfers", lambda *_, **__: transfers)
+
+    def body(group: ProcessGroup, rank: int) -> list[Tensor]:
+        floats, numbers = values_of(rank, num_elements), torch.arange(rank, rank + num_elements, dtype=torch.int32)
+        group.allreduce([floats]).wait()
+        group.allreduce([numbers]).wait()
+        return [floats, numbers]
+
+    with open_ranks(len(sites), options=options_of(open_ranks)) as ranks:
+        results = ranks.play(body)
+        assert_sent(ranks, (*transfers, *transfers))
+    assert_same_bits([floats for floats, _ in results])
+    wanted = in_rank_order([values_of(rank, num_elements) for rank in range(len(sites))], "SUM")
+    torch.testing.assert_close(results[0][0], wanted)
+    first = len(sites) * torch.arange(num_elements, dtype=torch.int32)
+    for _, numbers in results:
+        assert torch.equal(numbers, first + sum(range(len(sites))))
 
 
 def loss_of(codec: CodecName, values: Tensor) -> float:

@@ -1,18 +1,29 @@
 """Namespaces for tests, where this process may make them."""
 
+import fcntl
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 
 from benchmarks.lab.namespaces import Star, missing_privilege, star
 
+_LOCK = Path(tempfile.gettempdir()) / "zooid-star.lock"
+
 
 @contextmanager
 def star_or_skip(num_members: int) -> Iterator[Star]:
-    """A star of namespaces; the test is skipped, with the reason, where a privilege is missing."""
+    """A star of namespaces; the test is skipped, with the reason, where a privilege is missing.
+
+    Stars are made one after the other: two that are made at the same moment might choose the same addresses.
+    """
     lacking = missing_privilege()
     if lacking is not None:
         pytest.skip(f"network namespaces need {lacking}; run as root")
-    with star(num_members) as made:
+    with ExitStack() as stack:
+        with _LOCK.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            made = stack.enter_context(star(num_members))
         yield made

@@ -1,19 +1,19 @@
-"""Members in processes that stay: each imports torch and traces a model once, and then serves run after run.
+"""Members in processes that stay: each is forked from one that has torch, traces a model once, and serves many runs.
 
 Everything that a member does is real, only its process has been somebody else before. One that fails is replaced.
 """
 
+import gc
 import os
-import queue
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from tests.integration.ranks import FORKING
 from zooid.core import keys
 from zooid.core.environment import member_environment
 from zooid.core.job import Job
@@ -25,15 +25,18 @@ from zooid.store import open_store
 
 @dataclass(eq=False)
 class _Process:
-    process: "subprocess.Popen[str]"
+    process: BaseProcess
+    end: Connection
     log: Path
-    answers: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
 
-    def listen(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.answers.put(line)
-        self.answers.put("")
+    def exit(self) -> Exit | None:
+        """Of the run that it serves, once that has ended."""
+        try:
+            if self.end.poll():
+                return Exit(self.end.recv())
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+        return None if self.process.exitcode is None else Exit(self.process.exitcode)
 
 
 @dataclass(eq=False)
@@ -51,23 +54,23 @@ class PoolPlatform:
         self._idle: list[_Process] = []
         self._all: list[_Process] = []
         self._folder = tempfile.TemporaryDirectory(prefix="pool-")
+        self.launched: list[str] = []
+        """Names of members, in order; a test may forget those of others."""
 
     def launch(self, launch: Launch) -> PooledMember:
+        assert launch.program == "worker", f"{launch.member} is no worker: give it a process of its own"
+        self.launched.append(launch.member)
         process = self._idle.pop() if self._idle else self._start()
-        assert process.process.stdin is not None
-        process.process.stdin.write(launch.spec_url + "\n")
-        process.process.stdin.flush()
+        process.end.send((launch.spec_url, member_environment(1)))
         return PooledMember(process)
 
     def poll(self, handle: PooledMember) -> Exit | None:
         if handle.exit is None:
-            with suppress(queue.Empty):
-                answer = handle.process.answers.get_nowait()
-                handle.exit = Exit(int(answer) if answer else handle.process.process.wait())
-                if handle.exit.is_success:
-                    self._idle.append(handle.process)
-                else:
-                    handle.process.process.kill()
+            handle.exit = handle.process.exit()
+            if handle.exit is not None and handle.exit.is_success:
+                self._idle.append(handle.process)
+            elif handle.exit is not None:
+                handle.process.process.kill()
         return handle.exit
 
     def logs(self, handle: PooledMember) -> str:
@@ -78,55 +81,56 @@ class PoolPlatform:
             handle.process.process.kill()
             handle.exit = Exit(-signal.SIGKILL)
         if not handle.exit or not handle.exit.is_success:
-            handle.process.process.wait()
+            handle.process.process.join()
 
     def close(self) -> None:
         for process in self._all:
-            with process.process:  # closes its pipes
-                process.process.kill()
+            process.process.kill()
+            process.process.join()
+            process.end.close()
         self._folder.cleanup()
 
     def _start(self) -> _Process:
+        own_end, its_end = FORKING.Pipe()
         log = Path(self._folder.name) / f"{len(self._all)}.log"
-        with log.open("wb") as output:
-            started = subprocess.Popen(
-                [sys.executable, "-m", "tests.integration.pool"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                text=True,
-                env=member_environment(1),
-            )
-        process = _Process(started, log)
-        threading.Thread(target=process.listen, daemon=True).start()
+        log.touch()
+        process = _Process(FORKING.Process(target=_serve, args=(its_end, log)), own_end, log)
+        process.process.start()
+        its_end.close()
         self._all.append(process)
         return process
 
 
-def main() -> None:
+def _serve(end: Connection, log: Path) -> None:
     """One spec after the other, until nobody asks any more."""
     from zooid import layers
     from zooid.worker import __main__ as program
-    from zooid.worker import member
+    from zooid.worker import member, resuming
 
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    traced: dict[str, layers.LayeredModel] = {}
+    gc.freeze()  # what is imported need not be looked through again and again
+    with log.open("ab") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    traced: dict[tuple[str, bytes], layers.LayeredModel] = {}
 
     def trace_once(job: Job, example: layers.Batch) -> layers.LayeredModel:
-        """A job file is traced once; its path stands in the spec."""
+        """A job file is traced once, unless it changes; its path stands in the spec."""
         spec_url = sys.argv[1]
         store_url, key = keys.split_spec_url(spec_url)
         job_file = decode_record(bytes(open_store(store_url).get(key)), WorkerSpec, key).job_file
-        if job_file not in traced:
-            traced[job_file] = layers.trace_job(job, example)
-        return traced[job_file]
+        known = job_file, Path(job_file).read_bytes()
+        if known not in traced:
+            traced[known] = layers.trace_job(job, example)
+        return traced[known]
 
-    vars(member)["trace_job"] = trace_once
-    for line in sys.stdin:
-        sys.argv[1:] = [line.strip()]
-        answers.write(f"{program.main()}\n")
-
-
-if __name__ == "__main__":
-    main()
+    for module in (member, resuming):
+        vars(module)["trace_job"] = trace_once
+    while True:
+        try:
+            spec_url, environment = end.recv()
+        except EOFError:
+            return
+        os.environ.clear()
+        os.environ.update(environment)
+        sys.argv = ["zooid.worker", spec_url]
+        end.send(program.main())

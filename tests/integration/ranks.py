@@ -30,9 +30,18 @@ Way = Literal["gloo", "store", "tcp"]
 START_LIMIT_S = 60.0
 LIMIT_S = 30.0
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    ["pytest", "torch", "torch.distributed.fsdp", "torch.distributed.pipelining", "zooid.comm"]
+FORKING = multiprocessing.get_context("forkserver")
+"""Of all tests that start processes with torch: there is one such server."""
+FORKING.set_forkserver_preload(
+    [
+        "pytest",
+        "torch",
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "torch.distributed.pipelining",
+        "zooid.comm",
+        "zooid.worker.member",
+    ]
 )
 
 
@@ -148,10 +157,10 @@ def started(program: Program, size: int, *arguments: object, is_exit_whole: bool
     ends: list[Connection] = []
     try:
         for number in range(size):
-            own_end, its_end = _context.Pipe()
+            own_end, its_end = FORKING.Pipe()
             ends.append(own_end)
             rank = Rank(number, size, its_end)
-            processes.append(_context.Process(target=_run, args=(program, rank, arguments, is_exit_whole), daemon=True))
+            processes.append(FORKING.Process(target=_run, args=(program, rank, arguments, is_exit_whole), daemon=True))
             processes[-1].start()
             its_end.close()
         for end in ends:

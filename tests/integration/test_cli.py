@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.jobs import plan_by_hand
 from tests.integration.test_docs import job_file
+from zooid.core.records import encode_record
 
 ZOOID = [sys.executable, "-m", "zooid.cli.main"]
 
@@ -82,11 +84,12 @@ def test_a_profile_is_measured_once_and_then_reused(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_json_is_for_machines_and_a_killed_member_is_named(tmp_path: Path) -> None:
-    endless = job_file().replace("epochs=2", "epochs=100000")
-    (tmp_path / "job.py").write_text(endless)
+    endless = tmp_path / "job.py"
+    endless.write_text(job_file().replace("epochs=2", "epochs=100000, grain_size=20"))
+    (tmp_path / "plan.json").write_bytes(encode_record(plan_by_hand(endless, cuts=2)))
     store = tmp_path / "run"
     with subprocess.Popen(
-        [*ZOOID, "train", "job.py", "--layout", "1x2", "--store", f"file://{store}", "--json"],
+        [*ZOOID, "train", "job.py", "--plan", "plan.json", "--store", f"file://{store}", "--json"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

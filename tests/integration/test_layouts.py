@@ -6,8 +6,6 @@ in a few that are drawn at random, all layouts, schedules and transports being a
 
 import itertools
 import random
-from collections.abc import Iterator
-from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -47,12 +45,6 @@ def cases() -> list[Case]:
 
 
 NUM_ALWAYS = 14
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[PoolPlatform]:
-    with closing(PoolPlatform()) as platform:
-        yield platform
 
 
 @pytest.fixture(scope="module")

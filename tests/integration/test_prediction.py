@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 import zooid
-from benchmarks import step_time
+from benchmarks import layouts
 from benchmarks.lab.load import ForeignLoad
 from zooid.core.plan import Limits
 from zooid.core.profile import Profile
@@ -31,13 +31,13 @@ def undisturbed(measure: Callable[[], T]) -> T:
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return undisturbed(lambda: zooid.profile(step_time.JOB_FILE))
+    return undisturbed(lambda: zooid.profile(layouts.JOB_FILE))
 
 
 @pytest.mark.parametrize("layout", [(2, 2), (1, 2), (2, 1)], ids=lambda layout: f"{layout[0]}x{layout[1]}")
 @pytest.mark.timeout(300)
 def test_a_step_takes_what_was_predicted(profile: Profile, layout: tuple[int, int]) -> None:
-    row = undisturbed(lambda: step_time.measure_layout(profile, *layout))
+    row = undisturbed(lambda: layouts.measure_layout(profile, *layout))
     print(row)
     assert isinstance(row["error"], float)
     assert abs(row["error"]) <= TOLERANCE

@@ -90,6 +90,17 @@ class TestOnThisMachine:
             (["--seconds", "0"], "a measurement of 0 s is asked for"),
             (["--store", "memory://here"], "memory://here lives in one process"),
             (["--on", "moon"], "members cannot be started on 'moon'"),
+            (["--size", "1MiB"], "--size is for --only all-reduce; leave it out"),
+            (["--only", "all-reduce", "--seconds", "1"], "--seconds is for links; leave it out"),
+            (["--only", "all-reduce", "--members", "1"], "1 member(s) are to reduce; give 2 or more"),
+            (["--only", "all-reduce", "--library", "mpi"], "--library is 'mpi'; give gloo or nccl"),
+            (["--only", "all-reduce", "--size", "1B"], "the size(s) in bytes are (1,); give different ones from 4 on"),
+            (["--only", "all-reduce", "--size", "6B"], "the sizes are (6,) bytes; give multiples of 4"),
+            (["--only", "all-reduce", "--size", "9TiB"], "give smaller sizes, or fewer at once"),
+            (["--only", "all-reduce", "--at-once", "0"], "the number(s) of all-reduces at once are (0,)"),
+            (["--only", "all-reduce", "--repeats", "0"], "0 repeats are asked for; give 1 or more"),
+            (["--only", "all-reduce", "--join", "no.json"], "no.json cannot be read"),
+            (["--only", "all-reduce", "--site", "home", "--site", "away"], "all-reduces are timed at one site"),
         ],
     )
     def test_bad_input_is_refused_with_one_line(self, arguments: list[str], message: str, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 
 import zooid
 from tests.integration.jobs import plan_by_hand, write_job
+from tests.integration.pool import PoolPlatform
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
 from tests.integration.test_docs import job_file as documented_job
@@ -26,7 +27,6 @@ from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
 from zooid.core.events import CheckpointSaved, Event, StepCommitted
 from zooid.core.job import load_job
-from zooid.core.plan import Plan
 from zooid.layers import build_model, check_data, collate
 from zooid.store import open_store
 from zooid.store.checkpoints import complete_steps, last_step, read_manifest
@@ -72,23 +72,7 @@ def pause(event):
         time.sleep(0.02)
 
 """
-"""The first member waits after the step that a file names, until it is killed."""
-
-
-def write_pausing_job(file: Path, *, dropout: float = 0.25, fields: dict[str, str] | None = None) -> Path:
-    own = {"epochs": str(NUM_EPOCHS), "on_event": "pause"}
-    return write_job(file, dropout=dropout, extra=PAUSE, fields={**own, **(fields or {})})
-
-
-def cut_short(folder: Path, job_file: Path, plan: Plan, reference: Callable[[Path], Trained]) -> CutShort:
-    """Killed when several checkpoints were due while training went on."""
-    platform, run = RecordingPlatform(), folder / "run"
-    rule = CheckpointRule(every_steps=EVERY, keep=KEEP)
-    with killed_after(PAUSED_STEP, job_file, platform) as watch:
-        zooid.train(job_file, store=run.as_uri(), plan=plan, checkpoints=rule, on_event=watch.append, platform=platform)
-    saved = [event.step for event in watch if isinstance(event, CheckpointSaved)]
-    assert saved[-1] == last_step(open_store(run.as_uri()))
-    return CutShort(job_file, run, reference(job_file))
+"""The first member waits after the step that a file names, until it is ended or the file is gone."""
 
 
 class Watch(list[Event]):
@@ -126,8 +110,15 @@ def interrupted(tmp_path_factory: pytest.TempPathFactory) -> CutShort:
         "clip_norm": "0.5",
         "scheduler": f"lambda own: torch.optim.lr_scheduler.OneCycleLR(own, max_lr=2e-2, total_steps={NUM_STEPS + 1})",
     }
-    job_file = write_pausing_job(folder / "job.py", fields=fields)
-    return cut_short(folder, job_file, plan_by_hand(job_file, num_replicas=2), train_composed_layers)
+    own = {"epochs": str(NUM_EPOCHS), "on_event": "pause"}
+    job_file = write_job(folder / "job.py", extra=PAUSE, fields={**own, **fields})
+    platform, run = RecordingPlatform(), folder / "run"
+    plan, rule = plan_by_hand(job_file, num_replicas=2), CheckpointRule(every_steps=EVERY, keep=KEEP)
+    with killed_after(PAUSED_STEP, job_file, platform) as watch:
+        zooid.train(job_file, store=run.as_uri(), plan=plan, checkpoints=rule, on_event=watch.append, platform=platform)
+    saved = [event.step for event in watch if isinstance(event, CheckpointSaved)]
+    assert saved[-1] == last_step(open_store(run.as_uri()))
+    return CutShort(job_file, run, train_composed_layers(job_file))
 
 
 def test_what_is_left_is_complete_and_can_be_resumed(interrupted: CutShort) -> None:
@@ -146,13 +137,13 @@ def test_what_is_left_is_complete_and_can_be_resumed(interrupted: CutShort) -> N
     ("num_replicas", "cuts"), [(1, (1, 2, 4)), (3, ()), (2, (2,)), (1, ())], ids=["1x4", "3x1", "2x2", "1x1"]
 )
 def test_any_layout_goes_on_as_if_nothing_had_been(
-    interrupted: CutShort, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
+    interrupted: CutShort, pool: PoolPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
 ) -> None:
     url = interrupted.copied(tmp_path / "run")
     step = interrupted.step
     plan = plan_by_hand(interrupted.job_file, num_replicas=num_replicas, cuts=cuts)
     events: list[Event] = []
-    result = zooid.resume(url, plan=plan, on_event=events.append)
+    result = zooid.resume(url, plan=plan, on_event=events.append, platform=pool)
     rest = Trained(interrupted.reference.losses[step:], interrupted.reference.state)
     difference = rest.loss_difference(result.losses), rest.weight_difference(url)
     print(f"from step {step}: largest differences of a loss {difference[0]:.3g}, of a weight {difference[1]:.3g}")
@@ -165,7 +156,7 @@ def test_any_layout_goes_on_as_if_nothing_had_been(
         zooid.resume(url)
 
 
-def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, tmp_path: Path) -> None:
+def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, pool: PoolPlatform, tmp_path: Path) -> None:
     """In another layout each time; the last one as before."""
     url = interrupted.copied(tmp_path / "run")
     losses: dict[int, float] = {}
@@ -177,7 +168,7 @@ def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, tmp_path:
         losses |= {event.step: event.loss for event in watch if isinstance(event, StepCommitted)}
         assert last_step(open_store(url)) > first_step
     step = last_step(open_store(url))
-    result = zooid.resume(url)
+    result = zooid.resume(url, platform=pool)
     assert result.plan.layout == "3x1"
     losses |= dict(enumerate(result.losses, start=step))
     expected = dict(enumerate(interrupted.reference.losses))
@@ -193,12 +184,16 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_plain_pytorch_goes_on_as_if_nothing_had_been(tmp_path: Path, optimizer: str) -> None:
-    """The user's own model, loss and optimizer, from a checkpoint of two stages."""
+def test_plain_pytorch_goes_on_as_if_nothing_had_been(pool: PoolPlatform, tmp_path: Path, optimizer: str) -> None:
+    """The user's own model, loss and optimizer, from a checkpoint of two stages in the middle of their run."""
     fields = {"optimizer": f"lambda named: {optimizer}"}
-    job_file = write_pausing_job(tmp_path / "plain.py", dropout=0.0, fields=fields)
-    cut = cut_short(tmp_path, job_file, plan_by_hand(job_file, num_replicas=1), train_untouched_model)
-    url = cut.folder.as_uri()
+    job_file = write_job(tmp_path / "plain.py", dropout=0.0, fields=fields)
+    run, rule = (tmp_path / "run").as_uri(), CheckpointRule(every_steps=EVERY, keep=KEEP + 1)
+    plan = plan_by_hand(job_file, num_replicas=1)
+    zooid.train(job_file, store=run, plan=plan, checkpoints=rule, platform=pool)
+    reference = train_untouched_model(job_file)
+    step = complete_steps(open_store(run))[0]
+    url = f"{run}/{keys.checkpoint(step)}"
 
     job = load_job(job_file)
     data = check_data(job)
@@ -206,8 +201,9 @@ def test_plain_pytorch_goes_on_as_if_nothing_had_been(tmp_path: Path, optimizer:
     model.load_state_dict(zooid.load_checkpoint(url))
     own = job.optimizer(model.named_parameters())
     first_step = zooid.load_optimizer(url, own, model.named_parameters())
-    assert first_step == cut.step > 0
     samples = sample_plan(job, len(data))
+    assert first_step == step
+    assert 0 < step < samples.num_steps
     losses = []
     for step in range(first_step, samples.num_steps):
         batch = collate(data, [index for grain in samples.grains(step) for index in grain])
@@ -217,10 +213,10 @@ def test_plain_pytorch_goes_on_as_if_nothing_had_been(tmp_path: Path, optimizer:
         loss.backward()
         own.step()
         losses.append(float(loss.detach()))
-    rest = Trained(cut.reference.losses[first_step:], cut.reference.state)
+    rest = Trained(reference.losses[first_step:], reference.state)
     assert rest.loss_difference(tuple(losses)) <= TOLERANCE
     for name, tensor in model.state_dict().items():
-        assert float((tensor - cut.reference.state[name]).abs().max()) <= TOLERANCE, name
+        assert float((tensor - reference.state[name]).abs().max()) <= TOLERANCE, name
 
 
 class TestRefused:
@@ -234,7 +230,7 @@ class TestRefused:
         ("AdamW(named", "Adam(named", "its optimizer was AdamW, and is Adam"),
     )
 
-    def test_a_job_that_has_changed(self, interrupted: CutShort, tmp_path: Path) -> None:
+    def test_a_job_that_has_changed(self, interrupted: CutShort, pool: PoolPlatform, tmp_path: Path) -> None:
         """Everything that matters is named at once; nothing has begun."""
         url = interrupted.copied(tmp_path / "run")
         text = interrupted.job_file.read_text()
@@ -243,37 +239,39 @@ class TestRefused:
             text = text.replace(old, new)
         changed = tmp_path / "job.py"
         changed.write_text(text)
-        platform = RecordingPlatform()
+        pool.launched.clear()
         with pytest.raises(JobError) as caught:
-            zooid.resume(url, job_file=changed, platform=platform)
+            zooid.resume(url, job_file=changed, platform=pool)
         for _, _, message in self.CHANGES:
             assert message in str(caught.value)
-        assert platform.launched == ["checker"]
+        assert pool.launched == ["checker"]
         assert last_step(open_store(url)) == interrupted.step
         assert keys.roster(1) not in open_store(url).list(keys.ROSTERS)
 
     def test_a_shard_that_was_cut_short_is_named_and_can_be_put_back(
-        self, interrupted: CutShort, tmp_path: Path
+        self, interrupted: CutShort, pool: PoolPlatform, tmp_path: Path
     ) -> None:
         url = interrupted.copied(tmp_path / "run")
+        plan = plan_by_hand(interrupted.job_file, cuts=())
         store = open_store(url)
         key = read_manifest(store, interrupted.step).optimizer[-1].key
         whole = bytes(store.get(key))
         store.put(key, whole[:-100])
         with pytest.raises(MemberFailed) as caught:
-            zooid.resume(url)
+            zooid.resume(url, plan=plan, platform=pool)
         assert f"{key} was cut short or altered" in str(caught.value)
         store.delete([key])
         with pytest.raises(CheckpointError, match=f"lacks {key}"):
-            zooid.resume(url)
+            zooid.resume(url, plan=plan, platform=pool)
         store.put(key, whole)
-        assert len(zooid.resume(url).losses) == NUM_STEPS - interrupted.step
+        assert len(zooid.resume(url, plan=plan, platform=pool).losses) == NUM_STEPS - interrupted.step
 
 
 class TestCommandLine:
     def test_ctrl_c_says_how_to_go_on_and_the_command_does(self, tmp_path: Path) -> None:
         """Planned anew from the run's own profile, into another layout."""
-        (tmp_path / "job.py").write_text(documented_job().replace("epochs=2", "epochs=80"))
+        (tmp_path / "job.py").write_text(PAUSE + documented_job().replace("epochs=2", "epochs=8, on_event=pause"))
+        (tmp_path / "pause").write_text("20")
         url = (tmp_path / "run").as_uri()
         with subprocess.Popen(
             [*ZOOID, "train", "job.py", "--layout", "2x1", "--store", url, "--checkpoint-every", "3steps", "--json"],
@@ -291,6 +289,7 @@ class TestCommandLine:
             process.stdout.read()
             words = process.stderr.read().splitlines()
             assert process.wait(30) == 130
+        (tmp_path / "pause").unlink()
         step = last_step(open_store(url))
         assert step > 0
         assert words[-2:] == [
@@ -302,13 +301,13 @@ class TestCommandLine:
         assert resumed.returncode == 0, resumed.stderr
         lines = [json.loads(line) for line in resumed.stdout.splitlines()]
         started = next(line for line in lines if line["event"] == "run_started")
-        assert (started["layout"], started["first_step"], started["num_steps"]) == ("1x2", step, 400)
+        assert (started["layout"], started["first_step"], started["num_steps"]) == ("1x2", step, 40)
         assert "profile" not in [line.get("phase") for line in lines], "the run's own profile serves"
-        assert complete_steps(open_store(url)) == [400]
+        assert complete_steps(open_store(url)) == [40]
 
         again = self.resume(tmp_path, url)
         assert again.returncode == 2
-        assert "is complete: its checkpoint has all 400 steps" in again.stderr
+        assert "is complete: its checkpoint has all 40 steps" in again.stderr
 
     def resume(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [*ZOOID, "resume", *arguments]

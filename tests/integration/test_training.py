@@ -4,8 +4,7 @@ dropped and run again as if nothing had happened."""
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,12 +83,6 @@ class Expected:
     trained: Trained
     norms: list[float]
     rates: list[float]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[PoolPlatform]:
-    with closing(PoolPlatform()) as platform:
-        yield platform
 
 
 @pytest.fixture(scope="module")

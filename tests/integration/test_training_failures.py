@@ -3,8 +3,8 @@
 import os
 import re
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,15 +20,15 @@ from tests.integration.hooked_jobs import (
     write_hooked_job,
 )
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand
-from tests.integration.pool import PooledMember, PoolPlatform
+from tests.integration.pool import PoolPlatform
 from tests.integration.reference import sample_plan, train_composed_layers
+from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import JobError, MemberFailed, TrainingError, ZooidError
 from zooid.core.events import Event, StepCommitted
 from zooid.core.job import load_job
 from zooid.core.plan import Plan
 from zooid.layers import build_model, check_data, check_job
-from zooid.platforms import Launch
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store
 from zooid.worker.checkpoint import last_step
@@ -36,32 +36,20 @@ from zooid.worker.checkpoint import last_step
 pytestmark = pytest.mark.timeout(120)
 
 EVERY_STEP = CheckpointRule(every_steps=1, keep=1000)
-"""Not among the first two, on which a job is tried before it starts."""
 
 
-class NotingPool(PoolPlatform):
-    """Remembers the names of those it started."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.launched: list[str] = []
-
-    def launch(self, launch: Launch) -> PooledMember:
-        self.launched.append(launch.member)
-        return super().launch(launch)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[NotingPool]:
-    with closing(NotingPool()) as platform:
-        yield platform
-
-
-def end_of(pool: NotingPool, job_file: Path, plan: Plan, store: Path, rule: CheckpointRule | None = None) -> ZooidError:
+def end_of(
+    pool: PoolPlatform,
+    job_file: Path,
+    plan: Plan,
+    store: Path,
+    rule: CheckpointRule | None = None,
+    on_event: Callable[[Event], None] = lambda event: None,
+) -> ZooidError:
     """The error with which a run ends."""
     pool.launched.clear()
     with pytest.raises(ZooidError) as caught:
-        zooid.train(job_file, store=store.as_uri(), plan=plan, platform=pool, checkpoints=rule)
+        zooid.train(job_file, store=store.as_uri(), plan=plan, platform=pool, checkpoints=rule, on_event=on_event)
     return caught.value
 
 
@@ -76,7 +64,7 @@ def replica_with(job_file: Path, sample: int, step: int) -> int | None:
 
 class TestNumbersThatAreNotFinite:
     @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-    def test_an_overflow_of_fp16_is_skipped_and_training_goes_on(self, pool: NotingPool, tmp_path: Path) -> None:
+    def test_an_overflow_of_fp16_is_skipped_and_training_goes_on(self, pool: PoolPlatform, tmp_path: Path) -> None:
         """A loss so steep that its first scales overflow; then it trains as one process does."""
         fields = {
             "model": "lambda: Normed()",
@@ -100,7 +88,7 @@ class TestNumbersThatAreNotFinite:
         assert expected.losses == pytest.approx(result.losses, rel=1e-3)
 
     def test_a_loss_names_its_step_and_its_member_and_spoils_no_checkpoint(
-        self, pool: NotingPool, tmp_path: Path
+        self, pool: PoolPlatform, tmp_path: Path
     ) -> None:
         """A sample spoils when there is a checkpoint before it; the other replica drops the step as well."""
         spoil = f"""
@@ -116,7 +104,8 @@ class Spoiled(TensorDataset):
         fields = {"data": "lambda: Spoiled(*build_data().tensors)", "epochs": "100_000", "scheduler": "None"}
         job_file = write_hooked_job(tmp_path / "spoiled.py", extra=spoil, fields=fields)
         plan = plan_by_hand(job_file, num_replicas=2, cuts=())
-        error = end_of(pool, job_file, plan, tmp_path / "run", EVERY_STEP)
+        events: list[Event] = []
+        error = end_of(pool, job_file, plan, tmp_path / "run", EVERY_STEP, events.append)
         assert isinstance(error, MemberFailed)
         said = re.search(
             r"member r([01])s0 found a loss that is not finite in step (\d+) \(sum over its samples nan\)", str(error)
@@ -126,8 +115,11 @@ class Spoiled(TensorDataset):
         assert replica == replica_with(job_file, BAD_SAMPLE, step)
         assert error.member == f"r{replica}s0"
         assert "the last checkpoint is untouched" in str(error)
+        assert "lower the learning rate or look at the data" in str(error)
+        assert all(event.step < step for event in events if isinstance(event, StepCommitted))
         assert len(str(error).splitlines()) == 1
         assert 0 < last_step(open_store((tmp_path / "run").as_uri())) <= step
+        assert open_store((tmp_path / "run").as_uri()).list(keys.COMM) == []
         model = build_model(load_job(job_file))
         model.load_state_dict(zooid.load_checkpoint((tmp_path / "run").as_uri()))
         assert all(bool(value.isfinite().all()) for value in model.state_dict().values())
@@ -190,7 +182,7 @@ class TestWhatTheJobBrings:
             assert trainer.num_applied == STEPS_PER_EPOCH
 
     def test_a_metric_that_raises_at_once_is_refused_before_members_start(
-        self, pool: NotingPool, tmp_path: Path
+        self, pool: PoolPlatform, tmp_path: Path
     ) -> None:
         plan = plan_by_hand(write_hooked_job(tmp_path / "job.py"), cuts=())
         fields = {**EVALUATION, "metrics": "{'accuracy': accuracy, 'half': lambda output, target: output[99]}"}
@@ -228,7 +220,7 @@ def tiny_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(pool: NotingPool, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(pool: PoolPlatform, tmp_path: Path) -> None:
     """Room for a handful of checkpoints of almost two megabytes each."""
     wide = """
 class Wide(Normed):

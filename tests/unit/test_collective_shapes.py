@@ -20,6 +20,7 @@ from zooid.schedule.collectives import (
     choose_all_reduce,
     exchange,
     gather,
+    hierarchical,
     pipelined,
     reduce,
     reduce_scatter,
@@ -37,6 +38,7 @@ AllReduce = Callable[[int, int], TransferList]
 sizes = st.integers(0, 50)
 rank_counts = st.integers(1, 6)
 chunk_counts = st.integers(1, 4)
+site_lists = st.lists(st.integers(0, 3), min_size=1, max_size=8)
 
 
 def uploaded(transfers: TransferList, rank: int) -> int:
@@ -78,6 +80,46 @@ def test_a_ring_moves_the_bytes_of_its_formula_between_neighbours(
     assert all(t.readers == ((t.source + 1) % num_ranks,) for t in transfers)
     for rank in range(num_ranks):
         assert uploaded(transfers, rank) == downloaded(transfers, rank) == 2 * part_size * (num_ranks - 1)
+
+
+@quick
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), chunk_counts)
+def test_by_site_nobody_moves_more_than_without_and_sites_send_the_least(
+    site_size: int, num_sites: int, unit: int, num_chunks: int
+) -> None:
+    """2s(N−1)/N down every member's link, over sockets as much up; 2s(G−1)/G out of every site and into it."""
+    num_ranks = site_size * num_sites
+    num_elements = unit * num_ranks * num_chunks
+    sites = [rank % num_sites for rank in range(num_ranks)]
+    transfers = hierarchical(num_elements, sites, num_chunks)
+    messages = [(t.source, reader, t.num_elements) for t in transfers for reader in t.readers]
+    for rank in range(num_ranks):
+        assert downloaded(transfers, rank) == 2 * num_elements * (num_ranks - 1) // num_ranks
+        assert sum(size for source, _, size in messages if source == rank) == downloaded(transfers, rank)
+    for site in range(num_sites):
+        wanted = 2 * num_elements * (num_sites - 1) // num_sites
+        far = [(sites[source], sites[reader], size) for source, reader, size in messages]
+        assert sum(size for source, reader, size in far if source == site != reader) == wanted
+        assert sum(size for source, reader, size in far if reader == site != source) == wanted
+
+
+def test_between_sites_every_member_has_a_share_of_what_crosses() -> None:
+    """So that as many connections carry it as there are members, and not those of one that stands for the site."""
+    transfers = hierarchical(2400, ["us", "us", "eu", "eu", "eu"], 2)
+    crossing = [t for t in transfers if any((t.source < 2) != (reader < 2) for reader in t.readers)]
+    sent = {rank: sum(t.num_elements for t in crossing if t.source == rank) for rank in range(5)}
+    assert sent == {0: 1200, 1: 1200, 2: 800, 3: 800, 4: 800}
+
+
+@quick
+@given(sizes, site_lists, chunk_counts)
+def test_by_site_a_rank_adds_up_an_element_once(num_elements: int, sites: list[int], num_chunks: int) -> None:
+    """Two sums of the same elements would need an order, which a list does not give them."""
+    transfers = hierarchical(num_elements, sites, num_chunks)
+    for rank in range(len(sites)):
+        summed = {(t.start, t.stop) for t in transfers if rank in t.readers and t.combine == "reduce"}
+        elements = [at for start, stop in summed for at in range(start, stop)]
+        assert len(elements) == len(set(elements))
 
 
 @pytest.mark.parametrize("num_ranks", range(3, 7))
@@ -154,6 +196,7 @@ def test_exchange_costs_one_put_and_a_get_from_everyone(num_elements: int, num_r
         st.builds(pipelined, sizes, rank_counts),
         st.builds(streaming, sizes, rank_counts, chunk_counts),
         st.builds(ring, sizes, rank_counts, chunk_counts),
+        st.builds(hierarchical, sizes, site_lists, chunk_counts),
         st.builds(all_gather, sizes, rank_counts),
         st.builds(broadcast, sizes, rank_counts, st.just(0)),
         st.builds(reduce, sizes, rank_counts, st.just(0)),
@@ -190,6 +233,7 @@ def test_a_merged_split_waits_for_its_parts_and_for_nothing_else(all_reduce: All
     "transfers",
     [
         *(all_reduce(9, 1) for all_reduce in ALL_REDUCE.values()),
+        hierarchical(9, ["us"]),
         *(broadcast(9, 1, 0), all_gather(9, 1), reduce(9, 1, 0), reduce_scatter(((0, 9),))),
         *(gather(1, 0), scatter(1, 0), all_to_all(1)),
     ],

@@ -22,6 +22,7 @@ from zooid.schedule.collectives import (
     all_to_all,
     broadcast,
     gather,
+    hierarchical,
     reduce,
     reduce_scatter,
     ring,
@@ -175,6 +176,27 @@ def test_a_ring_gives_every_rank_the_same_bits_although_each_split_begins_elsewh
         wanted[split] = in_rank_order([before[(part + hop) % num_ranks][split] for hop in range(num_ranks)])
     for buffer in run(ring(num_elements, num_ranks, num_chunks), before, random):
         assert equal(buffer, wanted)
+
+
+@quick
+@given(sizes, st.lists(st.sampled_from(["us", "eu", "asia"]), min_size=1, max_size=7), chunk_counts, randoms)
+def test_by_site_every_rank_gets_the_sum_whoever_is_where(
+    num_elements: int, sites: list[str], num_chunks: int, random: Random
+) -> None:
+    before = [np.array([float(random.randrange(-1000, 1000)) for _ in range(num_elements)]) for _ in sites]
+    for buffer in run(hierarchical(num_elements, sites, num_chunks), before, random):
+        assert equal(buffer, in_rank_order(before))
+
+
+@quick
+@given(sizes, st.lists(st.integers(0, 3), min_size=1, max_size=7), chunk_counts, randoms)
+def test_by_site_every_rank_of_every_run_gets_the_same_bits(
+    num_elements: int, sites: list[int], num_chunks: int, random: Random
+) -> None:
+    before = buffers_of(len(sites), num_elements, random)
+    transfers = hierarchical(num_elements, sites, num_chunks)
+    first, *others = [*run(transfers, before, random), *run(transfers, before, random)]
+    assert all(equal(buffer, first) for buffer in others)
 
 
 @quick

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from zooid.comm.buffers import PartBuffers
 from zooid.comm.call import Call
-from zooid.comm.program import Program
 from zooid.comm.transport import Done, Landing, Message
 from zooid.schedule.collectives import (
     ALL_REDUCE,
@@ -17,6 +16,7 @@ from zooid.schedule.collectives import (
     broadcast,
     exchange,
     gather,
+    hierarchical,
     pipelined,
     reduce,
     reduce_scatter,
@@ -25,6 +25,7 @@ from zooid.schedule.collectives import (
     streaming,
     three_phase,
 )
+from zooid.schedule.program import Program
 
 SIZE = 24
 LISTS: dict[str, TransferList] = {
@@ -125,6 +126,13 @@ def test_in_a_round_only_who_belongs_to_it_is_blamed(dead: int) -> None:
 def test_when_everyone_takes_part_every_call_ends(name: str) -> None:
     transfers = LISTS.get(name) or ALL_REDUCE[name](SIZE, 4)
     for rank in run_without(transfers, dead=-1).values():
+        assert rank.call.done.is_done
+        assert rank.call.done.error is None
+
+
+@pytest.mark.parametrize("sites", ["aabb", "abab", "aaab", "abcd", "aaaa"])
+def test_by_site_every_call_ends_too(sites: str) -> None:
+    for rank in run_without(hierarchical(SIZE, sites, 2), dead=-1).values():
         assert rank.call.done.is_done
         assert rank.call.done.error is None
 

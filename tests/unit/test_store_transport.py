@@ -215,7 +215,8 @@ def test_nothing_is_asked_for_again_and_again_while_nothing_comes() -> None:
     groups = groups_on(Remote(0.001), 2, timeout_s=1.0)
     with pytest.raises(CommTimeout, match="waited for rank 1"):
         groups[0].recv([torch.empty(1)], 1).wait()
-    assert groups[0].counter.read().num_missed_gets < 30
+    # every 20 ms at first, and then a tenth of the time that was waited
+    assert groups[0].counter.read().num_missed_gets < 40
     close(groups)
 
 

@@ -6,15 +6,29 @@
 """
 
 from zooid.catalog.local import local_offer
-from zooid.catalog.tables import device_scores, egress_prices, links, offer, offers, reference_score, storage_prices
+from zooid.catalog.prices import OWNED, prices_for, store_place
+from zooid.catalog.tables import (
+    device_scores,
+    egress_prices,
+    links,
+    offer,
+    offers,
+    reference_score,
+    regions,
+    storage_prices,
+)
 
 __all__ = [
+    "OWNED",
     "device_scores",
     "egress_prices",
     "links",
     "local_offer",
     "offer",
     "offers",
+    "prices_for",
     "reference_score",
+    "regions",
     "storage_prices",
+    "store_place",
 ]

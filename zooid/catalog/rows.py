@@ -7,19 +7,26 @@ fields, an empty cell means the field's default, and whatever else is found is r
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from zooid.core.errors import CatalogError
-from zooid.core.records import Record
+from zooid.core.records import InvalidValue, Record
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
-def read_rows(text: str, file_name: str, kind: type[AnyRecord], key: Sequence[str]) -> tuple[AnyRecord, ...]:
-    """One record for each row of a CSV text; `key` names the fields that no two rows may share."""
+def read_rows(
+    text: str,
+    file_name: str,
+    kind: type[AnyRecord],
+    key: Sequence[str],
+    check: Callable[[AnyRecord], None] | None = None,
+) -> tuple[AnyRecord, ...]:
+    """One record for each row of a CSV text; `key` names the fields that no two rows may share, `check` refuses what a
+    record itself lets pass, with InvalidValue."""
     lines = _lines(text, file_name)
     _, columns = next(lines, (1, []))
     _check_columns(columns, kind, file_name)
@@ -28,6 +35,11 @@ def read_rows(text: str, file_name: str, kind: type[AnyRecord], key: Sequence[st
     for number, cells in lines:
         place = f"{file_name}, line {number}"
         record = _read_row(columns, cells, kind, place)
+        try:
+            if check is not None:
+                check(record)
+        except InvalidValue as error:
+            raise CatalogError(f"{place}: {error}") from error
         identity = tuple(getattr(record, name) for name in key)
         if identity in first_lines:
             named = " and ".join(f"`{name}` {value!r}" for name, value in zip(key, identity, strict=True))

@@ -1,20 +1,29 @@
-"""The price lists that ship with zooid: offers, egress, storage and links, each row with its source and its date."""
+"""The tables that ship with zooid: offers, prices, regions and links, each row with its source and its date."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 
 from zooid.catalog.rows import AnyRecord, read_rows
 from zooid.core.errors import CatalogError
 from zooid.core.link import Link
-from zooid.core.offer import DeviceScore, EgressPrice, Offer, StoragePrice
+from zooid.core.offer import DeviceScore, EgressPrice, Offer, Region, StoragePrice, require_price
 
 
 @cache
 def offers() -> tuple[Offer, ...]:
     """Everything that can be rented, in the order of the file."""
-    return _table("offers.csv", Offer, ("name",))
+    return _table("offers.csv", Offer, ("name",), check_offer)
+
+
+def check_offer(offer: Offer) -> None:
+    """Refuse prices that nobody asks for a member of this size: they are in another unit."""
+    most = 20.0 * offer.num_gpus + 1.0 * offer.vcpus + 0.1 * offer.memory_bytes / 1e9
+    unit = "dollars, not cents, for an hour of the whole member, not for a month"
+    require_price("usd_per_hour", offer.usd_per_hour, most, unit, offer.name)
+    unit = "dollars for one start, not for a thousand or a million"
+    require_price("usd_per_start", offer.usd_per_start, 0.01, unit, offer.name)
 
 
 def offer(name: str) -> Offer:
@@ -47,7 +56,7 @@ def reference_score(offer: Offer) -> float:
 
 @cache
 def egress_prices() -> tuple[EgressPrice, ...]:
-    """What leaving a place costs; zones are `us`, `eu`, `asia`, `oce`, `same_region` and `anywhere`."""
+    """What leaving a place costs; zones are `us`, `eu`, `asia`, `oce`, `same_region`, `internet` and `anywhere`."""
     return _table("egress.csv", EgressPrice, ("provider", "source_zone", "target_zone"))
 
 
@@ -58,11 +67,19 @@ def storage_prices() -> tuple[StoragePrice, ...]:
 
 
 @cache
+def regions() -> tuple[Region, ...]:
+    """On which continents the regions are that prices depend on."""
+    return _table("regions.csv", Region, ("provider", "region"))
+
+
+@cache
 def links() -> tuple[Link, ...]:
     """Measured links between sites, one row for each direction that was measured."""
     return _table("links.csv", Link, ("from_site", "to_site"))
 
 
-def _table(file_name: str, kind: type[AnyRecord], key: Sequence[str]) -> tuple[AnyRecord, ...]:
+def _table(
+    file_name: str, kind: type[AnyRecord], key: Sequence[str], check: Callable[[AnyRecord], None] | None = None
+) -> tuple[AnyRecord, ...]:
     text = resources.files("zooid.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
-    return read_rows(text, file_name, kind, key)
+    return read_rows(text, file_name, kind, key, check)

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from zooid.cli.clean import clean
 from zooid.cli.plan import plan
+from zooid.cli.predict import predict
 from zooid.cli.probe import probe
 from zooid.cli.profile import profile
 from zooid.cli.rehearse import rehearse
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(profile)
 app.command()(plan)
+app.command()(predict)
 app.command()(rehearse)
 app.command()(train)
 app.command()(resume)

@@ -51,6 +51,9 @@ CheckpointEvery = Annotated[
 ]
 KeepCheckpoints = Annotated[int | None, typer.Option(help="How many of the last checkpoints stay; 2 if not given.")]
 
+ALL_REDUCE = "all-reduce"
+"""What `zooid probe` measures instead of links."""
+
 _STEPS = re.compile(r"(\d+)\s*steps?")
 _LAYOUT = re.compile(r"(\d+)\s*[x×]\s*(\d+)")
 
@@ -122,7 +125,7 @@ def ends_from(only: str | None) -> tuple[LinkEnd, ...]:
         if only == end:
             return (end,)
     if only is not None:
-        raise InputError(f"--only is {only!r}; give {' or '.join(ENDS)}")
+        raise InputError(f"--only is {only!r}; give {' or '.join(ENDS)} for links, or {ALL_REDUCE}")
     return ENDS
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from zooid.comm.program import SpanSum
 from zooid.comm.tensors import Reduction, copy_into, flat_values, wire_view
 from zooid.schedule.collectives import Transfer
+from zooid.schedule.program import SpanSum
 
 Finish = Callable[[], None]
 

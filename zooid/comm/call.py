@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from zooid.comm.program import Program, SpanSum
 from zooid.comm.tensors import copy_bytes
 from zooid.comm.transport import COLLECTIVE, Done, Message, Transport, wrong_size
 from zooid.comm.work import Completion
 from zooid.core.errors import CommAborted
 from zooid.schedule.collectives import Transfer
+from zooid.schedule.program import Program, SpanSum
 
 
 class Buffers(Protocol):

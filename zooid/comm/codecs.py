@@ -12,11 +12,11 @@ from torch.distributed import ReduceOp
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from zooid.comm.buffers import Finish
-from zooid.comm.program import SpanSum
 from zooid.comm.tensors import Reduction, wire_view
 from zooid.core.codecs import INT8_BLOCK, CodecName, wire_bytes
 from zooid.core.errors import CommError
 from zooid.schedule.collectives import Transfer
+from zooid.schedule.program import SpanSum
 
 _CODED_TYPES = (torch.float32, torch.float64)
 _MIN_ELEMENTS = 1024

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zooid.comm.call import Buffers, Call
-from zooid.comm.program import Program
 from zooid.comm.tensors import copy_bytes
 from zooid.comm.transport import POINT_TO_POINT, Done, Message, Transport, wrong_size
 from zooid.comm.work import Completion
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
+from zooid.schedule.program import Program
 
 _TICK_S = 0.25
 

@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zooid.comm.arrivals import LARGE_BYTES, Lags, Progress, impatient_pause, pause_after_miss
+from zooid.comm.arrivals import Progress, edge_of
 from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
 from zooid.comm.threads import Threads
-from zooid.comm.transport import Done, Landing, Message
+from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.collectives import DOWNLOADS
+from zooid.schedule.waiting import Lags, impatient_pause, is_urgent, local_pause, pause_after_miss
 from zooid.store import ObjectStore
 
 _MAX_THREADS = 32
-_LOCAL_PAUSE_S = (0.0005, 0.010)
-"""Where a look is free, it is repeated after a tenth of the time waited, within these limits."""
 _MAX_READS = 4
 """Of an object that is damaged, before it is reported."""
 
@@ -44,6 +43,12 @@ class Wanted:
     next_look_s: float = 0.0
     num_misses: int = 0
     num_damaged: int = 0
+    lag_s: float = 0.0
+    """How long after it is expected it is asked for."""
+
+    @property
+    def is_urgent(self) -> bool:
+        return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
 
 
 class Poller:
@@ -146,8 +151,9 @@ class Poller:
                 if wanted.expected_s is None:
                     continue
                 due_s = wanted.next_look_s
-                if self._num_active == 0 and wanted.num_bytes > LARGE_BYTES:
-                    pause_s = impatient_pause(wanted.last_look_s - wanted.expected_s, self._progress.pace_s)
+                if wanted.num_misses and self._num_active == 0 and wanted.is_urgent:
+                    waited_s = wanted.last_look_s - wanted.expected_s
+                    pause_s = impatient_pause(waited_s, self._progress.pace_s, wanted.lag_s)
                     due_s = min(due_s, wanted.last_look_s + pause_s)
                 if due_s <= now_s:
                     if not self._may_start(wanted):
@@ -171,12 +177,14 @@ class Poller:
             wanted.expected_s = wanted.next_look_s = now_s
         elif wanted.place is None or self._progress.has_sent(wanted.message.number, wanted.place):
             wanted.expected_s = wanted.last_look_s = now_s
-            edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
-            wanted.next_look_s = now_s + self._lags.of(edge)
+            edge = edge_of(wanted.message, wanted.source, wanted.num_bytes)
+            wanted.lag_s = self._lags.of(edge)
+            wanted.next_look_s = now_s + wanted.lag_s
 
     def _look(self, wanted: Wanted) -> None:
         found: tuple[int, Message, str, memoryview] | None = None
         began_s = 0.0
+        asked_s = time.monotonic()
         try:
             for source, message in wanted.candidates():
                 key = self._key_of(source, message)
@@ -195,12 +203,18 @@ class Poller:
         if found is None:
             self._put_back(wanted, None, is_miss=True)
             return
-        self._take(wanted, *found, began_s)
+        self._take(wanted, *found, began_s, asked_s)
 
     def _take(
-        self, wanted: Wanted, source: int, message: Message, key: str, sealed: memoryview, began_s: float
+        self,
+        wanted: Wanted,
+        source: int,
+        message: Message,
+        key: str,
+        sealed: memoryview,
+        began_s: float,
+        asked_s: float,
     ) -> None:
-        now_s = time.monotonic()
         try:
             opened = unseal(key, sealed)
         except DamagedMessage as error:
@@ -215,23 +229,24 @@ class Poller:
         if not wanted.claim(source, message):
             self._put_back(wanted, 0.0, is_miss=False)
             return
-        self._learn(wanted, now_s)
+        self._learn(wanted, asked_s)
         self._release(wanted)
         wanted.landing.take(opened.data, began_s)
         self._counter.add(num_messages_received=1)
         self._on_taken(source, message, key, opened)
         wanted.done(None)
 
-    def _learn(self, wanted: Wanted, now_s: float) -> None:
+    def _learn(self, wanted: Wanted, asked_s: float) -> None:
+        """When to ask the next time: what counts is when it was there to be taken, not how long taking it took."""
         assert wanted.expected_s is not None
-        self._counter.add(waited_s=now_s - wanted.expected_s)
+        self._counter.add(waited_s=time.monotonic() - wanted.expected_s)
         if self._is_local or wanted.message is None or wanted.source is None:
             return
-        edge = Lags.edge(wanted.message, wanted.source, wanted.num_bytes)
+        edge = edge_of(wanted.message, wanted.source, wanted.num_bytes)
         if wanted.num_misses == 0:
             self._lags.was_there(edge)
         else:
-            self._lags.came_late(edge, now_s - wanted.expected_s)
+            self._lags.came_late(edge, asked_s - wanted.expected_s)
 
     def _put_back(self, wanted: Wanted, pause_s: float | None, *, is_miss: bool) -> None:
         now_s = time.monotonic()
@@ -240,9 +255,8 @@ class Poller:
         if is_miss:
             wanted.num_misses += 1
         if pause_s is None:
-            shortest_s, longest_s = _LOCAL_PAUSE_S
-            local_s = min(max(shortest_s, 0.1 * waited_s), longest_s)
-            pause_s = local_s if self._is_local else pause_after_miss(waited_s, self._progress.pace_s)
+            pace_s = self._progress.pace_s
+            pause_s = local_pause(waited_s) if self._is_local else pause_after_miss(waited_s, pace_s)
         wanted.last_look_s = now_s
         wanted.next_look_s = now_s + pause_s
         self._release(wanted)

@@ -24,12 +24,10 @@ from zooid.comm.arguments import (
 )
 from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
 from zooid.comm.call import Buffers
-from zooid.comm.choosing import AllReduceChoice
 from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
 from zooid.comm.engine import Engine
 from zooid.comm.options import Options
 from zooid.comm.profiling import begin_event, end_event, quietly
-from zooid.comm.program import Program
 from zooid.comm.staging import stage
 from zooid.comm.statistics import Counter
 from zooid.comm.tensors import Reduction, copy_into, flat_values, wire_view
@@ -38,7 +36,9 @@ from zooid.comm.work import Completion, JoinedWork, TransferWork
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
 from zooid.schedule import collectives
+from zooid.schedule.choosing import AllReduceChoice
 from zooid.schedule.collectives import TransferList
+from zooid.schedule.program import Program
 
 Tensor = torch.Tensor
 Start = Callable[[list[Tensor], int], Completion]
@@ -76,7 +76,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._size = size
         self._options = options
         self._on_left = on_left
-        self._choice = AllReduceChoice(options, size, latency_s)
+        self._choice = AllReduceChoice(options.transport, options.all_reduce, size, latency_s)
         self._programs: dict[int, Program] = {}
         self._residuals = Residuals()
         self._scratch = Scratch()

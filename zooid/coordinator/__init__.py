@@ -5,10 +5,12 @@ Never imports torch; everything that needs it is done by members.
 
 from zooid.coordinator.cleaning import clean
 from zooid.coordinator.planning import plan, profile, profiles
+from zooid.coordinator.predicting import predict
 from zooid.coordinator.probing import probe
 from zooid.coordinator.rehearsing import Rehearsal, rehearse
 from zooid.coordinator.resuming import resumable_step, resume
 from zooid.coordinator.running import RunResult
+from zooid.coordinator.sweeping import probe_all_reduce
 from zooid.coordinator.timelines import RecordedStep, timeline
 from zooid.coordinator.training import train
 
@@ -18,7 +20,9 @@ __all__ = [
     "RunResult",
     "clean",
     "plan",
+    "predict",
     "probe",
+    "probe_all_reduce",
     "profile",
     "profiles",
     "rehearse",

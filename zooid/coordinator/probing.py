@@ -48,7 +48,7 @@ def probe(
     `sites` says where each member is, if they are not all in one place: links are reported between sites.
     """
     offer = resolve_offer(on)
-    team = _team(members, sites or [offer.site] * members)
+    team = team_of(members, sites or [offer.site] * members)
     _check(members, ends, streams, seconds)
     with scratch_folder(store, "probing") as objects:
         on_event(PhaseStarted(at_s=time.time(), phase="probe"))
@@ -88,7 +88,8 @@ def peer_links(
     return found.links
 
 
-def _team(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:
+def team_of(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:
+    """Members that measure together, by their ranks."""
     if len(sites) != num_members:
         raise InputError(f"{len(sites)} site(s) are given for {num_members} member(s); give one for each, in order")
     return tuple(ProbeMember(name=f"m{rank}", site=site) for rank, site in enumerate(sites))

@@ -5,6 +5,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from zooid.coordinator.crew import Crew
@@ -38,7 +39,7 @@ class Rehearsal:
     """What came of it."""
 
     steps_s: tuple[float, ...]
-    """Of every step but the first, from its first action to its last, over all members."""
+    """Of every step but the first: from the end of the one before it to its own, over all members."""
     timeline: Timeline
     """Of the step in the middle of those, by duration."""
 
@@ -70,19 +71,20 @@ def rehearse(
     stages = [stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition]
     ties = ties_between(profile, partition)
     with scratch_folder(store, "rehearsal") as objects:
-        return rehearse_stages(plan, stages, ties, steps, objects, platform or LocalPlatform(), on_event)
+        return rehearse_stages(plan, [stages], ties, steps, objects, platform or LocalPlatform(), on_event)
 
 
 def rehearse_stages(
     plan: Plan,
-    stages: Sequence[StageTimes],
+    stages: Sequence[Sequence[StageTimes]],
     ties: Sequence[Tie],
     steps: int,
     store: ObjectStore,
     platform: Platform[Any],
     on_event: OnEvent = ignore,
 ) -> Rehearsal:
-    """The same, given what the stages take: start a member for every seat, and put together what they recorded."""
+    """The same, given what the stages of each replica take (one row for all that are alike): start a member for every
+    seat, and put together what they recorded."""
     run = secrets.token_hex(4)
     roster = roster_for(plan, run, 0, 0)
     store.put(keys.plan(0), encode_record(plan))
@@ -93,7 +95,7 @@ def rehearse_stages(
             member=member.name,
             store=store.url,
             num_threads=num_threads(plan.offers[0]),
-            stages=tuple(stages),
+            stages=tuple(stages[member.replica if len(stages) > 1 else 0]),
             ties=tuple(ties),
             num_steps=steps + 1,
             timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
@@ -107,9 +109,11 @@ def rehearse_stages(
         crew.wait(relay.poll)
     relay.flush()
     patient = RetryingStore(store, Abort(), give_up_s=_READ_TIMEOUT_S)
-    timelines = [_timeline(patient, step, specs) for step in range(1, specs[0].num_steps)]
-    by_duration = sorted(timelines, key=lambda timeline: timeline.step_s)
-    return Rehearsal(tuple(timeline.step_s for timeline in timelines), by_duration[len(by_duration) // 2])
+    timelines = [_timeline(patient, step, specs) for step in range(specs[0].num_steps)]
+    ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
+    steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
+    by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
+    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1])
 
 
 def _pass_on(event: Event, on_event: OnEvent) -> None:

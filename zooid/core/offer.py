@@ -1,11 +1,33 @@
-"""What can be rented or is owned, and what it costs: the rows of the catalog."""
+"""What can be rented or is owned, and what it costs: the rows of the catalog.
 
+Prices are dollars for one unit, as the field's name says. Price lists print them for a thousand requests, for a million
+starts or in cents; so a price beyond what anybody charges is refused, with the unit that is meant.
+"""
+
+import math
 from typing import Literal
 
 from zooid.core.records import Record, require
 
 OfferKind = Literal["function", "container", "vm", "owned"]
 Market = Literal["on_demand", "spot", "owned"]
+
+MOST_USD_PER_GB = 0.5
+"""Of traffic; the dearest route costs about 0.25, and the cheapest in cents would be 1."""
+MOST_USD_PER_PUT = 1e-4
+"""Twice what the coldest storage charges; hot storage charges 0.000005, which is 0.005 for a thousand."""
+MOST_USD_PER_GET = 1e-5
+"""Hot storage charges 0.0000004, which is 0.0004 for a thousand."""
+MOST_USD_PER_GB_MONTH = 1.0
+"""Hot storage charges about 0.02."""
+
+
+def require_price(name: str, usd: float, most_usd: float, unit: str, whose: str = "") -> None:
+    """Refuse a price that is below 0 or so high that it must be in another unit; `unit` says which one is meant."""
+    given = f"`{name}`{f' of {whose}' if whose else ''} is {usd}"
+    require(math.isfinite(usd), f"{given}; it must be a finite number")
+    require(usd >= 0, f"{given}; it must be at least 0")
+    require(usd <= most_usd, f"{given}; it must be at most {most_usd:g}: give {unit}")
 
 
 class Offer(Record, frozen=True, kw_only=True):
@@ -95,7 +117,7 @@ class EgressPrice(Record, frozen=True, kw_only=True):
     date: str
 
     def __post_init__(self) -> None:
-        require(self.usd_per_gb >= 0, f"`usd_per_gb` is {self.usd_per_gb}; it must be at least 0")
+        require_price("usd_per_gb", self.usd_per_gb, MOST_USD_PER_GB, "dollars, not cents, for one GB, not for a TB")
 
 
 class StoragePrice(Record, frozen=True, kw_only=True):
@@ -107,9 +129,27 @@ class StoragePrice(Record, frozen=True, kw_only=True):
     usd_per_put: float
     usd_per_get: float
     usd_per_gb_month: float
+    usd_per_list: float | None = None
+    """Of one page of a listing; None where that is charged as a put. Deletions are free everywhere."""
     source: str
     date: str
 
     def __post_init__(self) -> None:
-        for name in ("usd_per_put", "usd_per_get", "usd_per_gb_month"):
-            require(getattr(self, name) >= 0, f"`{name}` is {getattr(self, name)}; it must be at least 0")
+        one = "dollars for one request, not for a thousand or ten thousand"
+        require_price("usd_per_put", self.usd_per_put, MOST_USD_PER_PUT, one)
+        require_price("usd_per_get", self.usd_per_get, MOST_USD_PER_GET, one)
+        if self.usd_per_list is not None:
+            require_price("usd_per_list", self.usd_per_list, MOST_USD_PER_PUT, one)
+        month = "dollars, not cents, for one GB that lies there for a month, not for a year or a TB"
+        require_price("usd_per_gb_month", self.usd_per_gb_month, MOST_USD_PER_GB_MONTH, month)
+
+
+class Region(Record, frozen=True, kw_only=True):
+    """Where a provider's region lies: prices of traffic are by continent."""
+
+    provider: str
+    region: str
+    continent: str
+    """`us` (North America), `eu`, `asia` or `oce`, as the price lists of traffic divide the world."""
+    source: str
+    date: str

@@ -5,6 +5,7 @@ from typing import Literal
 
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.timeline import StepParts
 
 ScheduleName = Literal["gpipe", "1f1b"]
 OwnTransportName = Literal["store", "tcp"]
@@ -72,13 +73,20 @@ class Prediction(Record, frozen=True, kw_only=True):
     """What a plan is expected to take and to cost."""
 
     step_s: float
-    """One full step, from its first action to its last member's apply."""
+    """One full step, from its first action to its last member's apply, on the average."""
+    step_p95_s: float | None = None
+    """What 95 of 100 steps do not exceed; None where nobody predicted it."""
     num_steps: int
     startup_s: float
     run_s: float
     """Start-up and all steps."""
+    run_p95_s: float | None = None
+    """What 95 of 100 such runs do not exceed."""
     run_usd: float
+    run_p95_usd: float | None = None
     cost_terms: tuple[CostTerm, ...]
+    parts: StepParts | None = None
+    """Where the time of a step goes."""
     estimated_from: str = ""
     """Name of the device that was measured, where the offer itself was not; empty where it was."""
 

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from zooid.core.all_reduce import ELEMENT_BYTES, Library
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.profile import Profile
 from zooid.core.records import FileRecord, Record, require
@@ -64,18 +65,12 @@ class ProbeMember(Record, frozen=True, kw_only=True):
     """Where it runs: one end of the links it measures."""
 
 
-class ProbeSpec(MemberSpec, frozen=True, kw_only=True, tag="probe_spec"):
-    """For `python -m zooid.profiler`, too: measure links together with the other members; the first writes them."""
+class TogetherSpec(MemberSpec, frozen=True, kw_only=True):
+    """Common to members that measure together; the first of them writes what came out."""
 
     members: tuple[ProbeMember, ...]
     """Everybody, in the order of their ranks."""
-    ends: tuple[LinkEnd, ...]
-    """What to measure links to."""
-    num_streams: tuple[int, ...]
-    """Streams, or objects in flight, to measure bandwidth with."""
     num_repeats: int
-    seconds: float
-    """How long bytes are counted in one measurement of bandwidth."""
     timeout_s: float
     """A member that is not heard of for this long is taken for lost."""
 
@@ -83,16 +78,59 @@ class ProbeSpec(MemberSpec, frozen=True, kw_only=True, tag="probe_spec"):
         names = [member.name for member in self.members]
         require(self.member in names, f"`member` is {self.member}; `members` has {', '.join(names)}")
         require(len(set(names)) == len(names), f"`members` has a name twice: {', '.join(names)}")
-        require(bool(self.ends), "`ends` is empty; give store, peers or both")
-        require(
-            bool(self.num_streams) and min(self.num_streams) >= 1, f"`num_streams` is {self.num_streams}; give some"
-        )
         require(self.num_repeats >= 1, f"`num_repeats` is {self.num_repeats}; it must be at least 1")
-        require(self.seconds > 0 and self.timeout_s > 0, "`seconds` and `timeout_s` must be above 0")
+        require(self.timeout_s > 0, "`timeout_s` must be above 0")
 
     @property
     def rank(self) -> int:
         return next(rank for rank, member in enumerate(self.members) if member.name == self.member)
+
+
+class ProbeSpec(TogetherSpec, frozen=True, kw_only=True, tag="probe_spec"):
+    """For `python -m zooid.profiler`, too: measure links together with the other members."""
+
+    ends: tuple[LinkEnd, ...]
+    """What to measure links to."""
+    num_streams: tuple[int, ...]
+    """Streams, or objects in flight, to measure bandwidth with."""
+    seconds: float
+    """How long bytes are counted in one measurement of bandwidth."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.ends), "`ends` is empty; give store, peers or both")
+        require(
+            bool(self.num_streams) and min(self.num_streams) >= 1, f"`num_streams` is {self.num_streams}; give some"
+        )
+        require(self.seconds > 0, "`seconds` must be above 0")
+
+
+class SweepSpec(TogetherSpec, frozen=True, kw_only=True, tag="sweep_spec"):
+    """For `python -m zooid.profiler`, too: time a library's all-reduces together with the other members."""
+
+    library: Library
+    offer: str
+    """What they run on, for the samples."""
+    num_bytes: tuple[int, ...]
+    num_members: tuple[int, ...]
+    """How many of the members take part, the first ones each time."""
+    concurrency: tuple[int, ...]
+    """How many all-reduces are under way at once."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = len(self.members)
+        require(
+            bool(self.num_bytes) and all(size > 0 and size % ELEMENT_BYTES == 0 for size in self.num_bytes),
+            f"`num_bytes` is {self.num_bytes}; give multiples of {ELEMENT_BYTES}",
+        )
+        require(
+            bool(self.num_members) and all(2 <= number <= most for number in self.num_members),
+            f"`num_members` is {self.num_members}; give numbers from 2 to {most}",
+        )
+        require(
+            bool(self.concurrency) and min(self.concurrency) >= 1, f"`concurrency` is {self.concurrency}; give some"
+        )
 
 
 class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):

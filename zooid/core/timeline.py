@@ -186,6 +186,64 @@ def usage_by_member(timeline: Timeline) -> dict[str, Usage]:
     return {member: _usage(timeline.step_s, computing[member], moving[member]) for member in timeline.members}
 
 
+class StepParts(Record, frozen=True, kw_only=True):
+    """Where the time of a step goes, on the member that computes longest; the parts sum to the step."""
+
+    member: str
+    compute_s: float
+    transfer_s: float
+    """While messages were on their way and nothing was computed."""
+    reduce_s: float
+    """While gradients were, and nothing else was going on."""
+    bubble_s: float
+    """While it waited for others."""
+    moving_s: float
+    """While anything was on its way, hidden behind computing or not."""
+
+    @property
+    def step_s(self) -> float:
+        return self.compute_s + self.transfer_s + self.reduce_s + self.bubble_s
+
+    @property
+    def granularity(self) -> float | None:
+        """Time of computing over time of communicating; None where nothing is communicated."""
+        return self.compute_s / self.moving_s if self.moving_s else None
+
+
+def parts_of_step(timeline: Timeline) -> StepParts:
+    """Of the member that computes longest, the first of several."""
+    spans = _spans_by_kind(timeline)
+    member = max(timeline.members, key=lambda name: _covered_s(spans[name]["compute"]))
+    return _parts(member, spans[member], timeline.step_s)
+
+
+def parts_by_member(timeline: Timeline) -> dict[str, StepParts]:
+    """Of every member, in the order of the timeline."""
+    return {member: _parts(member, own, timeline.step_s) for member, own in _spans_by_kind(timeline).items()}
+
+
+def _spans_by_kind(timeline: Timeline) -> "dict[str, dict[str, list[_Span]]]":
+    spans: dict[str, dict[str, list[_Span]]] = {member: defaultdict(list) for member in timeline.members}
+    for interval in without_waiting(timeline).intervals:
+        kind = {"compute": "compute", "reduce": "reduce"}.get(interval.lane, "transfer")
+        spans[interval.member][kind].append((interval.start_s, interval.end_s))
+    return spans
+
+
+def _parts(member: str, own: "dict[str, list[_Span]]", step_s: float) -> StepParts:
+    compute_s = _covered_s(own["compute"])
+    with_transfers_s = _covered_s(own["compute"] + own["transfer"])
+    busy_s = _covered_s(own["compute"] + own["transfer"] + own["reduce"])
+    return StepParts(
+        member=member,
+        compute_s=compute_s,
+        transfer_s=max(0.0, with_transfers_s - compute_s),
+        reduce_s=max(0.0, busy_s - with_transfers_s),
+        bubble_s=max(0.0, step_s - busy_s),
+        moving_s=_covered_s(own["transfer"] + own["reduce"]),
+    )
+
+
 def total_usage(usages: Iterable[Usage]) -> Usage:
     """Of several members together: every time is a sum, so that shares are means over their time."""
     members = list(usages)

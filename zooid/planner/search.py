@@ -8,13 +8,12 @@ from typing import Literal, get_args
 from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
-from zooid.core.plan import AllReduceName, Limits, Plan, Prediction, ScheduleName, StagePlan, TransportName
+from zooid.core.plan import AllReduceName, Limits, Plan, ScheduleName, StagePlan, TransportName
 from zooid.core.profile import Profile
 from zooid.planner.partition import Partition, best_partitions
 from zooid.planner.refusals import missing_bytes, no_layout, what_binds
-from zooid.predictor import Layout, run_cost, simulate_step, stage_memory_bytes, stage_times, ties_between
-from zooid.schedule.pipelines import StepShape, most_kept
-from zooid.schedule.samples import SamplePlan, even_shares, split_grains
+from zooid.predictor import Proposal, World, lay_out, predict, stage_memory_bytes, ways_from
+from zooid.schedule.pipelines import most_kept
 
 Goal = Literal["fastest", "cheapest"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
@@ -87,55 +86,19 @@ def evaluate(
     profile: Profile, offer: Offer, way: Way, num_replicas: int, partition: Partition, grain_size: int
 ) -> Plan:
     """A complete plan, with the simulated step and everything that follows from it."""
-    num_grains = math.ceil(profile.batch_size / grain_size)
-    shares = even_shares(num_grains, num_replicas)
-    num_members = num_replicas * len(partition)
-    # in cores of a member's size: two cores serve eight members that are held to a quarter of one
-    host_cores = max(1.0, profile.device.num_cores / offer.vcpus) if offer.platform == "local" else None
-    crowded = host_cores is not None and num_members > 1
-    is_direct = way.transport != "store"
-    layout = Layout(
-        stages=tuple(
-            stage_times(profile, *stage, grain_size, crowded=crowded, is_direct=is_direct) for stage in partition
-        ),
-        upload=way.links[0],
-        download=way.links[1],
-        host_cores=host_cores,
-        all_reduce=ALL_REDUCE,
-        ties=ties_between(profile, partition),
-        is_direct=is_direct,
-    )
-    shape = StepShape(
-        way.schedule,
-        len(partition),
-        way.ahead,
-        buckets=tuple(len(stage.buckets) for stage in layout.stages),
-        ties=tuple(tie.stages for tie in layout.ties),
-    )
-    schedule = shape.step(split_grains(num_grains, shares))
-    timeline = simulate_step(schedule, layout)
-    samples = SamplePlan(
-        num_samples=profile.num_samples,
-        batch_size=profile.batch_size,
+    proposal = Proposal(
+        partition=partition,
+        offers=(offer,) * len(partition),
+        num_replicas=num_replicas,
         grain_size=grain_size,
-        epochs=profile.epochs,
-        seed=0,
+        schedule=way.schedule,
+        ahead=way.ahead,
+        transport=way.transport,
+        all_reduce=ALL_REDUCE,
     )
-    if offer.startup_s is None:
-        raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
-    own_startup_s = profile.startup_cpu_s / min(1.0, offer.vcpus)
-    startup_s = offer.startup_s + own_startup_s * max(1.0, num_members / (host_cores or num_members))
-    run_s = startup_s + timeline.step_s * profile.num_samples * profile.epochs / profile.batch_size
-    terms = run_cost([offer] * num_members, run_s)
-    prediction = Prediction(
-        step_s=timeline.step_s,
-        num_steps=samples.num_steps,
-        startup_s=startup_s,
-        run_s=run_s,
-        run_usd=math.fsum(term.usd for term in terms),
-        cost_terms=terms,
-        estimated_from=profile.estimated_from,
-    )
+    world = World({offer.name: profile}, ways_from(way.links), looks="folder" if offer.platform == "local" else "store")
+    prediction, _ = predict(proposal, world)
+    schedule, _ = lay_out(proposal, world)
     return Plan(
         job=profile.job,
         model_fingerprint=profile.model_fingerprint,

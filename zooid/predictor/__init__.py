@@ -1,19 +1,56 @@
 """Time, memory and money of a plan before anything is rented: pure functions of what was measured."""
 
+from zooid.predictor.bounds import lower_bound_s
 from zooid.predictor.estimating import estimate_profile
+from zooid.predictor.forecasting import forecast
+from zooid.predictor.layout import Layout, Way, alike, ways_from
+from zooid.predictor.learned import AllReduceTime, LearnedAllReduce, fit_all_reduce
 from zooid.predictor.memory import grain_bytes, stage_memory_bytes
-from zooid.predictor.money import bill_usd, run_cost
-from zooid.predictor.simulator import Layout, simulate_step
+from zooid.predictor.money import bill_usd, run_cost, samples_per_usd, total_usd, usd_per_million_samples
+from zooid.predictor.predicting import Proposal, World, lay_out, predict
+from zooid.predictor.scaling import ScalingModel, StepProbe, StepTime, fit_scaling
+from zooid.predictor.simulator import Noise, Steps, simulate_step, simulate_steps
 from zooid.predictor.stages import stage_times, ties_between
+from zooid.predictor.traffic import Traffic, step_traffic
+from zooid.predictor.usage import Checkpoints, DataSet, Usage, num_checkpoints, run_usage
 
 __all__ = [
+    "AllReduceTime",
+    "Checkpoints",
+    "DataSet",
     "Layout",
+    "LearnedAllReduce",
+    "Noise",
+    "Proposal",
+    "ScalingModel",
+    "StepProbe",
+    "StepTime",
+    "Steps",
+    "Traffic",
+    "Usage",
+    "Way",
+    "World",
+    "alike",
     "bill_usd",
     "estimate_profile",
+    "fit_all_reduce",
+    "fit_scaling",
+    "forecast",
     "grain_bytes",
+    "lay_out",
+    "lower_bound_s",
+    "num_checkpoints",
+    "predict",
     "run_cost",
+    "run_usage",
+    "samples_per_usd",
     "simulate_step",
+    "simulate_steps",
     "stage_memory_bytes",
     "stage_times",
+    "step_traffic",
     "ties_between",
+    "total_usd",
+    "usd_per_million_samples",
+    "ways_from",
 ]

@@ -1,91 +1,152 @@
-"""A collective's transfer list in simulated time."""
+"""A collective's transfer list in simulated time: what real members' calls do, without the bytes."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Hashable, Sequence
+from functools import lru_cache, partial
 
-from zooid.schedule.collectives import DOWNLOADS, UPLOADS, TransferList
+from zooid.core.plan import AllReduceName, OwnTransportName
+from zooid.predictor.events import Done
+from zooid.predictor.passing import Group, Message, Passing
+from zooid.schedule.choosing import AllReduceChoice
+from zooid.schedule.program import Program
 
-Done = Callable[[], None]
-Upload = Callable[[int, int, float, Done], None]
-"""(rank, one of the readers, bytes, what then)"""
-Download = Callable[[int, float, Done], None]
+
+class _Part:
+    """A rank's program, with what each of its transfers allows."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.span_of = {number: at for at, span in enumerate(program.sums) for number in span.parts}
+        self.spans_after_send: defaultdict[int, list[int]] = defaultdict(list)
+        self.span_needs = []
+        for at, span in enumerate(program.sums):
+            self.span_needs.append(len(span.parts) + len(span.sent_before))
+            for number in span.sent_before:
+                self.spans_after_send[number].append(at)
+        self.send_needs: dict[int, int] = {}
+        self.allows: defaultdict[int, list[int]] = defaultdict(list)
+        for each in program.rounds:
+            for number in each.sends:
+                before = program.transfers[number].after
+                self.send_needs[number] = len(before)
+                for earlier in before:
+                    self.allows[earlier].append(number)
+
+
+@lru_cache(maxsize=64)
+def parts_of(
+    transport: OwnTransportName,
+    preferred: AllReduceName,
+    num_ranks: int,
+    latency_s: float | None,
+    num_elements: int,
+    element_bytes: int,
+) -> list[_Part]:
+    """All ranks' parts of the all-reduce that real members would choose."""
+    choice = AllReduceChoice(transport, preferred, num_ranks, latency_s)
+    transfers = choice.transfers(num_elements, element_bytes)
+    return [_Part(program) for program in Program.of_all(transfers, num_ranks, in_rounds=transport == "store")]
 
 
 class Collective:
-    """A rank sends what it may and takes what is there, from when it joins, round by round."""
+    """One call of all its members, from when each joins."""
 
     def __init__(
-        self, transfers: TransferList, element_bytes: int, upload: Upload, download: Download, is_direct: bool = False
+        self,
+        name: Hashable,
+        group: Group,
+        members: Sequence[int],
+        parts: Sequence[_Part],
+        element_bytes: int,
+        passing: Passing,
     ) -> None:
-        self._transfers = transfers
-        self._element_bytes = element_bytes
-        self._upload = upload
-        self._download = download
-        self._is_direct = is_direct
-        self._joined: dict[int, Done] = {}
-        self._stored: set[int] = set()
-        self._taken: defaultdict[int, set[int]] = defaultdict(set)
-        self._started: set[tuple[str, int, int]] = set()
-        self._active: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
-        """By direction and rank: sizes of the messages on their way."""
-        self._round: dict[int, int] = {}
-        self._left: dict[int, list[int]] = {}
-        """By rank: sends and takes of each round that are not done."""
+        self._name = name
+        self._parts = parts
+        self._calls: dict[int, _Call] = {}
+        self._members = members
+        transfers = parts[0].program.transfers
+        places = parts[0].program.place
+        self.messages = [
+            Message(
+                group=group,
+                name=(name, number),
+                source=members[transfer.source],
+                readers=tuple(members[reader] for reader in transfer.readers),
+                num_bytes=transfer.num_elements * element_bytes,
+                kind="collective",
+                call=name,
+                place=places[number],
+            )
+            for number, transfer in enumerate(transfers)
+        ]
+        self._passing = passing
 
-    def join(self, rank: int, done: Done) -> None:
-        self._joined[rank] = done
-        own = [self._send_round(t.send_round) for t in self._transfers if t.source == rank]
-        own += [self._send_round(t.take_round) for t in self._transfers if rank in t.readers]
-        self._left[rank] = [own.count(number) for number in range(max(own, default=-1) + 1)]
-        self._round[rank] = 0
-        self._progress(rank)
+    def join(self, member: int, done: Done) -> None:
+        _Call(self.messages, self._parts[self._members.index(member)], member, self._passing, done).next_round()
 
-    def _send_round(self, number: int) -> int:
-        """Connected members know no rounds: everything begins as early as it can."""
-        return 0 if self._is_direct else number
 
-    def _progress(self, rank: int) -> None:
-        left = self._left[rank]
-        while self._round[rank] < len(left) and left[self._round[rank]] == 0:
-            self._round[rank] += 1
-        if self._round[rank] == len(left):
-            self._joined.pop(rank, lambda: None)()
-            return
-        now = self._round[rank]
-        for number, transfer in enumerate(self._transfers):
-            is_free = self._taken[rank].issuperset(transfer.after)
-            if transfer.source == rank and self._send_round(transfer.send_round) == now and is_free:
-                self._start("up", rank, number)
-            if rank in transfer.readers and self._send_round(transfer.take_round) == now and number in self._stored:
-                self._start("down", rank, number)
+class _Call:
+    """One rank's."""
 
-    def _start(self, direction: str, rank: int, number: int) -> None:
-        """Begin a message, unless it has begun or as many as may are on their way."""
-        transfer = self._transfers[number]
-        size = float(transfer.num_elements * self._element_bytes)
-        way = self._active[direction, rank]
-        window = UPLOADS if direction == "up" else DOWNLOADS
-        if (direction, rank, number) in self._started or not window.admits(len(way), sum(way), size):
-            return
-        self._started.add((direction, rank, number))
-        way.append(size)
+    def __init__(self, messages: list[Message], part: _Part, member: int, passing: Passing, done: Done) -> None:
+        self._messages = messages
+        self._part = part
+        self._member = member
+        self._passing = passing
+        self._done = done
+        self._round = -1
+        self._left = 0
+        self._may_send: set[int] = set()
+        """Sends of this round that wait for something."""
+        self._span_needs = list(part.span_needs)
+        self._send_needs = dict(part.send_needs)
 
-        def done() -> None:
-            way.remove(size)
-            if direction == "up":
-                self._stored.add(number)
-                self._left[rank][self._send_round(transfer.send_round)] -= 1
-                for reader in transfer.readers:
-                    if reader in self._joined:
-                        self._progress(reader)
-            else:
-                self._taken[rank].add(number)
-                self._left[rank][self._send_round(transfer.take_round)] -= 1
-            self._progress(rank)
+    def next_round(self) -> None:
+        rounds = self._part.program.rounds
+        while self._left == 0:
+            self._round += 1
+            if self._round >= len(rounds):
+                if self._round == len(rounds):
+                    self._done()
+                return
+            now = rounds[self._round]
+            self._left = len(now.sends) + len(now.takes)
+            ready = [number for number in now.sends if self._send_needs[number] == 0]
+            self._may_send = set(now.sends).difference(ready)
+            expected_by = self._part.program.expected_by
+            for number in ready:
+                self._send(number)
+            for number in now.takes:
+                arrived = partial(self._arrived, number)
+                self._passing.receive(self._messages[number], self._member, arrived, expected_by.get(number))
 
-        if direction == "up":
-            # between connected members every reader gets a message of its own
-            copies = len(transfer.readers) if self._is_direct else 1
-            self._upload(rank, transfer.readers[0], size * copies, done)
+    def _send(self, number: int) -> None:
+        self._passing.send(self._messages[number], partial(self._sent, number))
+
+    def _sent(self, number: int, began_s: float) -> None:
+        self._left -= 1
+        for span in self._part.spans_after_send.get(number, ()):
+            self._nearer(span)
+        self.next_round()
+
+    def _arrived(self, number: int, began_s: float) -> None:
+        self._left -= 1
+        span = self._part.span_of.get(number)
+        if span is None:
+            self._took((number,))
         else:
-            self._download(rank, size, done)
+            self._nearer(span)
+        self.next_round()
+
+    def _nearer(self, span: int) -> None:
+        self._span_needs[span] -= 1
+        if self._span_needs[span] == 0:
+            self._took(self._part.program.sums[span].parts)
+
+    def _took(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            for send in self._part.allows.get(number, ()):
+                self._send_needs[send] -= 1
+                if self._send_needs[send] == 0 and send in self._may_send:
+                    self._may_send.remove(send)
+                    self._send(send)

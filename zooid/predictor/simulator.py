@@ -1,280 +1,317 @@
-"""Times one step by running its action lists, the very ones that members execute, in simulated time."""
+"""Times steps by running their action lists, the very ones that members execute, in simulated time."""
 
-from collections.abc import Callable, Iterator
+import math
+import random
+import statistics
+from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import partial
 
-from zooid.core.link import Link
-from zooid.core.stage import StageTimes, Tie
+from zooid.core.plan import OwnTransportName
+from zooid.core.stage import StageTimes
 from zooid.core.timeline import Interval, Timeline
-from zooid.predictor.collectives import Collective
-from zooid.predictor.shared import Resource, Simulation
+from zooid.predictor.collectives import Collective, parts_of
+from zooid.predictor.events import Done, Simulation
+from zooid.predictor.layout import Layout
+from zooid.predictor.passing import DirectPassing, Message, Network, Passing, StorePassing
 from zooid.schedule.actions import Action, Kind, Lane, peer_action
 from zooid.schedule.buckets import reduces_early
-from zooid.schedule.collectives import UPLOADS, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule
-from zooid.schedule.steps import Vote
-
-VOTE_ELEMENT_BYTES = 8
-"""A commit's all-reduce carries a Vote in float64."""
+from zooid.schedule.steps import VOTE_ELEMENT_BYTES, VOTE_ELEMENTS
 
 
 @dataclass(frozen=True)
-class Layout:
-    """What the lists run on."""
+class Noise:
+    """How much the same work differs from one time to the next, as a part of it."""
 
-    stages: tuple[StageTimes, ...]
-    upload: Link
-    """From a member to the store; or to another member, where they are connected."""
-    download: Link
-    """From the store to a member; or from another member."""
-    host_cores: float | None
-    """Cores that all members share, where they run on one machine; None where each has its own."""
-    all_reduce: str
-    """Name of the algorithm, as the plan has it."""
-    ties: tuple[Tie, ...] = ()
-    """What several stages share; summed between them after each stage's own reduce."""
-    is_direct: bool = False
-    """Whether members are connected: a message is then on its way up and down at the same time."""
-    parameter_element_bytes: int = 4
+    compute: float = 0.0
+    links: float = 0.0
+    seed: int = 0
 
 
-Seat = tuple[int, int]
-Done = Callable[[], None]
+@dataclass(frozen=True)
+class Steps:
+    """Simulated steps of one kind."""
+
+    timelines: tuple[Timeline, ...]
+
+    @property
+    def timeline(self) -> Timeline:
+        """Of the step in the middle, by duration."""
+        return sorted(self.timelines, key=lambda timeline: timeline.step_s)[(len(self.timelines) - 1) // 2]
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(timeline.step_s for timeline in self.timelines)
+
+    def quantile_s(self, share: float) -> float:
+        """What so many of the steps do not exceed, between the two nearest."""
+        ordered = sorted(timeline.step_s for timeline in self.timelines)
+        at = share * (len(ordered) - 1)
+        low = math.floor(at)
+        return ordered[low] + (at - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
 def simulate_step(schedule: StepSchedule, layout: Layout) -> Timeline:
-    """The timeline of one step: computing in list order, transfers as soon as they can begin."""
-    return _StepSimulation(schedule, layout).run()
+    """The timeline of one step without noise: computing in list order, transfers as soon as they can begin."""
+    return simulate_steps(schedule, layout, 1, Noise()).timeline
+
+
+def simulate_steps(schedule: StepSchedule, layout: Layout, num_steps: int, noise: Noise) -> Steps:
+    """Several of them, each with its own luck."""
+    layout = layout.of_replicas(schedule.num_replicas)
+    generator = random.Random(noise.seed)
+    lists = _Lists(schedule)
+    return Steps(tuple(_StepSimulation(schedule, lists, layout, noise, generator).run() for _ in range(num_steps)))
+
+
+class _Lists:
+    """Everybody's actions by number, and what each waits for and allows."""
+
+    def __init__(self, schedule: StepSchedule) -> None:
+        self.actions: list[tuple[Action, ...]] = []
+        self.texts: list[tuple[str, ...]] = []
+        self.num_needs: list[list[int]] = []
+        self.allows: list[list[list[int]]] = []
+        self.compute: list[list[int]] = []
+        self.lanes: list[list[Lane]] = []
+        self.number_of: list[dict[Action, int]] = []
+        for replica, stages in enumerate(schedule.lists):
+            for stage, actions in enumerate(stages):
+                numbers = {action: number for number, action in enumerate(actions)}
+                needs = schedule.needs[replica][stage]
+                allows: list[list[int]] = [[] for _ in actions]
+                for number, action in enumerate(actions):
+                    for before in needs[action]:
+                        allows[numbers[before]].append(number)
+                self.actions.append(actions)
+                self.texts.append(tuple(map(str, actions)))
+                self.number_of.append(numbers)
+                self.num_needs.append([len(needs[action]) for action in actions])
+                self.allows.append(allows)
+                lanes = [action.lane for action in actions]
+                self.lanes.append(lanes)
+                self.compute.append([number for number, lane in enumerate(lanes) if lane is Lane.COMPUTE])
 
 
 class _StepSimulation:
-    def __init__(self, schedule: StepSchedule, layout: Layout) -> None:
-        self._schedule = schedule
+    def __init__(
+        self,
+        schedule: StepSchedule,
+        lists: _Lists,
+        layout: Layout,
+        noise: Noise,
+        generator: random.Random,
+    ) -> None:
         self._layout = layout
+        self._lists = lists
+        self._num_stages = schedule.num_stages
+        self._num_replicas = schedule.num_replicas
+        self._noise = noise
+        self._random = generator
         self._simulation = Simulation()
-        self._seats = [(a, b) for a in range(schedule.num_replicas) for b in range(schedule.num_stages)]
-        shared = Resource(capacity=layout.host_cores, limit=1.0) if layout.host_cores else None
-        self._cores = {seat: shared or Resource(capacity=1.0, limit=1.0) for seat in self._seats}
-        up, down = layout.upload.bandwidth_bytes_per_s, layout.download.bandwidth_bytes_per_s
-        self._uplinks = {seat: Resource(capacity=up, limit=up) for seat in self._seats}
-        self._downlinks = {seat: Resource(capacity=down, limit=down) for seat in self._seats}
-        self._left = {seat: list(schedule.lists[seat[0]][seat[1]]) for seat in self._seats}
-        self._computing: set[Seat] = set()
-        self._sending: dict[Seat, list[float]] = {seat: [] for seat in self._seats}
-        self._done: set[tuple[Seat, Action]] = set()
-        self._ready_buckets: set[tuple[Seat, int | None]] = set()
-        """Those that are complete before the last backward ends."""
-        self._collectives: dict[str, Collective] = {}
+        self._network = Network(self._simulation, layout, self._luck())
+        self._passing: Passing = (
+            DirectPassing(self._network) if layout.is_direct else StorePassing(self._network, looks=layout.looks)
+        )
+        members = range(self._num_replicas * self._num_stages)
+        self._names = [f"r{member // self._num_stages}s{member % self._num_stages}" for member in members]
+        self._missing = [list(counts) for counts in lists.num_needs]
+        self._next = [0] * len(members)
+        """By member: which of its computations is next."""
+        self._is_computing = [False] * len(members)
+        self._early: set[tuple[int, int]] = set()
+        """Reduces that began before the last backward ended, by member and number."""
+        self._collectives: dict[Hashable, Collective] = {}
+        self._joined: defaultdict[Hashable, list[Done]] = defaultdict(list)
         self._intervals: list[Interval] = []
-        self._last_backward = {seat: self._last_of(seat, Kind.BACKWARD) for seat in self._seats}
+        self._num_left = sum(map(len, lists.actions))
 
     def run(self) -> Timeline:
-        for seat in self._seats:
-            self._start_all(seat)
+        for member, lanes in enumerate(self._lists.lanes):
+            missing = self._missing[member]
+            for number, lane in enumerate(lanes):
+                if lane is not Lane.COMPUTE and missing[number] == 0:
+                    self._begin(member, number)
+            self._go_on(member)
         self._simulation.run()
-        assert not any(self._left.values()), "a checked schedule always runs to its end"
+        assert self._num_left == 0, "a checked schedule always runs to its end"
         return Timeline(intervals=tuple(self._intervals))
 
-    def _start_all(self, seat: Seat) -> None:
-        """Begin whatever can begin on this member."""
-        for action in list(self._startable(seat)):
-            self._left[seat].remove(action)
-            self._begin(seat, action)
+    def _go_on(self, member: int) -> None:
+        """Begin the next computation, if what it needs is there."""
+        if self._is_computing[member]:
+            return
+        own = self._lists.compute[member]
+        at = self._next[member]
+        if at < len(own) and self._missing[member][own[at]] == 0:
+            self._next[member] = at + 1
+            self._is_computing[member] = True
+            self._begin(member, own[at])
 
-    def _startable(self, seat: Seat) -> Iterator[Action]:
-        """The next computation, the next collective, and every message, if what they need is there."""
-        seen: set[Lane] = {Lane.COMPUTE} if seat in self._computing else set()
-        sending = list(self._sending[seat])
-        for action in self._left[seat]:
-            if action.lane in seen or not self._is_ready(seat, action):
-                if action.lane in (Lane.COMPUTE, Lane.REDUCE):
-                    seen.add(action.lane)
-                continue
-            if action.lane is Lane.UPLINK:
-                num_bytes = self._message_bytes(seat, action)
-                if not UPLOADS.admits(len(sending), sum(sending), num_bytes):
-                    seen.add(Lane.UPLINK)
-                    continue
-                sending.append(num_bytes)
-            if action.lane is Lane.COMPUTE:
-                seen.add(Lane.COMPUTE)
-            yield action
-
-    def _begin(self, seat: Seat, action: Action) -> None:
-        start_s = self._simulation.now_s
-        if action.lane is Lane.COMPUTE:
-            self._computing.add(seat)
-        if action.lane is Lane.UPLINK:
-            self._sending[seat].append(self._message_bytes(seat, action))
-
-        def done() -> None:
-            self._intervals.append(
-                Interval(
-                    member=f"r{seat[0]}s{seat[1]}",
-                    lane=action.lane.value,
-                    action=str(action),
-                    start_s=start_s,
-                    end_s=self._simulation.now_s,
-                )
-            )
-            if action.lane is Lane.COMPUTE:
-                self._computing.remove(seat)
-            if action.lane is Lane.UPLINK:
-                self._sending[seat].remove(self._message_bytes(seat, action))
-            self._done.add((seat, action))
-            for neighbour in ((seat[0], seat[1] - 1), seat, (seat[0], seat[1] + 1)):
-                if neighbour in self._left:
-                    self._start_all(neighbour)
-
-        self._perform(seat, action, done)
-
-    def _is_ready(self, seat: Seat, action: Action) -> bool:
-        if action.kind is Kind.REDUCE and (seat, action.number) in self._ready_buckets:
-            return True
-        needs = self._schedule.needs[seat[0]][seat[1]][action]
-        if any((seat, before) not in self._done for before in needs):
-            return False
-        sent = peer_action(action)
-        return sent is None or ((seat[0], sent.stage), sent) in self._done
-
-    def _perform(self, seat: Seat, action: Action, done: Done) -> None:
-        stage = self._stage(seat)
+    def _begin(self, member: int, number: int) -> None:
+        if (member, number) in self._early:
+            return
+        action = self._lists.actions[member][number]
+        done = partial(self._finish, member, number, self._simulation.now_s)
+        stage = self._stage(member)
         match action.kind:
             case Kind.FORWARD:
-                self._compute(seat, stage.forward_s, done)
+                self._compute(member, stage.forward_s, done)
             case Kind.BACKWARD:
-                self._backward(seat, action, done)
+                self._backward(member, number, done)
             case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
-                self._send(seat, action, done)
+                self._passing.send(self._message(member, action), partial(self._finish, member, number))
             case Kind.RECEIVE_FORWARD | Kind.RECEIVE_BACKWARD:
-                self._take(seat, action, done)
+                sent = peer_action(action)
+                assert sent is not None
+                source = member + sent.stage - action.stage
+                self._passing.receive(self._message(source, sent), member, partial(self._finish, member, number))
             case Kind.REDUCE:
-                self._join_reduce(seat, action, done)
+                self._reduce(member, action, done)
             case Kind.SHARE:
-                assert action.number is not None
-                tie = self._layout.ties[action.number]
-                users = [(seat[0], number) for number in tie.stages]
-                element_bytes = self._layout.parameter_element_bytes
-                self._join(f"tie-{seat[0]}-{action.number}", users, tie.num_bytes, element_bytes, seat, done)
+                self._share(member, action, done)
             case Kind.COMMIT:
-                self._join_commit(seat, lambda: self._compute(seat, stage.update_s, done))
+                self._commit(member, lambda: self._compute(member, stage.update_s, done))
 
-    def _backward(self, seat: Seat, action: Action, done: Done) -> None:
-        """The last one completes bucket after bucket, and each begins its way at once."""
-        stage = self._stage(seat)
-        if action != self._last_backward[seat] or not reduces_early(seat[1]):
-            self._compute(seat, stage.backward_s, done)
+    def _finish(self, member: int, number: int, start_s: float) -> None:
+        lanes = self._lists.lanes[member]
+        lane = lanes[number]
+        self._intervals.append(
+            Interval(
+                member=self._names[member],
+                lane=lane.value,
+                action=self._lists.texts[member][number],
+                start_s=start_s,
+                end_s=self._simulation.now_s,
+            )
+        )
+        self._num_left -= 1
+        if lane is Lane.COMPUTE:
+            self._is_computing[member] = False
+        missing = self._missing[member]
+        for after in self._lists.allows[member][number]:
+            missing[after] -= 1
+            if missing[after] == 0 and lanes[after] is not Lane.COMPUTE:
+                self._begin(member, after)
+        self._go_on(member)
+
+    def _message(self, source: int, action: Action) -> Message:
+        """What a send passes on: across the cut behind its stage, or before it."""
+        is_forward = action.kind is Kind.SEND_FORWARD
+        stages = self._layout.stages[source // self._num_stages]
+        return Message(
+            group="all",
+            name=(source, action.kind, action.number),
+            source=source,
+            readers=(source + 1 if is_forward else source - 1,),
+            num_bytes=stages[action.stage if is_forward else action.stage - 1].out_bytes,
+            kind=action.number,
+        )
+
+    def _backward(self, member: int, number: int, done: Done) -> None:
+        """The last one of the first stage completes bucket after bucket, and each begins its way at once."""
+        stage = self._stage(member)
+        actions = self._lists.actions[member]
+        numbers = self._lists.number_of[member]
+        is_last = not any(action.kind is Kind.BACKWARD for action in actions[number + 1 :])
+        own_stage = member % self._num_stages
+        if not is_last or not reduces_early(own_stage) or self._num_replicas == 1:
+            self._compute(member, stage.backward_s, done)
             return
-        moments = [bucket.at_share for bucket in stage.buckets]
+        whole_s = stage.backward_s * self._factor()
 
-        def go_on(number: int, share: float) -> None:
-            if number == len(moments):
-                self._compute(seat, (1 - share) * stage.backward_s, done)
+        def go_on(bucket: int, share: float) -> None:
+            if bucket == len(stage.buckets) - 1:
+                self._network.compute(member, (1 - share) * whole_s, done)
                 return
-            reached = max(share, moments[number])
+            reached = max(share, stage.buckets[bucket].at_share)
 
             def is_ready() -> None:
-                self._ready_buckets.add((seat, number))
-                self._start_all(seat)
-                go_on(number + 1, reached)
+                reduce = numbers[Action(own_stage, Kind.REDUCE, bucket)]
+                self._begin(member, reduce)
+                self._early.add((member, reduce))
+                go_on(bucket + 1, reached)
 
-            self._compute(seat, (reached - share) * stage.backward_s, is_ready)
+            self._network.compute(member, (reached - share) * whole_s, is_ready)
 
         go_on(0, 0.0)
 
-    def _send(self, seat: Seat, action: Action, done: Done) -> None:
-        num_bytes = self._message_bytes(seat, action)
-        if not self._layout.is_direct:
-            self._move(self._layout.upload, self._uplinks[seat], seat, num_bytes, done)
-            return
-        target = (seat[0], seat[1] + (1 if action.kind is Kind.SEND_FORWARD else -1))
-        self._pass(seat, target, num_bytes, done)
-
-    def _take(self, seat: Seat, action: Action, done: Done) -> None:
-        """Through a store, it comes after it was sent; between connected members, it has come when it was sent."""
-        if self._layout.is_direct:
-            self._simulation.after(0.0, done)
-            return
-        num_bytes = self._message_bytes(seat, action)
-        self._move(self._layout.download, self._downlinks[seat], seat, num_bytes, done)
-
-    def _message_bytes(self, seat: Seat, action: Action) -> float:
-        """What crosses the cut behind this stage, or the one before it."""
-        is_behind = action.kind in (Kind.SEND_FORWARD, Kind.RECEIVE_BACKWARD)
-        return self._layout.stages[seat[1] if is_behind else seat[1] - 1].out_bytes
-
-    def _move(self, link: Link, resource: Resource, seat: Seat, num_bytes: float, done: Done) -> None:
-        """Latency, then bytes at the link's rate; meanwhile the message takes its processor time from computing."""
-        self._compute(seat, link.cpu_s + num_bytes * link.cpu_s_per_byte, lambda: None)
-        self._simulation.after(link.rtt_s, lambda: self._simulation.work(resource, num_bytes, done))
-
-    def _pass(self, source: Seat, target: Seat, num_bytes: float, done: Done) -> None:
-        """Half a round trip, then both ends' links at the same time; the slower one decides."""
-        link = self._layout.upload
-        left = 2
-
-        def one_end() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                done()
-
-        def begin() -> None:
-            self._simulation.work(self._uplinks[source], num_bytes, one_end)
-            self._simulation.work(self._downlinks[target], num_bytes, one_end)
-
-        for seat in (source, target):
-            self._compute(seat, link.cpu_s + num_bytes * link.cpu_s_per_byte, lambda: None)
-        self._simulation.after(link.rtt_s / 2, begin)
-
-    def _join_reduce(self, seat: Seat, action: Action, done: Done) -> None:
+    def _reduce(self, member: int, action: Action, done: Done) -> None:
         """One bucket over the replicas of the stage; gathering and adding takes processor time first."""
         assert action.number is not None
-        stage = self._stage(seat)
+        stage = self._stage(member)
         num_bytes = stage.buckets[action.number].num_bytes
-        seats = [(replica, seat[1]) for replica in range(self._schedule.num_replicas)]
-        if len(seats) == 1 or num_bytes == 0:
+        members = range(action.stage, self._num_replicas * self._num_stages, self._num_stages)
+        if len(members) == 1 or num_bytes == 0:
             self._simulation.after(0.0, done)
             return
-        name = f"reduce-{seat[1]}-{action.number}"
-        element_bytes = self._layout.parameter_element_bytes
-        all_bytes = sum(bucket.num_bytes for bucket in stage.buckets)
-        gathering_s = stage.reduce_s * num_bytes / all_bytes
-        self._compute(seat, gathering_s, lambda: self._join(name, seats, num_bytes, element_bytes, seat, done))
+        gathering_s = stage.reduce_s * num_bytes / sum(bucket.num_bytes for bucket in stage.buckets)
+        group = ("stage", action.stage)
+        join = partial(self._join, (group, action.number), group, members, num_bytes, None, member, done)
+        self._network.compute(member, gathering_s, join)
 
-    def _join_commit(self, seat: Seat, done: Done) -> None:
-        if len(self._seats) == 1:
+    def _share(self, member: int, action: Action, done: Done) -> None:
+        assert action.number is not None
+        tie = self._layout.ties[action.number]
+        first = member - member % self._num_stages
+        group = ("tie", first, action.number)
+        self._join(group, group, [first + stage for stage in tie.stages], tie.num_bytes, None, member, done)
+
+    def _commit(self, member: int, done: Done) -> None:
+        members = range(self._num_replicas * self._num_stages)
+        if len(members) == 1:
             done()
         else:
-            num_bytes = len(Vote().values()) * VOTE_ELEMENT_BYTES
-            self._join("commit", self._seats, num_bytes, VOTE_ELEMENT_BYTES, seat, done)
+            num_bytes = VOTE_ELEMENTS * VOTE_ELEMENT_BYTES
+            self._join("commit", "all", members, num_bytes, VOTE_ELEMENT_BYTES, member, done)
 
-    def _join(self, name: str, seats: list[Seat], num_bytes: int, element_bytes: int, seat: Seat, done: Done) -> None:
-        if name not in self._collectives:
-            num_elements = num_bytes // element_bytes
-            transfers = choose_all_reduce(num_elements, element_bytes, len(seats), self._layout.all_reduce)
+    def _join(
+        self,
+        name: Hashable,
+        group: Hashable,
+        members: "range | list[int]",
+        num_bytes: int,
+        element_bytes: int | None,
+        member: int,
+        done: Done,
+    ) -> None:
+        library = self._layout.library
+        if library is not None:
+            joined = self._joined[name]
+            joined.append(done)
+            if len(joined) == len(members):
+                for each in joined:
+                    self._simulation.after(library(num_bytes, len(members)), each)
+            return
+        collective = self._collectives.get(name)
+        if collective is None:
+            size = element_bytes or self._layout.parameter_element_bytes
+            transport: OwnTransportName = "tcp" if self._layout.is_direct else "store"
+            latency_s = None
+            if self._layout.is_direct and len(members) > 2:  # as the first two measured it when they met
+                latency_s = self._network.way(members[1], members[0]).rtt_s
+            parts = parts_of(transport, self._layout.all_reduce, len(members), latency_s, num_bytes // size, size)
+            collective = Collective(name, group, members, parts, size, self._passing)
+            self._collectives[name] = collective
+        collective.join(member, done)
 
-            def upload(rank: int, reader: int, size: float, then: Done) -> None:
-                if self._layout.is_direct:
-                    self._pass(seats[rank], seats[reader], size, then)
-                else:
-                    self._move(self._layout.upload, self._uplinks[seats[rank]], seats[rank], size, then)
+    def _compute(self, member: int, seconds: float, done: Done) -> None:
+        self._network.compute(member, seconds * self._factor(), done)
 
-            def download(rank: int, size: float, then: Done) -> None:
-                if self._layout.is_direct:
-                    self._simulation.after(0.0, then)
-                else:
-                    self._move(self._layout.download, self._downlinks[seats[rank]], seats[rank], size, then)
+    def _factor(self) -> float:
+        """On what something takes this time; 1 on the average."""
+        if self._noise.compute == 0:
+            return 1.0
+        sigma = self._noise.compute
+        return math.exp(self._random.gauss(-sigma * sigma / 2, sigma))
 
-            self._collectives[name] = Collective(transfers, element_bytes, upload, download, self._layout.is_direct)
-        self._collectives[name].join(seats.index(seat), done)
+    def _luck(self) -> dict[tuple[str, str], float]:
+        if self._noise.links == 0:
+            return {}
+        sigma = self._noise.links
+        return {ends: math.exp(self._random.gauss(-sigma * sigma / 2, sigma)) for ends in self._layout.ways}
 
-    def _compute(self, seat: Seat, seconds: float, done: Done) -> None:
-        self._simulation.work(self._cores[seat], seconds, done)
-
-    def _stage(self, seat: Seat) -> StageTimes:
-        return self._layout.stages[seat[1]]
-
-    def _last_of(self, seat: Seat, kind: Kind) -> Action | None:
-        own = [action for action in self._left[seat] if action.kind is kind]
-        return own[-1] if own else None
+    def _stage(self, member: int) -> StageTimes:
+        return self._layout.stages[member // self._num_stages][member % self._num_stages]

@@ -1,4 +1,4 @@
-"""`python -m zooid.profiler SPEC`: measure a job, or links, where this process runs, and write that to the store."""
+"""`python -m zooid.profiler SPEC`: measure a job, links or all-reduces where this process runs, for the store."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from zooid.core.abort import Abort
 from zooid.core.events import ProfileProgress
 from zooid.core.job import load_job
 from zooid.core.records import encode_record
-from zooid.core.spec import MemberSpec, ProbeSpec, ProfilerSpec
+from zooid.core.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec, TogetherSpec
 from zooid.profiler.probing import probe_links
 from zooid.profiler.probing.member import Progress
 from zooid.store import EventWriter, ObjectStore
@@ -18,7 +18,7 @@ from zooid.store.program import end_process, run_any_member
 
 
 def main() -> int:
-    return run_any_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe})
+    return run_any_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe, SweepSpec: _sweep})
 
 
 def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
@@ -34,11 +34,28 @@ def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
 
 
 def _probe(spec: ProbeSpec, store: ObjectStore) -> None:
+    with _reported_by_first(spec, store) as progress:
+        probe_links(spec, store, progress, Abort())
+
+
+def _sweep(spec: SweepSpec, store: ObjectStore) -> None:
+    import torch
+
+    from zooid.profiler.probing.sweeping import sweep_all_reduces
+
+    torch.set_num_threads(spec.num_threads)
+    with _reported_by_first(spec, store) as progress:
+        sweep_all_reduces(spec, store, progress, Abort())
+
+
+@contextmanager
+def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progress]:
+    """Members that measure together go on in step: one of them tells of all."""
     if spec.rank > 0:
-        probe_links(spec, store, lambda done, total: None, Abort())
+        yield lambda done, total: None
         return
     with _reported(spec, store) as progress:
-        probe_links(spec, store, progress, Abort())
+        yield progress
 
 
 @contextmanager

@@ -6,6 +6,7 @@ there is one, what it adds to the style of all.
 
 import html
 import json
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -15,18 +16,34 @@ from typing import Any
 from zooid.core.files import replaced_whole
 
 
-def framed(name: str, *, title: str, versions: str, data: Any, library: str = "", **parts: object) -> str:
-    """The page of this name: `parts` fill its body, `data` is what its script draws, with a library if it needs one."""
-    style = asset("page.css") + (asset(f"{name}.css") if _assets().joinpath(f"{name}.css").is_file() else "")
+def framed(
+    name: str,
+    *,
+    title: str,
+    versions: str,
+    data: Any,
+    library: str = "",
+    also: Sequence[str] = (),
+    **parts: object,
+) -> str:
+    """The page of this name: `parts` fill its body, `data` is what its script draws, with a library if it needs one.
+    Style and script of pages that it has parts of are `also` in it, before its own."""
+    names = (*also, name)
+    styles = [asset(f"{each}.css") for each in names if _assets().joinpath(f"{each}.css").is_file()]
     return Template(asset("frame.html")).substitute(
         title=html.escape(title),
-        style=style,
-        body=Template(asset(f"{name}.html")).substitute(parts),
+        style="".join([asset("page.css"), *styles]),
+        body=filled(f"{name}.html", **parts),
         versions=html.escape(versions),
         picture=_as_data(data),
         library=f"<script>{library}</script>\n" if library else "",
-        script=asset(f"{name}.js"),
+        script="".join(asset(f"{each}.js") for each in names),
     )
+
+
+def filled(name: str, **parts: object) -> str:
+    """A piece of a page with its gaps filled."""
+    return Template(asset(name)).substitute(parts)
 
 
 def write_page(path: Path, page: str) -> None:

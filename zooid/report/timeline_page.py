@@ -12,7 +12,7 @@ from zooid.core.errors import InputError
 from zooid.core.timeline import Timeline
 from zooid.core.units import format_duration
 from zooid.core.version import VERSION
-from zooid.report.frame import framed
+from zooid.report.frame import filled, framed
 from zooid.report.timeline_bars import LANE_NAMES, Bar, bars_of, members_in_order
 from zooid.report.timeline_table import COLUMNS, cells, usage_rows
 from zooid.report.wording import count_in_words
@@ -37,23 +37,33 @@ _LEGEND = {
 
 def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline of a step", origin: str = "") -> str:
     """One page, each timeline under its name; `origin` says where they come from."""
+    main, data = timeline_main(timelines)
+    return framed(
+        "timeline",
+        title=title,
+        versions=f"zooid {VERSION}",
+        data=data,
+        heading=html.escape(title),
+        origin=html.escape(origin),
+        main=main,
+    )
+
+
+def timeline_main(timelines: Mapping[str, Timeline]) -> tuple[str, dict[str, Any]]:
+    """The main part of such a page, which other pages may have as well, and what the script draws in it."""
     if not timelines:
         raise InputError("there is no timeline to show; give at least one, by name")
     bars = {name: bars_of(timeline) for name, timeline in timelines.items()}
     lanes = [lane for lane in LANE_NAMES if any(bar.lane == lane for of_one in bars.values() for bar in of_one)]
     members = [member for timeline in timelines.values() for member in timeline.members]
     is_compact = any(len(timeline.members) > _MANY_ROWS for timeline in timelines.values())
-    return framed(
-        "timeline",
-        title=title,
-        versions=f"zooid {VERSION}",
-        data={
-            "lane_names": [LANE_NAMES[lane] for lane in lanes],
-            "end_s": max(timeline.step_s for timeline in timelines.values()),
-            "timelines": [_picture(timelines[name], of_one, lanes) for name, of_one in bars.items()],
-        },
-        heading=html.escape(title),
-        origin=html.escape(origin),
+    data = {
+        "lane_names": [LANE_NAMES[lane] for lane in lanes],
+        "end_s": max(timeline.step_s for timeline in timelines.values()),
+        "timelines": [_picture(timelines[name], of_one, lanes) for name, of_one in bars.items()],
+    }
+    main = filled(
+        "timeline_main.html",
         density="compact" if is_compact else "roomy",
         num_lanes=len(lanes),
         names_px=round(max((len(member) for member in members), default=0) * _PX_PER_CHARACTER)
@@ -65,6 +75,7 @@ def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline o
         ),
         sections="\n".join(_section(number, name, timelines[name], lanes) for number, name in enumerate(timelines)),
     )
+    return main, data
 
 
 def _legend(colors: set[str]) -> str:

@@ -27,6 +27,7 @@ _PHASES = {
     "profile": "measuring the layers and the store",
     "plan": "planning",
     "probe": "measuring the links",
+    "sweep": "timing all-reduces",
     "prepare": "writing the initial weights",
     "rehearse": "starting the members",
     "train": "starting the members",

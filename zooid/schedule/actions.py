@@ -27,6 +27,8 @@ class Kind(Enum):
     SHARE = "SHARE"
     COMMIT = "COMMIT"
 
+    __hash__ = object.__hash__  # Enum's own hashes the name, in Python: actions are looked up millions of times
+
 
 class Lane(Enum):
     """What an action keeps busy. A member computes in list order; the rest begins as soon as what it needs is there."""

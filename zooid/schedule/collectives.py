@@ -8,7 +8,9 @@ A rank begins the sends and the takes of a round when it has finished those of t
 round: everything starts as early as its data exist, in the order of the list where a link is busy.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -159,6 +161,25 @@ def ring(num_elements: int, num_ranks: int, num_chunks: int = 1) -> TransferList
     return tuple(transfers)
 
 
+def hierarchical(num_elements: int, sites: Sequence[Hashable], num_chunks: int = 1) -> TransferList:
+    """All-reduce over places that are far from one another; `sites` says of each rank where it is.
+
+    In every site each member adds up a part of its own. The members that own the same part in their sites send these
+    sums to one of them, by turns of all sites, which publishes the whole sum; the others spread it inside. Between
+    sites that is 2s(G−1)/G bytes out of every one of G sites, the least there can be, over as many connections as the
+    site has members; no member moves more than without sites, 2s(N−1)/N. A rank adds up any element only once, so that
+    sums need no order among them.
+    """
+    crews: dict[Hashable, list[int]] = {}
+    for rank, site in enumerate(sites):
+        crews.setdefault(site, []).append(rank)
+    owned = _owned_parts(num_elements, list(crews.values()), num_chunks) if len(sites) > 1 else []
+    transfers: list[Transfer] = []
+    for parts in owned:
+        _add_hierarchical(transfers, parts, list(crews.values()))
+    return tuple(transfers)
+
+
 @lru_cache(maxsize=512)
 def broadcast(num_elements: int, num_ranks: int, root: int) -> TransferList:
     """One publishes, the others take."""
@@ -267,6 +288,55 @@ def break_even_bytes(latency_s: float, bytes_per_s: float, num_ranks: int) -> in
     return int(2 * latency_s * bytes_per_s / (num_ranks - 2))
 
 
+@dataclass(frozen=True, slots=True)
+class _OwnedPart:
+    """A span that one member of each site adds up for it, and the site that adds up these sums."""
+
+    span: Span
+    owners: tuple[int, ...]
+    home: int
+
+
+def _owned_parts(num_elements: int, crews: list[list[int]], num_chunks: int) -> list[list[_OwnedPart]]:
+    """Parts by chunk. Sites of unequal size cut the buffer at different places; a part lies between any two cuts."""
+    starts = [[start for start, _ in spans(num_elements, len(crew))] for crew in crews]
+    cuts = sorted({0, num_elements}.union(*starts))
+    chunks: list[list[_OwnedPart]] = [[] for _ in range(num_chunks)]
+    for piece in pairwise(cuts):
+        owners = tuple(crew[bisect_right(own, piece[0]) - 1] for crew, own in zip(crews, starts, strict=True))
+        for parts, chunk in zip(chunks, _chunks(piece, [1] * num_chunks), strict=True):
+            shares = _chunks(chunk, [1] * len(crews))
+            parts += [_OwnedPart(span, owners, home) for home, span in enumerate(shares) if span[0] < span[1]]
+    return chunks
+
+
+def _add_hierarchical(transfers: list[Transfer], parts: list[_OwnedPart], crews: list[list[int]]) -> None:
+    """Append what one chunk takes: parts to owners inside, sums of sites to their homes, and back."""
+    arriving: defaultdict[tuple[_OwnedPart, int], list[int]] = defaultdict(list)
+    for distance in range(1, max(map(len, crews))):  # as in the other lists, nobody is besieged
+        for part in parts:
+            for crew, owner in zip(crews, part.owners, strict=True):
+                if distance < len(crew):
+                    arriving[part, owner].append(len(transfers))
+                    source = _others_of(crew, owner)[-distance]
+                    transfers.append(Transfer(source, (owner,), *part.span, "reduce"))
+    for distance in range(1, len(crews)):
+        for part in parts:
+            source, reader = part.owners[(part.home - distance) % len(crews)], part.owners[part.home]
+            arriving[part, reader].append(len(transfers))
+            transfers.append(Transfer(source, (reader,), *part.span, "reduce", tuple(arriving[part, source])))
+    for part in parts:
+        source = part.owners[part.home]
+        far = [(part.home + distance) % len(crews) for distance in range(1, len(crews))]
+        readers = (*(part.owners[site] for site in far), *_others_of(crews[part.home], source))
+        whole = len(transfers)
+        transfers.append(Transfer(source, readers, *part.span, "copy", tuple(arriving[part, source])))
+        for site in far:
+            others = _others_of(crews[site], part.owners[site])
+            if others:
+                transfers.append(Transfer(part.owners[site], others, *part.span, "copy", (whole,)))
+
+
 def _publish_merged(transfers: list[Transfer], parts: list[Span], send_round: int) -> TransferList:
     """Append every owner's merged split, which goes out when its parts are in and is taken a round later."""
     num_ranks = len(parts)
@@ -287,3 +357,9 @@ def _chunks(span: Span, weights: list[int]) -> list[Span]:
 
 def _others(rank: int, num_ranks: int) -> tuple[int, ...]:
     return tuple(other for other in range(num_ranks) if other != rank)
+
+
+def _others_of(crew: list[int], rank: int) -> tuple[int, ...]:
+    """The rest of a site, beginning with the next."""
+    place = crew.index(rank)
+    return (*crew[place + 1 :], *crew[:place])

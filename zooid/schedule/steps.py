@@ -54,6 +54,11 @@ class Vote:
         return Vote(*values)
 
 
+VOTE_ELEMENTS = len(Vote().values())
+VOTE_ELEMENT_BYTES = 8
+"""A commit's all-reduce carries a Vote in float64."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepState:
     """A member's place in the history; every transition returns the next state or refuses."""

@@ -43,13 +43,14 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     check_schedule(schedule)
     stage = RehearsedStage(spec, seat, len(schedule.grains[seat.replica]), abort)
     executor = Executor(seat.name, stage, abort)
+    timelines = []
     with EventWriter(store, spec.member) as events:
         dist.barrier()
-        for step in range(spec.num_steps):
+        for step in range(spec.num_steps):  # one after the other, as in training: whoever is done goes on
             start_s = time.perf_counter()
             stage.begin_step()
-            timeline = executor.run(schedule.lists[seat.replica][seat.stage], schedule.needs[seat.replica][seat.stage])
-            store.put(keys.timeline(step, spec.member), encode_record(timeline))
+            own = (schedule.lists[seat.replica][seat.stage], schedule.needs[seat.replica][seat.stage])
+            timelines.append(executor.run(*own))
             if seat.rank == 0:
                 events.write(
                     StepCommitted(
@@ -61,7 +62,9 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
                         step_s=time.perf_counter() - start_s,
                     )
                 )
-            dist.barrier()
+        for step, timeline in enumerate(timelines):
+            store.put(keys.timeline(step, spec.member), encode_record(timeline))
+        dist.barrier()
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
     dist.destroy_process_group()
 

@@ -24,15 +24,13 @@ from zooid.comm.tcp.transport import TcpTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout
 from zooid.core.network import own_addresses, own_network
+from zooid.schedule.streams import streams_between
 
 _HELLO = struct.Struct("<32sIHH")
 """Secret, own rank, number of the stream, streams for large messages."""
 _WELCOME = b"zooid-ok"
 _CONNECT_TIMEOUT_S = 3.0
 _TICK_S = 0.2
-_FAR_S = 0.005
-"""From this round trip on, one stream does not fill a link: windows are too small for it."""
-_STREAMS_NEAR, _STREAMS_FAR = 1, 8
 _NOT_SENT_BYTES = 2**17
 """That a socket takes before they can be sent."""
 _READ_AHEAD_BYTES = 2**16
@@ -172,7 +170,7 @@ class _Mesh:
             candidates.insert(0, "127.0.0.1")
         first, round_trip_s = self._open(peer, candidates, record, 0, 0)
         self._round_trips_s.append(round_trip_s)
-        num_streams = self._options.num_streams or (_STREAMS_FAR if round_trip_s > _FAR_S else _STREAMS_NEAR)
+        num_streams = self._options.num_streams or streams_between(round_trip_s)
         address = first.getpeername()[0]
         with self._lock:
             self._sockets[peer][0] = first

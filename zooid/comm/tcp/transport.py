@@ -17,13 +17,9 @@ from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.transport import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
+from zooid.schedule.streams import EAGER_BYTES, num_stripes
 
-EAGER_BYTES = 2**20
-"""A message is small up to here. To wait for its reader costs a round trip, for which a link stands idle; at 100 MB/s
-that is a good part of the time that the bytes themselves take."""
 _MAX_REASON_BYTES = 2**14
-_STRIPE_BYTES = 512 * 1024
-"""A message is spread over several streams only if each gets this much."""
 _MAX_EARLY_BYTES = 16 * 2**20
 """Of small messages from one peer that nobody wants yet: it is not listened to until half of them are taken, or until
 something else is awaited from it."""
@@ -313,10 +309,10 @@ class TcpTransport:
 
     def _send_large(self, reader: int, message: Message, data: memoryview, done: Done) -> None:
         streams = self._streams[reader][1:]
-        num_stripes = max(1, min(len(streams), data.nbytes // _STRIPE_BYTES))
-        size = -(-data.nbytes // num_stripes)
-        all_sent = _after(num_stripes, done)
-        for stripe, stream in enumerate(streams[:num_stripes]):
+        count = num_stripes(data.nbytes, len(streams))
+        size = -(-data.nbytes // count)
+        all_sent = _after(count, done)
+        for stripe, stream in enumerate(streams[:count]):
             body = data[stripe * size : (stripe + 1) * size]
             frame = Frame(FrameKind.DATA, message, data.nbytes, stripe * size, body.nbytes)
             stream.send(frame, body, all_sent)

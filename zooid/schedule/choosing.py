@@ -1,6 +1,6 @@
 """Which transfer list an all-reduce of a group runs: by bytes, ranks, transport and the latency that was measured."""
 
-from zooid.comm.options import Options
+from zooid.core.plan import AllReduceName, OwnTransportName
 from zooid.schedule import collectives
 from zooid.schedule.collectives import TransferList
 
@@ -13,24 +13,27 @@ _PAIR_EXCHANGE_BYTES = 2**20
 
 
 class AllReduceChoice:
-    """The rule of one group. It rests on nothing but what all ranks know, so that all choose alike."""
+    """The rule of one group. It rests on nothing but what all ranks know, so that all choose alike, and so that a
+    prediction knows what they choose."""
 
-    def __init__(self, options: Options, num_ranks: int, latency_s: float | None) -> None:
+    def __init__(
+        self, transport: OwnTransportName, preferred: AllReduceName, num_ranks: int, latency_s: float | None
+    ) -> None:
         self._num_ranks = num_ranks
-        self._chunk_bytes = _CHUNK_BYTES[options.transport]
-        self._name: str = options.all_reduce
+        self._chunk_bytes = _CHUNK_BYTES[transport]
+        self._name: str = preferred
         self._exchange_max_bytes = collectives.EXCHANGE_MAX_BYTES
-        if options.all_reduce != "auto":
+        if preferred != "auto":
             return
-        if options.transport == "tcp":
+        if transport == "tcp":
             self._name = "ring"
         if num_ranks > 2 and latency_s is not None:
-            rate = _ASSUMED_BYTES_PER_S[options.transport]
+            rate = _ASSUMED_BYTES_PER_S[transport]
             self._exchange_max_bytes = collectives.break_even_bytes(latency_s, rate, num_ranks)
-        elif num_ranks == 2 and options.transport == "tcp":
+        elif num_ranks == 2 and transport == "tcp":
             self._exchange_max_bytes = _PAIR_EXCHANGE_BYTES
 
-    def transfers(self, num_elements: int, element_bytes: int, *, is_lossy: bool) -> TransferList:
+    def transfers(self, num_elements: int, element_bytes: int, *, is_lossy: bool = False) -> TransferList:
         """The list; one that goes through a codec is never a ring, which would lose digits at every hop."""
         name = "streaming" if is_lossy and self._name == "ring" else self._name
         return collectives.choose_all_reduce(

@@ -60,7 +60,7 @@ def measure_layout(profile: Profile, num_replicas: int, num_stages: int) -> Row:
 
 def plain_step_s() -> float:
     """Median full step of a hand-written loop, in a process that is held to one thread as members are."""
-    command = [sys.executable, "-c", "from benchmarks import step_time; print(step_time.plain_loop())"]
+    command = [sys.executable, "-c", "from benchmarks import layouts; print(layouts.plain_loop())"]
     ended = subprocess.run(command, env=member_environment(1), check=True, capture_output=True, text=True)
     return float(ended.stdout.split()[-1])
 

@@ -1,0 +1,114 @@
+"""`zooid predict` as a user meets it: its tables, its page, JSON, a run beside it, and what it refuses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from tests.unit.predicted import MB, a_plan, a_profile, owned, rented, write_run
+from tests.unit.profiles import SITE, link, store_links
+from tests.unit.test_timelines import TimelinePage as Page
+from zooid.core.forecast import Forecast
+from zooid.core.link import Links
+from zooid.core.plan import Plan
+from zooid.core.profile import Profile
+from zooid.core.records import decode_record, encode_record
+
+ZOOID = [sys.executable, "-m", "zooid.cli.main"]
+
+
+def zooid(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*ZOOID, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
+
+
+@pytest.fixture
+def made() -> Profile:
+    return a_profile(links=store_links(20 * MB, 0.003))
+
+
+@pytest.fixture
+def plan(made: Profile) -> Plan:
+    return a_plan(made, owned(), replicas=2, stages=2)
+
+
+@pytest.fixture
+def folder(made: Profile, plan: Plan, tmp_path: Path) -> Path:
+    """With a plan and, beside it under the job's name, the profile that it was made from."""
+    (tmp_path / "made.plan.json").write_bytes(encode_record(plan))
+    (tmp_path / "made.profile.json").write_bytes(encode_record(made))
+    return tmp_path
+
+
+def test_a_plan_is_predicted_from_the_profile_beside_it(folder: Path) -> None:
+    ended = zooid("predict", "made.plan.json", "--trace", "step.json", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    for words in ("computing", "total, p95", "one more replica, 6 members", "2x2", "bottleneck: ", "granularity: "):
+        assert words in ended.stdout
+    assert "picture: made.prediction.html" in ended.stdout
+    assert set(Page((folder / "made.prediction.html").read_text()).picture["plots"]) == {"time", "money", "gains"}
+    assert json.loads((folder / "step.json").read_bytes())["traceEvents"]
+
+
+def test_json_is_the_record_and_a_run_stands_beside_it(folder: Path, plan: Plan) -> None:
+    plain = zooid("predict", "made.plan.json", "--json", cwd=folder)
+    assert plain.returncode == 0, plain.stderr
+    found = decode_record(plain.stdout.encode(), Forecast, "stdout")
+    assert found.measured is None
+    url = write_run(folder / "run", plan, [1.0, 0.2, 0.2], found.timeline)
+    ended = zooid("predict", "made.plan.json", "--compare", url, "--store", "aws.us-east-1", "--json", cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    compared = decode_record(ended.stdout.encode(), Forecast, "stdout")
+    assert compared.measured is not None
+    assert compared.measured.step_s == pytest.approx(0.2)
+    assert compared.prediction.step_s == found.prediction.step_s
+    assert compared.prediction.run_usd > found.prediction.run_usd
+
+
+def write_others(folder: Path, plan: Plan, made: Profile) -> None:
+    """Files that are refused."""
+    no_bandwidth = Links(zooid_version="0", date="2025-01", links=(link(1.0, from_site=SITE, to_site=SITE),))
+    text = encode_record(no_bandwidth).decode()
+    (folder / "nothing.links.json").write_text(
+        text.replace('"bandwidth_bytes_per_s": 1.0', '"bandwidth_bytes_per_s": 0')
+    )
+    cents = a_plan(made, rented(usd_per_hour=100.0), replicas=2)
+    (folder / "cents.plan.json").write_bytes(encode_record(cents))
+    (folder / "tcp.plan.json").write_bytes(encode_record(structs.replace(plan, transport="tcp")))
+    (folder / "lone.plan.json").write_bytes(encode_record(structs.replace(plan, job="lone")))
+    (folder / "other.profile.json").write_bytes(encode_record(structs.replace(made, model_fingerprint="other")))
+    (folder / "large.profile.json").write_bytes(encode_record(structs.replace(made, batch_size=64)))
+    (folder / "notes.txt").write_text("a plan")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["notes.txt"], "notes.txt is not a zooid plan file"),
+        (["made.profile.json"], "holds a 'profile'; expected a 'plan'"),
+        (["nowhere.json"], "nowhere.json cannot be read"),
+        (["lone.plan.json"], "there is no lone.profile.json"),
+        (["made.plan.json", "--profile", "other.profile.json"], "another model (its fingerprint)"),
+        (["made.plan.json", "--profile", "large.profile.json"], "another batch size than the profile: 16, not 64"),
+        (["tcp.plan.json"], "no link from 'here' to 'here' is known"),
+        (["tcp.plan.json", "--links", "nothing.links.json"], "`bandwidth_bytes_per_s` of here to here must be above 0"),
+        (["cents.plan.json", "--store", "aws.us-east-1"], "dollars, not cents, for an hour"),
+        (["made.plan.json", "--store", "s3://bucket/run"], "give the place instead of the URL"),
+        (["made.plan.json", "--store", "moon.far-side"], "moon"),
+        (["made.plan.json", "--compare", "file:///nowhere/at/all"], "holds no run"),
+        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "page and trace would both be a.html"),
+    ],
+)
+def test_bad_input_is_refused_with_one_line(
+    arguments: list[str], message: str, folder: Path, plan: Plan, made: Profile
+) -> None:
+    write_others(folder, plan, made)
+    before = sorted(path.name for path in folder.iterdir())
+    ended = zooid("predict", *arguments, cwd=folder)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+    assert sorted(path.name for path in folder.iterdir()) == before

@@ -1,0 +1,183 @@
+"""What a plan takes and costs: the simulated step, how sure that is, where its time goes, and the bill of the run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from zooid.core.errors import PlanError
+from zooid.core.offer import Offer
+from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, TransportName
+from zooid.core.profile import Profile
+from zooid.core.timeline import Timeline, parts_of_step
+from zooid.predictor.layout import AllReduceTime, Layout, Looks, Ways
+from zooid.predictor.money import FREE, NO_USAGE, Prices, Usage, run_cost
+from zooid.predictor.simulator import Noise, simulate_steps
+from zooid.predictor.stages import stage_times, ties_between
+from zooid.schedule.pipelines import StepSchedule, StepShape
+from zooid.schedule.samples import SamplePlan, even_shares, split_grains
+
+P95 = 1.645
+"""Standard deviations above the mean that 95 % of a normal distribution do not exceed."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Who is to do what, before anything is known about it."""
+
+    partition: tuple[tuple[int, int], ...]
+    """Layers [first, end) of each stage."""
+    offers: tuple[Offer, ...]
+    """What the members of each stage stand on."""
+    num_replicas: int
+    grain_size: int
+    schedule: ScheduleName
+    ahead: int
+    transport: TransportName
+    all_reduce: AllReduceName = "auto"
+    shares: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Proposal":
+        return cls(
+            partition=tuple((stage.first_layer, stage.end_layer) for stage in plan.stages),
+            offers=tuple(plan.offer_of(number) for number in range(len(plan.stages))),
+            num_replicas=plan.num_replicas,
+            grain_size=plan.grain_size,
+            schedule=plan.schedule,
+            ahead=plan.ahead,
+            transport=plan.transport,
+            all_reduce=plan.all_reduce,
+            shares=plan.shares,
+        )
+
+    @property
+    def num_members(self) -> int:
+        return self.num_replicas * len(self.partition)
+
+
+@dataclass(frozen=True)
+class World:
+    """What is known about where a plan would run."""
+
+    profiles: Mapping[str, Profile]
+    """Of the model, by offer."""
+    ways: Ways
+    looks: Looks = "store"
+    library: AllReduceTime | None = None
+    prices: Prices = FREE
+
+    def profile_of(self, offer: Offer) -> Profile:
+        if offer.name not in self.profiles:
+            raise PlanError(
+                f"there is no profile for {offer.name}; known are {', '.join(self.profiles)}: measure it with "
+                f"`zooid profile --on {offer.name}`"
+            )
+        return self.profiles[offer.name]
+
+
+def lay_out(proposal: Proposal, world: World) -> tuple[StepSchedule, Layout]:
+    """The lists of a full step, and what they run on."""
+    profiles = [world.profile_of(offer) for offer in proposal.offers]
+    is_direct = proposal.transport != "store"
+    host_cores = _host_cores(proposal, profiles[0])
+    crowded = host_cores is not None and proposal.num_members > 1
+    stages = tuple(
+        stage_times(profile, *span, proposal.grain_size, crowded=crowded, is_direct=is_direct)
+        for profile, span in zip(profiles, proposal.partition, strict=True)
+    )
+    ties = ties_between(profiles[0], proposal.partition)
+    layout = Layout(
+        stages=(stages,),
+        sites=(tuple(offer.site for offer in proposal.offers),),
+        ways=world.ways,
+        transport=proposal.transport,
+        all_reduce=proposal.all_reduce,
+        host_cores=host_cores,
+        ties=ties,
+        library=world.library,
+        looks=world.looks,
+    )
+    shape = StepShape(
+        proposal.schedule,
+        len(proposal.partition),
+        proposal.ahead,
+        buckets=tuple(len(stage.buckets) for stage in stages),
+        ties=tuple(tie.stages for tie in ties),
+    )
+    num_grains = math.ceil(profiles[0].batch_size / proposal.grain_size)
+    shares = proposal.shares or even_shares(num_grains, proposal.num_replicas)
+    return shape.step(split_grains(num_grains, shares)), layout
+
+
+def predict(
+    proposal: Proposal, world: World, *, usage: Usage = NO_USAGE, num_noisy_steps: int = 0
+) -> tuple[Prediction, Timeline]:
+    """Time and money of the whole run, and the timeline of a step.
+
+    With noisy steps, mean and quantile of a step are theirs; without, they follow from the spread of what was measured.
+    """
+    schedule, layout = lay_out(proposal, world)
+    profile = world.profile_of(proposal.offers[0])
+    spread = profile.spread
+    if num_noisy_steps:
+        links = max((way.spread for way in world.ways.values()), default=0.0)
+        steps = simulate_steps(schedule, layout, num_noisy_steps, Noise(compute=spread.of_steps, links=links / 2))
+        step_s, step_p95_s = steps.mean_s, max(steps.mean_s, steps.quantile_s(0.95))
+    else:
+        steps = simulate_steps(schedule, layout, 1, Noise())
+        step_s = steps.mean_s
+        step_p95_s = step_s * (1 + P95 * spread.of_steps)
+    samples = SamplePlan(
+        num_samples=profile.num_samples,
+        batch_size=profile.batch_size,
+        grain_size=proposal.grain_size,
+        epochs=profile.epochs,
+        seed=0,
+    )
+    full_steps = profile.num_samples * profile.epochs / profile.batch_size
+    startup_s = _startup_s(proposal, world, layout.host_cores)
+    run_s = startup_s + step_s * full_steps
+    # steps differ from one another, which evens out, and runs from what was measured, which does not
+    unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
+    members = [offer for offer in proposal.offers for _ in range(proposal.num_replicas)]
+    terms = run_cost(members, run_s, startup_s, usage, world.prices)
+    late_terms = run_cost(members, run_s + unsure_s, startup_s, usage, world.prices)
+    return (
+        Prediction(
+            step_s=step_s,
+            step_p95_s=step_p95_s,
+            num_steps=samples.num_steps,
+            startup_s=startup_s,
+            run_s=run_s,
+            run_p95_s=run_s + unsure_s,
+            run_usd=math.fsum(term.usd for term in terms),
+            run_p95_usd=math.fsum(term.usd for term in late_terms),
+            cost_terms=terms,
+            parts=parts_of_step(steps.timeline),
+            estimated_from=profile.estimated_from,
+        ),
+        steps.timeline,
+    )
+
+
+def _host_cores(proposal: Proposal, profile: Profile) -> float | None:
+    """In cores of a member's size: two cores serve eight members that are held to a quarter of one."""
+    here = [offer for offer in proposal.offers if offer.platform == "local"]
+    return max(1.0, profile.device.num_cores / here[0].vcpus) if here else None
+
+
+def _startup_s(proposal: Proposal, world: World, host_cores: float | None) -> float:
+    """Of the slowest member; on one machine, all of them together."""
+    slowest_s = 0.0
+    for offer in proposal.offers:
+        if offer.startup_s is None:
+            raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
+        own_s = world.profile_of(offer).startup_cpu_s / min(1.0, offer.vcpus)
+        crowd = max(1.0, proposal.num_members / host_cores) if host_cores else 1.0
+        slowest_s = max(slowest_s, offer.startup_s + own_s * crowd)
+    return slowest_s
+
+
+def offers_in(proposal: Proposal) -> Sequence[Offer]:
+    """Each once."""
+    return tuple({offer.name: offer for offer in proposal.offers}.values())
