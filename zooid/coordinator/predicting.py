@@ -77,6 +77,7 @@ def check_fits(plan: Plan, profile: Profile) -> None:
         ("model (its fingerprint)", plan.model_fingerprint, profile.model_fingerprint),
         ("number of layers", plan.stages[-1].end_layer, len(profile.layers)),
         ("batch size", plan.batch_size, profile.batch_size),
+        ("autocast", plan.autocast, profile.autocast),
         ("number of steps, by its samples and epochs,", plan.prediction.num_steps, num_steps),
     ):
         if planned != measured:

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Literal
 
+from zooid.core.job import AutocastName
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
 from zooid.core.timeline import StepParts
@@ -96,6 +97,8 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     job: str
     model_fingerprint: str
+    autocast: AutocastName | None = None
+    """As the job had it when it was measured."""
     batch_size: int
     grain_size: int
     num_replicas: int

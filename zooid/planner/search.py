@@ -102,6 +102,7 @@ def evaluate(
     return Plan(
         job=profile.job,
         model_fingerprint=profile.model_fingerprint,
+        autocast=profile.autocast,
         batch_size=profile.batch_size,
         grain_size=grain_size,
         num_replicas=num_replicas,

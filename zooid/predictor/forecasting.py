@@ -10,17 +10,14 @@ from msgspec import structs
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import PlanError
 from zooid.core.forecast import Change, Forecast, Gain, Rate
-from zooid.core.link import STORE_SITE
-from zooid.core.plan import CostTerm, Prediction
-from zooid.core.timeline import Timeline
+from zooid.core.plan import Prediction
 from zooid.core.units import format_bytes
 from zooid.predictor.bottlenecks import find_bottleneck
 from zooid.predictor.closed_forms import speedup_of_batch, speedup_of_members
 from zooid.predictor.memory import stage_memory_bytes
-from zooid.predictor.money import run_cost, samples_per_usd, total_usd, usd_per_million_samples
+from zooid.predictor.money import samples_per_usd, usd_per_million_samples
 from zooid.predictor.predicting import Proposal, World, lay_out, predict
-from zooid.predictor.traffic import step_traffic
-from zooid.predictor.usage import Checkpoints, DataSet, Usage, num_checkpoints, run_usage
+from zooid.predictor.usage import DataSet
 from zooid.schedule.pipelines import most_kept
 
 NUM_NOISY_STEPS = 20
@@ -36,8 +33,8 @@ def forecast(
     notes: Sequence[str] = (),
 ) -> Forecast:
     """`prices` says whose they are, `rule` when checkpoints are written, and `data` what is loaded, if anything is."""
-    prediction, timeline = priced(proposal, world, rule, data, num_noisy_steps=NUM_NOISY_STEPS)
-    plain, _ = priced(proposal, world, rule, data)
+    prediction, timeline = predict(proposal, world, rule, data, num_noisy_steps=NUM_NOISY_STEPS)
+    plain, _ = predict(proposal, world, rule, data)
     parts = prediction.parts
     assert parts is not None, "predict always simulates a step"
     profile = world.profile_of(proposal.offers[0])
@@ -56,62 +53,6 @@ def forecast(
         gains=gains,
         timeline=timeline,
         notes=(*notes, *([f"the plan does not fit: {problem}"] if (problem := _problem(proposal, world)) else [])),
-    )
-
-
-def priced(
-    proposal: Proposal,
-    world: World,
-    rule: CheckpointRule = DEFAULT_RULE,
-    data: DataSet | None = None,
-    *,
-    num_noisy_steps: int = 0,
-) -> tuple[Prediction, Timeline]:
-    """A prediction whose bill has everything in it that the run uses, and the timeline of a step."""
-    timed, timeline = predict(proposal, world, num_noisy_steps=num_noisy_steps)
-    usage = _usage(proposal, world, timed, rule, data)
-    members = [offer for offer in proposal.offers for _ in range(proposal.num_replicas)]
-
-    def bill(run_s: float) -> tuple[CostTerm, ...]:
-        return run_cost(members, run_s, timed.startup_s, usage, world.prices)
-
-    terms = bill(timed.run_s)
-    late_usd = total_usd(bill(timed.run_p95_s)) if timed.run_p95_s is not None else None
-    return structs.replace(timed, cost_terms=terms, run_usd=total_usd(terms), run_p95_usd=late_usd), timeline
-
-
-def _usage(proposal: Proposal, world: World, timed: Prediction, rule: CheckpointRule, data: DataSet | None) -> Usage:
-    """Of the whole run: its steps, its checkpoints, and what the coordinator looks for."""
-    schedule, layout = lay_out(proposal, world)
-    profile = world.profile_of(proposal.offers[0])
-    sites = layout.sites[0]
-    asked = (sites[0] if layout.is_direct else STORE_SITE, sites[0])
-    traffic = step_traffic(
-        schedule,
-        layout.stages[0],
-        all_reduce=proposal.all_reduce,
-        is_direct=layout.is_direct,
-        ties=layout.ties,
-        element_bytes=layout.parameter_element_bytes,
-        rtt_s=layout.ways[asked].rtt_s if asked in layout.ways else None,
-    )
-    weight_bytes = [profile.parameter_bytes(*span) for span in proposal.partition]
-    buffer_bytes = [sum(layer.buffer_bytes for layer in profile.layers[slice(*span)]) for span in proposal.partition]
-    saved = 1 + profile.optimizer_bytes_per_parameter_byte
-    checkpoints = Checkpoints(
-        num_written=num_checkpoints(rule, timed.num_steps, timed.run_s - timed.startup_s),
-        stage_bytes=tuple(saved * own + more for own, more in zip(weight_bytes, buffer_bytes, strict=True)),
-        weight_bytes=tuple(own + more for own, more in zip(weight_bytes, buffer_bytes, strict=True)),
-        keep=rule.keep,
-    )
-    return run_usage(
-        traffic,
-        {seat: sites[seat[1]] for seat in traffic.seats},
-        num_steps=profile.num_samples * profile.epochs / profile.batch_size,
-        step_s=timed.step_s,
-        running_s=timed.run_s,
-        checkpoints=checkpoints,
-        data=data,
     )
 
 
@@ -156,7 +97,7 @@ def _gain(
     if problem := _problem(changed, changed_world):
         return structs.replace(gain, problem=problem)
     try:
-        after, _ = priced(changed, changed_world, rule, data)
+        after, _ = predict(changed, changed_world, rule, data)
     except PlanError as error:  # a library's all-reduce that was not measured among so many
         return structs.replace(gain, problem=str(error))
     was, now = _rate(before, world, proposal), _rate(after, changed_world, changed)

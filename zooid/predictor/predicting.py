@@ -1,18 +1,21 @@
 """What a plan takes and costs: the simulated step, how sure that is, where its time goes, and the bill of the run."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
 from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, TransportName
 from zooid.core.profile import Profile
 from zooid.core.timeline import Timeline, parts_of_step
 from zooid.predictor.layout import AllReduceTime, Layout, Looks, Ways
-from zooid.predictor.money import FREE, NO_USAGE, Prices, Usage, run_cost
+from zooid.predictor.money import FREE, Prices, run_cost, total_usd
 from zooid.predictor.simulator import Noise, simulate_steps
 from zooid.predictor.stages import stage_times, ties_between
+from zooid.predictor.traffic import step_traffic
+from zooid.predictor.usage import Checkpoints, DataSet, Usage, num_checkpoints, run_usage
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
@@ -110,11 +113,17 @@ def lay_out(proposal: Proposal, world: World) -> tuple[StepSchedule, Layout]:
 
 
 def predict(
-    proposal: Proposal, world: World, *, usage: Usage = NO_USAGE, num_noisy_steps: int = 0
+    proposal: Proposal,
+    world: World,
+    rule: CheckpointRule = DEFAULT_RULE,
+    data: DataSet | None = None,
+    *,
+    num_noisy_steps: int = 0,
 ) -> tuple[Prediction, Timeline]:
-    """Time and money of the whole run, and the timeline of a step.
+    """Time of the whole run, a bill with everything in it that the run uses, and the timeline of a step.
 
     With noisy steps, mean and quantile of a step are theirs; without, they follow from the spread of what was measured.
+    `rule` says when checkpoints are written, and `data` what is loaded, if that is charged for.
     """
     schedule, layout = lay_out(proposal, world)
     profile = world.profile_of(proposal.offers[0])
@@ -140,6 +149,8 @@ def predict(
     # steps differ from one another, which evens out, and runs from what was measured, which does not
     unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
     members = [offer for offer in proposal.offers for _ in range(proposal.num_replicas)]
+    checkpoints = _checkpoints(proposal, profile, num_checkpoints(rule, samples.num_steps, run_s - startup_s), rule)
+    usage = _usage(schedule, layout, full_steps, step_s, run_s, checkpoints, data)
     terms = run_cost(members, run_s, startup_s, usage, world.prices)
     late_terms = run_cost(members, run_s + unsure_s, startup_s, usage, world.prices)
     return (
@@ -150,13 +161,57 @@ def predict(
             startup_s=startup_s,
             run_s=run_s,
             run_p95_s=run_s + unsure_s,
-            run_usd=math.fsum(term.usd for term in terms),
-            run_p95_usd=math.fsum(term.usd for term in late_terms),
+            run_usd=total_usd(terms),
+            run_p95_usd=total_usd(late_terms),
             cost_terms=terms,
             parts=parts_of_step(steps.timeline),
             estimated_from=profile.estimated_from,
         ),
         steps.timeline,
+    )
+
+
+def _checkpoints(proposal: Proposal, profile: Profile, num_written: int, rule: CheckpointRule) -> Checkpoints:
+    weight_bytes = [profile.parameter_bytes(*span) for span in proposal.partition]
+    buffer_bytes = [sum(layer.buffer_bytes for layer in profile.layers[slice(*span)]) for span in proposal.partition]
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    return Checkpoints(
+        num_written=num_written,
+        stage_bytes=tuple(saved * own + more for own, more in zip(weight_bytes, buffer_bytes, strict=True)),
+        weight_bytes=tuple(own + more for own, more in zip(weight_bytes, buffer_bytes, strict=True)),
+        keep=rule.keep,
+    )
+
+
+def _usage(
+    schedule: StepSchedule,
+    layout: Layout,
+    num_steps: float,
+    step_s: float,
+    run_s: float,
+    checkpoints: Checkpoints,
+    data: DataSet | None,
+) -> Usage:
+    """Of the whole run: its steps, its checkpoints, and what the coordinator looks for."""
+    sites = layout.sites[0]
+    between = layout.ways.get((sites[0], sites[0]))
+    traffic = step_traffic(
+        schedule,
+        layout.stages[0],
+        all_reduce=layout.all_reduce,
+        is_direct=layout.is_direct,
+        ties=layout.ties,
+        element_bytes=layout.parameter_element_bytes,
+        rtt_s=between.rtt_s if between is not None else None,
+    )
+    return run_usage(
+        traffic,
+        {seat: sites[seat[1]] for seat in traffic.seats},
+        num_steps=num_steps,
+        step_s=step_s,
+        running_s=run_s,
+        checkpoints=checkpoints,
+        data=data,
     )
 
 
@@ -176,8 +231,3 @@ def _startup_s(proposal: Proposal, world: World, host_cores: float | None) -> fl
         crowd = max(1.0, proposal.num_members / host_cores) if host_cores else 1.0
         slowest_s = max(slowest_s, offer.startup_s + own_s * crowd)
     return slowest_s
-
-
-def offers_in(proposal: Proposal) -> Sequence[Offer]:
-    """Each once."""
-    return tuple({offer.name: offer for offer in proposal.offers}.values())
