@@ -31,7 +31,10 @@ def undisturbed(measure: Callable[[], T]) -> T:
 
 @pytest.fixture(scope="module")
 def profile() -> Profile:
-    return undisturbed(lambda: zooid.profile(layouts.JOB_FILE))
+    """With all the time that it usually takes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ZOOID_PROFILE_EFFORT")
+        return undisturbed(lambda: zooid.profile(layouts.JOB_FILE))
 
 
 @pytest.mark.parametrize("layout", [(2, 2), (1, 2), (2, 1)], ids=lambda layout: f"{layout[0]}x{layout[1]}")

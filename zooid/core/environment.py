@@ -30,6 +30,23 @@ def torch_number(name: str) -> int | None:
     return int(value)
 
 
+def profile_effort() -> float:
+    """ZOOID_PROFILE_EFFORT: the part of its usual time that a profile measures for; all of it where it is not set.
+
+    Who only wants to see whether something works has a rougher profile sooner.
+    """
+    text = os.environ.get("ZOOID_PROFILE_EFFORT", "1")
+    try:
+        effort = float(text)
+    except ValueError:
+        effort = 0.0
+    if not 0 < effort <= 1:
+        raise InputError(
+            f"ZOOID_PROFILE_EFFORT is {text!r}; it must be a number above 0 and at most 1, for example 0.1"
+        )
+    return effort
+
+
 def s3_endpoint() -> str | None:
     """The S3 service to use instead of AWS itself, or None where none is set."""
     for name in _S3_ENDPOINT_VARIABLES:

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zooid.comm.probing import StoreProbe
+from zooid.core.environment import profile_effort
 from zooid.profiler.company import busy_neighbours
 from zooid.store import ObjectStore
 
@@ -43,7 +44,7 @@ def measure_message_cost(work: Callable[[], None], store: ObjectStore, num_neigh
 def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_cores: int) -> float:
     """Per end of a message: the seconds lost, times the cores that share the loss. Quiet and busy rounds alternate."""
     costs = []
-    for _ in range(_ROUNDS):
+    for _ in range(max(1, round(_ROUNDS * profile_effort()))):
         quiet_s, _ = _pace(work, None)
         with _Chatter(store, num_bytes) as chatter:
             busy_s, rounds_s = _pace(work, chatter)

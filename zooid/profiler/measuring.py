@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from zooid.comm.tensors import Reduction, wire_view
+from zooid.core.environment import profile_effort
 from zooid.core.errors import JobError
 from zooid.core.job import Job
 from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_resident_bytes
@@ -49,6 +50,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     returned as it is."""
     num_parts = 7
     progress(0, num_parts)
+    effort = profile_effort()
     device = _device(spec.device)
     checked = check_job(job)
     layered = trace_job(job, checked.example)
@@ -70,12 +72,12 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
             f"a grain of {sizes[0]} samples does not fit into memory on {spec.site}; the largest that does has "
             f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
         )
-    alone = timer.measure(batches, seconds=SECONDS_ALONE)
+    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort)
     progress(3, num_parts)
     crowded: list[Measured] = []
     if spec.num_neighbours and device.type == "cpu":
         with busy_neighbours(spec.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
-            crowded = timer.measure(batches, seconds=SECONDS_CROWDED, num_rounds=2)
+            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=2)
     progress(4, num_parts)
     gradients = timer.gradients(batches[len(alone) // 2])
     optimizer_s, optimizer_bytes = _measure_optimizer(checked)

@@ -81,16 +81,19 @@ class Stream:
         for each in finished:
             each(None)
 
-    def send_now(self, frame: Frame, body: bytes) -> None:
-        """Send a last frame if nothing is in its way; nobody is waited for."""
-        if self._lock.acquire(timeout=0.05):
-            try:
-                if not self._out and not self._is_closed:
-                    self._socket.send(frame.pack() + body)
-            except OSError:
-                pass
-            finally:
-                self._lock.release()
+    def send_now(self, frame: Frame, body: bytes) -> bool:
+        """Send a last frame if nothing is in its way, and say whether it went; nobody is waited for."""
+        if not self._lock.acquire(timeout=0.05):
+            return False
+        try:
+            if self._out or self._is_closed:
+                return False
+            message = frame.pack() + body
+            return self._socket.send(message) == len(message)
+        except OSError:
+            return False
+        finally:
+            self._lock.release()
 
     def read(self, wanted: bool) -> None:
         """Whether to take what arrives; what is not taken holds up the sender."""

@@ -142,8 +142,10 @@ class TcpTransport:
                 stream.end_sending()
             return
         body = reason.encode()[:_MAX_REASON_BYTES]
+        last_words = Frame(FrameKind.LEAVE, NOBODY, len(body), 0, len(body))
         for of_peer in self._streams.values():
-            of_peer[0].send_now(Frame(FrameKind.LEAVE, NOBODY, len(body), 0, len(body)), body)
+            # on one that is not in the middle of a message: who hears nothing takes this rank for the one that was lost
+            any(stream.send_now(last_words, body) for stream in of_peer)
         for stream in streams:
             stream.cut()
 
