@@ -16,7 +16,7 @@ LEAST_SHARE = 0.42
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Members' links, and how far the store is."""
+    """Members' links, and how far the store is, or they are from one another."""
 
     transport: TransportName
     rates: tuple[int, ...]
@@ -36,6 +36,7 @@ PLACES = (
     Place("tcp", (20 * MB,) * 8),
     Place("tcp", (5 * MB,) * 16),
     Place("tcp", (20 * MB, 8 * MB) * 3),
+    Place("tcp", (8 * MB,) * 8, 0.010),
     Place("store", (10 * MB,) * 8),
     Place("store", (4 * MB,) * 16, 0.010),
     Place("store", (16 * MB, 8 * MB) * 2, 0.030),
@@ -60,7 +61,7 @@ class RealCase:
 REAL_JOBS = ("resnet,32,16,2,32,-1", "gpt2,16,128,4,1000,64,-1", "gpt2,8,192,6,500,96,-1")
 REAL_PLACES = (
     Place("tcp", (4 * MB,) * 2),
-    Place("tcp", (16 * MB,) * 2),
+    Place("tcp", (16 * MB,) * 2, 0.005),
     Place("store", (8 * MB,) * 2),
     Place("store", (24 * MB,) * 2, 0.010),
 )

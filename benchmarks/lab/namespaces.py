@@ -2,18 +2,20 @@
 
 A star of veth pairs with the store in the middle, which forwards nothing; one more pair leads to the namespace of the
 calling process, where the coordinator runs. `shape` gives the members' links a bandwidth, `connect_members` lets them
-reach one another after all. Needs root.
+reach one another after all, `apart` at a distance. Needs root.
 """
 
 import itertools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.lab import router
 from zooid.core.errors import ZooidError
 
 _MTU = 9000
@@ -29,6 +31,9 @@ _CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_ADMIN": 21}
 _MAX_MEMBERS = 200
 _FIRST_MEMBER = 10
 """Last number of the first member's address; the store's is 1 and the calling process's is 2."""
+
+_FAR = "77"
+"""The routing table of what is passed on later."""
 
 _counter = itertools.count()
 
@@ -117,7 +122,7 @@ def add_route(source: Namespace, target: Namespace, through: Namespace) -> None:
     """Let one namespace send what is for another to a third, which may or may not pass it on."""
     device = source.device if isinstance(source, Member) else "lo"
     way = ["via", through.address, "dev", device, "onlink"]
-    _run([*source.prefix, "ip", "route", "add", f"{target.address}/32", *way, *_CONGESTION_CONTROL])
+    _run([*source.prefix, "ip", "route", "replace", f"{target.address}/32", *way, *_CONGESTION_CONTROL])
 
 
 def shape(made: Star, bytes_per_s: int | Sequence[int]) -> None:
@@ -137,6 +142,32 @@ def connect_members(made: Star) -> None:
     for source, target in itertools.permutations(made.members, 2):
         add_route(source, target, through=made.store)
     set_forwarding(made.store, True)
+
+
+@contextmanager
+def apart(made: Star, round_trip_s: float) -> Iterator[None]:
+    """Put connected members so far away from one another: what they send each other is passed on later.
+
+    The store forwards it through a router of its own; the way to the store itself stays as short as it was."""
+    device = f"{made.store.name}r"
+    command = [*made.store.prefix, sys.executable, router.__file__, device, str(round_trip_s / 2)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise NamespaceFailed(f"the router did not start: {process.communicate()[1].decode().strip()}")
+        _run([*made.store.prefix, "ip", "link", "set", device, "mtu", str(_MTU), "up"])
+        for filtered in ("all", device):  # what comes back from the router seems to come from elsewhere
+            _run([*made.store.prefix, "sh", "-c", f"echo 0 > /proc/sys/net/ipv4/conf/{filtered}/rp_filter"])
+        _run([*made.store.prefix, "ip", "route", "add", "default", "dev", device, "table", _FAR])
+        for member in made.members:
+            _run([*made.store.prefix, "ip", "rule", "add", "iif", member.store_device, "lookup", _FAR])
+        yield
+    finally:
+        process.kill()
+        process.communicate()
+        for member in made.members:
+            _run([*made.store.prefix, "ip", "rule", "delete", "iif", member.store_device], check=False)
 
 
 def _join(store: Namespace, store_device: str, address: str, device: str, member: Namespace | None) -> None:

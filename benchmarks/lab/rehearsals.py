@@ -11,7 +11,7 @@ from unittest import mock
 
 from msgspec import structs
 
-from benchmarks.lab.namespaces import Star, connect_members, shape, star
+from benchmarks.lab.namespaces import Star, apart, connect_members, shape, star
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import delayed, rclone_s3
 from zooid.coordinator.rehearsing import Rehearsal, rehearse_stages
@@ -102,7 +102,7 @@ def plan_of(scene: Scene) -> Plan:
 
 @contextmanager
 def site(num_members: int, link_bytes_per_s: int | Sequence[int], round_trip_s: float = 0.0) -> Iterator[Site]:
-    """Namespaces whose links carry so much each way, connected with one another and with an S3 server, which is so far
+    """Namespaces whose links carry so much each way, connected with one another and with an S3 server: each so far
     away."""
     with ExitStack() as stack:
         lab = stack.enter_context(star(num_members))
@@ -110,6 +110,7 @@ def site(num_members: int, link_bytes_per_s: int | Sequence[int], round_trip_s: 
         url = server.bucket_url("rehearsals")
         if round_trip_s:
             server = stack.enter_context(delayed(server, round_trip_s, lab.store.address, lab.store.prefix))
+            stack.enter_context(apart(lab, round_trip_s))
         connect_members(lab)
         shape(lab, link_bytes_per_s)
         stack.enter_context(mock.patch.dict(os.environ, server.environment))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.lab.crew import Home, MemberFailed, crew
-from benchmarks.lab.namespaces import Namespace, Star, connect_members, shape
+from benchmarks.lab.namespaces import Namespace, Star, apart, connect_members, shape
 from benchmarks.lab.servers import S3Server, delayed, rclone_s3
 from tests.integration.laboratory import star_or_skip
 from zooid.store import open_store
@@ -122,6 +122,18 @@ def test_members_that_may_meet_do_so_over_both_their_links(lab: Star) -> None:
     fast = best(rate, enough=0.9 * FAST_BYTES_PER_S)
     assert 0.9 <= fast / FAST_BYTES_PER_S <= 1.01
     print(f"{fast / 1e6:.1f} MB/s each way, of {FAST_BYTES_PER_S / 1e6}")
+
+
+def test_members_that_are_apart_wait_a_round_trip_and_lose_no_bandwidth(lab: Star) -> None:
+    connect_members(lab)
+    shape(lab, SLOW_BYTES_PER_S)
+    one, other = lab.members
+    with apart(lab, ROUND_TRIP_S):
+        waited_s = 1 / best(lambda: rates([one], other, 1)[0], enough=0.45 / ROUND_TRIP_S)
+        carried = best(lambda: rates([one], other, SLOW_BYTES_PER_S)[0], enough=0.9 * SLOW_BYTES_PER_S)
+    print(f"{waited_s:.4f} s for a byte each way, {carried / 1e6:.2f} MB/s of {SLOW_BYTES_PER_S / 1e6}")
+    assert 2 * ROUND_TRIP_S <= waited_s < 3 * ROUND_TRIP_S, "the byte that ends it waits until the first is confirmed"
+    assert 0.85 <= carried / SLOW_BYTES_PER_S <= 1.01
 
 
 @pytest.fixture(scope="module")
