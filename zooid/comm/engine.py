@@ -144,15 +144,16 @@ class Engine:
         self.fail(CommAborted(reason))
 
     def fail(self, error: BaseException) -> None:
-        """End everything that is under way, and everything that comes, with this error."""
+        """End everything that is under way, and everything that comes, with this error. Peers are told first: who waits
+        here may end the process when it hears of it."""
         with self._lock:
             if self._error is not None or self._is_closed:
                 return
             self._error = error
             pending = list(self._pending.values())
+        self._transport.close(f"{type(error).__name__}: {error}")
         for each in pending:
             each.done.end(error)
-        self._transport.close(f"{type(error).__name__}: {error}")
 
     def close(self) -> bool:
         """Leave in peace; calls that are still under way are given up. Whether it was in peace, and is the first."""

@@ -40,9 +40,12 @@ class Completion:
             self.ended_s = time.perf_counter()
             self._is_done = True
             callbacks, self._callbacks = self._callbacks, []
-        self._gate.release()
+        if error is None:
+            self._gate.release()
         for callback in callbacks:
             callback()
+        if error is not None:  # whoever waits may end the process; others are told why before that
+            self._gate.release()
         return True
 
     def then(self, callback: Callable[[], None]) -> None:
@@ -55,7 +58,7 @@ class Completion:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Whether it ended in time."""
-        if self._is_done:
+        if not self._gate.locked():
             return True
         arrived = self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
         if arrived:
