@@ -16,7 +16,7 @@ from zooid.core.checkpoint import CheckpointRule
 from zooid.core.events import Event, MemberTrained
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
-from zooid.planner import find_plan
+from zooid.planner import search, single
 
 JOBS = ("bert", "gpt2", "resnet")
 QUICK_JOBS = ("resnet",)
@@ -29,7 +29,7 @@ def measure(quick: bool) -> Iterator[Row]:
         profile = coordinator.profile(FOLDER / f"{name}.py")
         for num_replicas, num_stages in LAYOUTS:
             limits = Limits(num_replicas=num_replicas, num_stages=num_stages, max_members=num_replicas * num_stages)
-            plan = find_plan(profile, resolve_offer("local"), limits, "fastest")
+            plan = search(single(profile, resolve_offer("local")), limits, "fastest").pick
             yield from compare(name, profile, plan)
 
 

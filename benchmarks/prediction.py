@@ -12,6 +12,7 @@ which one member had something on its way.
 
 import itertools
 import json
+import math
 import os
 import random
 import secrets
@@ -37,7 +38,7 @@ from zooid.core.link import STORE_SITE, Link
 from zooid.core.plan import Plan, Prediction
 from zooid.core.profile import Profile
 from zooid.core.timeline import usage_by_member
-from zooid.planner.partition import best_partitions
+from zooid.planner.partition import best_partitions, table_of
 from zooid.predictor import Layout, Noise, Proposal, Steps, World, simulate_steps, ways_from
 from zooid.predictor import predict as predict_run
 from zooid.store import open_store
@@ -228,9 +229,10 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
     }
     num_replicas, num_stages = case.layout
     num_grains = profile.batch_size // case.grain_size
-    ends = ((site, STORE_SITE), (STORE_SITE, site)) if case.place.transport == "store" else ((site, site),) * 2
-    there, back = (next(link for link in links if (link.from_site, link.to_site) == way) for way in ends)
-    (partition,) = best_partitions(profile, num_stages, case.grain_size, num_grains, (there, back), most=1)
+    ends = ((site, STORE_SITE), (STORE_SITE, site)) if case.place.transport == "store" else ((site, site),)
+    crossed = [ways[each] for each in ends]
+    table = table_of(profile, case.grain_size, math.ceil(num_grains / num_replicas), crossed, num_replicas)
+    partition = best_partitions(table, num_stages, most=1)[0]
     proposal = Proposal(
         partition=partition,
         offers=(here,) * num_stages,

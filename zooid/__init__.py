@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         profiles,
         rehearse,
         resume,
+        search,
         train,
     )
     from zooid.store.shards import index_shards, shards
@@ -45,6 +46,7 @@ __all__ = [
     "profiles",
     "rehearse",
     "resume",
+    "search",
     "shards",
     "train",
 ]
@@ -59,6 +61,7 @@ _LAZY = {
     "profiles": "zooid.coordinator",
     "rehearse": "zooid.coordinator",
     "resume": "zooid.coordinator",
+    "search": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoint",
     "load_optimizer": "zooid.worker.checkpoint",

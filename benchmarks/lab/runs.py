@@ -41,8 +41,8 @@ def train_by_hand(job_file: Path, plan: Plan, store: ObjectStore, platform: Plat
     run = secrets.token_hex(4)
     specs = _set_up(job_file, plan, run, store, num_threads(plan.offers[0]))
     relay = Relay(store, on_event)
-    with Crew(platform, store, checks_input=False, offer=plan.offers[0]) as crew:
-        crew.start("worker", specs)
+    with Crew(platform, store, checks_input=False) as crew:
+        crew.start("worker", specs, plan.member_offers)
         crew.wait(relay.poll)
     relay.flush()
 

@@ -22,7 +22,7 @@ from zooid.core.machine import cpu_share
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits
 from zooid.core.spec import WorkerSpec
-from zooid.planner import find_plan
+from zooid.planner import search, single
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.limits import confine
@@ -146,8 +146,8 @@ class TestMemory:
         spec = WorkerSpec(
             run="run", member="r0s0", store=store.url, job_file="", num_threads=1, task="train", roster=0, timeout_s=1.0
         )
-        with Crew(running(GROWING), store, checks_input=False, offer=small) as crew:
-            crew.start("worker", [spec])
+        with Crew(running(GROWING), store, checks_input=False) as crew:
+            crew.start("worker", [spec], [small])
             with pytest.raises(MemberFailed) as caught:
                 crew.wait(lambda: None)
         assert str(caught.value) == "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory"
@@ -341,7 +341,7 @@ class TestOffers:
         """Four quarters of one core are planned, and no more."""
         made = profile([layer(1.0)], device=device(num_cores=1.0))
         quarter: Offer = offer(platform="local", vcpus=0.25)
-        assert find_plan(made, quarter, Limits(max_members=8), "fastest").num_members == 4
+        assert search(single(made, quarter), Limits(max_members=8), "fastest").pick.num_members == 4
 
     @pytest.mark.usefixtures("cgroups")
     def test_every_member_of_a_run_is_held_to_its_offer(self, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
 from zooid.core.records import encode_record
 from zooid.core.timeline import Timeline
-from zooid.planner import find_plan
+from zooid.planner import search, single
 from zooid.store import EventWriter, open_store
 
 MB = 10**6
@@ -38,7 +38,7 @@ def owned(**changed: Any) -> Offer:
 
 def a_plan(made: Profile, on: Offer | None = None, replicas: int = 1, stages: int = 1, **limits: Any) -> Plan:
     wanted = Limits(num_replicas=replicas, num_stages=stages, max_members=64, **limits)
-    return find_plan(made, on or owned(), wanted, "fastest")
+    return search(single(made, on or owned()), wanted, "fastest").pick
 
 
 def pinned(made: Profile, grain_size: int) -> Profile:

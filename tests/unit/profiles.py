@@ -5,7 +5,10 @@ from typing import Any
 
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
+from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Bytes, Copies, DeviceKind, LayerProfile, Profile, Spread, TimePoint
+from zooid.core.search import Goal
+from zooid.planner import search, single
 
 SITE = "here"
 INSTANT_BYTES_PER_S = 1e18
@@ -101,3 +104,8 @@ def offer(usd_per_hour: float = 0.0, **changed: Any) -> Offer:
         "date": "2025-01",
     }
     return Offer(**(fields | changed))
+
+
+def picked(made: Profile, on: Offer, limits: Limits, goal: Goal = "fastest") -> Plan:
+    """What the search finds on one offer."""
+    return search(single(made, on), limits, goal).pick

@@ -9,7 +9,7 @@ from tests.unit.profiles import gpu, layer, offer, profile
 from zooid.catalog import offers, reference_score
 from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plan import Limits
-from zooid.planner import find_plan
+from zooid.planner import search, single
 from zooid.predictor import estimate_profile
 from zooid.report.tables import plan_table, profile_table
 
@@ -51,7 +51,7 @@ def test_an_estimate_is_not_estimated_from() -> None:
 
 def test_an_estimate_says_so_in_tables_and_plans() -> None:
     estimate = estimate_profile(profile([layer(1.0), layer(2.0)]), offer())
-    plan = find_plan(estimate, offer(), Limits(), "fastest")
+    plan = search(single(estimate, offer()), Limits(), "fastest").pick
     assert plan.prediction.estimated_from == "cpu"
     for table in (plan_table(plan), profile_table(estimate)):
         console = Console(width=200, file=io.StringIO())

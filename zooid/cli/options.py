@@ -1,20 +1,23 @@
 """Options that several commands share, and how their texts become records."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
+from zooid.coordinator.offers import LOCAL
 from zooid.coordinator.probing import ENDS
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, UnitError
 from zooid.core.files import replaced_whole
 from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName
+from zooid.core.profile import Profile
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
+from zooid.core.search import GOALS, Goal
 from zooid.core.spec import LinkEnd
 from zooid.core.units import parse_duration_s, parse_usd
-from zooid.planner import GOALS, Goal
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]
 Store = Annotated[
@@ -32,7 +35,7 @@ Members = Annotated[int | None, typer.Option(help="At most this many members; 4 
 Deadline = Annotated[str | None, typer.Option(help="The run must end within this, as 2h or 45m.")]
 Budget = Annotated[str | None, typer.Option(help="The run must cost at most this, in dollars, as 5.")]
 GoalOption = Annotated[
-    str | None, typer.Option("--goal", help="fastest (if not given) or cheapest, within the limits.")
+    str | None, typer.Option("--goal", help="balanced (if not given), fastest or cheapest, within the limits.")
 ]
 Schedule = Annotated[str | None, typer.Option(help="Pin the pipeline schedule: gpipe or 1f1b.")]
 Transport = Annotated[
@@ -98,8 +101,42 @@ def goal_from(text: str | None) -> Goal | None:
         if text == goal:
             return goal
     if text is not None:
-        raise InputError(f"--goal is {text!r}; give {' or '.join(GOALS)}")
+        raise InputError(f"--goal is {text!r}; give {', '.join(GOALS[:-1])} or {GOALS[-1]}")
     return None
+
+
+def weighted_goal_from(text: str | None, hour_worth: str | None) -> tuple[Goal | None, float | None]:
+    """The goal, and what an hour is worth: who says so weighs time against money."""
+    goal = goal_from(text)
+    if hour_worth is None:
+        return goal, None
+    return goal or "weighted", parse_usd(hour_worth)
+
+
+def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
+    """How many members may stand on what."""
+    quotas: dict[str, int] = {}
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        if not name or not number.strip().isdecimal():
+            raise InputError(f"--quota is {text!r}; write an offer and a number, for example aws.lambda=10")
+        quotas[name.strip()] = int(number)
+    return quotas
+
+
+def profiles_from(paths: Sequence[Path] | None, job: Path) -> Profile | dict[str, Profile] | None:
+    """The profiles in these files; several go by the names of their offers, as `zooid profile` names its files."""
+    if not paths:
+        return None
+    read = {_offer_in(path, job): read_file(path, Profile) for path in paths}
+    if len(read) < len(paths):
+        raise InputError(f"several profiles are given for one offer; their files are {', '.join(map(str, paths))}")
+    return next(iter(read.values())) if len(read) == 1 else read
+
+
+def _offer_in(path: Path, job: Path) -> str:
+    """`digits.aws.lambda.1769.profile.json` is of `aws.lambda.1769`, `digits.profile.json` of this machine."""
+    return path.name.removesuffix(".json").removesuffix(".profile").removeprefix(job.stem).strip(".") or LOCAL
 
 
 def checkpoints_from(every: str | None, keep: int | None) -> CheckpointRule | None:

@@ -1,4 +1,4 @@
-"""`zooid plan`: find the best layout for a job."""
+"""`zooid plan`: find the best plan for a job."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,25 +9,43 @@ from rich.console import Console
 from zooid import coordinator
 from zooid.cli import options
 from zooid.core.link import Links
-from zooid.core.profile import Profile
 from zooid.core.records import encode_record
-from zooid.report import plan_table, view_for
+from zooid.planner import why_not as explain_why_not
+from zooid.report import plan_table, search_page, search_table, view_for, write_page
 
 
 def plan(
     job: options.JobFile,
-    profile: Annotated[Path | None, typer.Option(help="A profile to plan from; measured anew if not given.")] = None,
+    profile: Annotated[
+        list[Path] | None, typer.Option(help="A profile to plan from, or several; measured anew if none is given.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Where to write the plan; JOB.plan.json if not given.")] = None,
     layout: options.Layout = None,
     members: options.Members = None,
     deadline: options.Deadline = None,
     budget: options.Budget = None,
     goal: options.GoalOption = None,
+    hour_worth: Annotated[
+        str | None, typer.Option(help="What an hour is worth, in dollars: weighs time against money.")
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OFFER=N", help="At most N members on what is named so."),
+    ] = None,
     schedule: options.Schedule = None,
     transport: options.Transport = None,
     links: options.LinksFile = None,
     store: options.Store = None,
-    on: options.On = None,
+    store_at: Annotated[str | None, typer.Option(help="Where the store is, for its prices, as aws.us-east-1.")] = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where members may run: local (if not given), local:OFFER, limited:OFFER, or offers by name."
+        ),
+    ] = None,
+    why_not: Annotated[
+        str | None, typer.Option(metavar="OFFER", help="Say in a sentence why nothing on this offer was picked.")
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Find the best plan for a job under the limits.
@@ -36,24 +54,33 @@ def plan(
     """
     console = Console()
     limits = options.limits_from(layout, members, deadline, budget, schedule, transport)
-    chosen_goal = options.goal_from(goal)
-    measured = options.read_file(profile, Profile) if profile else None
+    chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
+    measured = options.profiles_from(profile, job)
     target = out or Path(f"{job.stem}.plan.json")
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
-        if measured is None:
-            measured = coordinator.profile(job, store=store, on=on or "local", on_event=view.show)
-        found = coordinator.plan(
+        found = coordinator.search(
             job,
             measured=measured,
             links=options.read_file(links, Links) if links else None,
             limits=limits,
             goal=chosen_goal,
+            hour_usd=hour_usd,
+            quotas=options.quotas_from(quota),
+            store=store,
+            store_at=store_at,
             on=on or "local",
             on_event=view.show,
         )
-    options.write_file(target, found)
+    options.write_file(target, found.pick)
+    page = target.with_suffix(".html")
+    write_page(page, search_page(found, origin=str(job)))
     if as_json:
         console.file.write(encode_record(found).decode())
         return
-    console.print(plan_table(found, measured))
-    console.print(f"plan: {target}", highlight=False, soft_wrap=True)
+    console.print(search_table(found))
+    console.print(plan_table(found.pick))
+    for sentence in found.reasons:
+        console.print(sentence, highlight=False, soft_wrap=True)
+    if why_not is not None:
+        console.print(explain_why_not(found, why_not), highlight=False, soft_wrap=True)
+    console.print(f"plan: {target}\npicture: {page}", highlight=False, soft_wrap=True)

@@ -4,7 +4,7 @@ Never imports torch; everything that needs it is done by members.
 """
 
 from zooid.coordinator.cleaning import clean
-from zooid.coordinator.planning import plan, profile, profiles
+from zooid.coordinator.planning import plan, profile, profiles, search
 from zooid.coordinator.predicting import predict
 from zooid.coordinator.probing import probe
 from zooid.coordinator.rehearsing import Rehearsal, rehearse
@@ -28,6 +28,7 @@ __all__ = [
     "rehearse",
     "resumable_step",
     "resume",
+    "search",
     "timeline",
     "train",
 ]

@@ -11,7 +11,6 @@ from zooid.coordinator.offers import held_to
 from zooid.core import errors, keys
 from zooid.core.errors import MemberFailed, ObjectNotFound, ZooidError
 from zooid.core.offer import Offer
-from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
@@ -44,16 +43,12 @@ class Crew:
     """Members on one platform. Leaving the context ends every one that still runs.
 
     Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
-    Members stand on `offer`; where none is given, on that of the plan which lies in the store.
     """
 
-    def __init__(
-        self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool, offer: Offer | None = None
-    ) -> None:
+    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool) -> None:
         self._platform = platform
         self._store = store
         self._checks_input = checks_input
-        self._offer = offer
         self._running: list[_Running] = []
 
     def __enter__(self) -> "Crew":
@@ -62,14 +57,13 @@ class Crew:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.end()
 
-    def start(self, program: Program, specs: Sequence[MemberSpec]) -> None:
-        """Write the specs, then start a member for each."""
+    def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
+        """Write the specs, then start a member for each, on its own offer."""
         for spec in specs:
             self._store.put(keys.spec(spec.member), encode_record(spec))
-        offer = self._offer or self._planned_offer()
-        size = held_to(offer)
-        uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
-        for spec in specs:
+        for spec, offer in zip(specs, offers, strict=True):
+            size = held_to(offer)
+            uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
             spec_url = f"{spec.store}/{keys.spec(spec.member)}"
             launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)
             with uninterrupted():
@@ -95,9 +89,6 @@ class Crew:
     def running_s(self) -> list[float]:
         """How long each member has run so far."""
         return [time.monotonic() - running.started_s for running in self._running]
-
-    def _planned_offer(self) -> Offer:
-        return decode_record(bytes(self._store.get(keys.PLAN)), Plan, keys.PLAN).offers[0]
 
     def _failure(self) -> ZooidError:
         """The cause rather than its consequences: members that only lost a peer are not it."""

@@ -4,8 +4,8 @@ from zooid.coordinator.offers import LOCAL
 from zooid.core.checkpoint import CheckpointManifest
 from zooid.core.errors import InputError, PlanError
 from zooid.core.plan import Limits, Plan
+from zooid.core.search import Goal
 from zooid.core.units import format_bytes
-from zooid.planner import Goal
 
 
 def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None) -> None:
@@ -25,7 +25,7 @@ def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | 
 def check_memory(plan: Plan) -> None:
     """Every stage has to fit into its offer's memory, and members of one machine into what they share."""
     for number, stage in enumerate(plan.stages):
-        offer = plan.offer_of(number)
+        offer = min((plan.offer_of(number, r) for r in range(plan.num_replicas)), key=lambda each: each.memory_bytes)
         missing = stage.memory_bytes - offer.memory_bytes
         if missing > 0:
             raise PlanError(

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from msgspec import structs
 
 from zooid.coordinator.crew import Crew, wait_for_all
-from zooid.coordinator.offers import LOCAL, held_to, num_threads, resolve_offer, resolve_offers
+from zooid.coordinator.markets import market_for, offers_named
+from zooid.coordinator.offers import LIMITED, LOCAL, held_to, num_threads, resolve_offers
 from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, Parts, Relay, ignore
 from zooid.coordinator.rounds import rounds
@@ -25,8 +26,9 @@ from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record
+from zooid.core.search import Goal, Search
 from zooid.core.spec import ProfilerSpec
-from zooid.planner import Goal, find_plan
+from zooid.planner import search as find
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, open_store
@@ -34,6 +36,26 @@ from zooid.store import ObjectStore, open_store
 _PROFILER = "profiler"
 MOST_NEIGHBOURS = 3
 """Layers are measured in the company of so many others at most, which is what a plan of a few members brings."""
+
+
+class Wishes(TypedDict, total=False):
+    """What may be said about a plan; all of it may be left out."""
+
+    measured: Profile | Mapping[str, Profile] | None
+    links: Links | None
+    limits: Limits | None
+    goal: Goal | None
+    """Balanced, if not given."""
+    hour_usd: float | None
+    """What an hour is worth, where the goal is weighted."""
+    quotas: Mapping[str, int] | None
+    """How many members may stand on offers, by their names or the beginnings of these."""
+    store: str | None
+    store_at: str | None
+    """Where the store is, for its prices, as `aws.us-east-1`; where all rented members are, if not given."""
+    on: str | Sequence[str]
+    on_event: OnEvent
+    platform: Platform[Any] | None
 
 
 def profile(
@@ -86,28 +108,38 @@ def profiles(
     return {name: found[name] for name in offers}
 
 
-def plan(
-    job_file: str | Path,
-    *,
-    measured: Profile | None = None,
-    links: Links | None = None,
-    limits: Limits | None = None,
-    goal: Goal | None = None,
-    store: str | None = None,
-    on: str = LOCAL,
-    on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
-) -> Plan:
-    """The best plan for a job under the limits; measures the job first unless its profile is given, and the links
-    between members, where these are to be connected, unless they are."""
+def plan(job_file: str | Path, **how: Unpack[Wishes]) -> Plan:
+    """The best plan for a job under the limits: the pick of `search`."""
+    return search(job_file, **how).pick
+
+
+def search(job_file: str | Path, **how: Unpack[Wishes]) -> Search:
+    """The best plan for a job under the limits, all that it was chosen from, and why.
+
+    `on` names one offer or several: this machine in one of its ways, or offers of the catalog. Measures the job first
+    unless a profile is given (one, or one for each offer by name), and the links between members, where these are to be
+    connected, unless they are. Offers that cannot be measured here get an estimate, which is marked as one.
+    """
     file = check_job_file(job_file)
+    on = how.get("on", LOCAL)
+    names = [on] if isinstance(on, str) else list(on)
+    offers = offers_named(names)
+    on_event, platform = how.get("on_event", ignore), how.get("platform")
+    measured = how.get("measured")
     if measured is None:
-        measured = profile(file, store=store, on=on, on_event=on_event, platform=platform)
-    if measured.job != file.stem:
-        raise PlanError(f"the profile is of the job {measured.job}, not of {file.stem}; measure this one")
-    limits = limits or Limits()
-    peers = peer_links(limits, on, links, on_event, platform)
-    return find_plan(measured, resolve_offer(on), limits, goal or "fastest", peers)
+        here = [name for name in names if name.partition(":")[0] in (LOCAL, LIMITED)] or [LOCAL]
+        measured = profiles(file, store=how.get("store"), on=here, on_event=on_event, platform=platform)
+    known = {LOCAL: measured} if isinstance(measured, Profile) else dict(measured)
+    if isinstance(measured, Profile) and len(offers) == 1:
+        known = {offers[0].name: measured}
+    for each in known.values():
+        if each.job != file.stem:
+            raise PlanError(f"the profile is of the job {each.job}, not of {file.stem}; measure this one")
+    limits = how.get("limits") or Limits()
+    links = peer_links(limits, names[0], how.get("links"), on_event, platform)
+    market, notes = market_for(offers, known, links=links, store_at=how.get("store_at"), quotas=how.get("quotas"))
+    found_plans = find(market, limits, how.get("goal") or "balanced", how.get("hour_usd"))
+    return structs.replace(found_plans, reasons=(*found_plans.reasons, *notes))
 
 
 def measure(
@@ -144,9 +176,9 @@ def _measure_at_once(job_file: Path, tasks: Sequence[_Task], platform: Platform[
     with ExitStack() as started:
         crews = []
         for task in tasks:
-            crew = Crew(platform, task.store, checks_input=True, offer=task.offer)
+            crew = Crew(platform, task.store, checks_input=True)
             crews.append(started.enter_context(crew))
-            crew.start("profiler", [_spec(job_file, task)])
+            crew.start("profiler", [_spec(job_file, task)], [task.offer])
         wait_for_all(crews, poll)
     for task in tasks:
         task.relay.flush()

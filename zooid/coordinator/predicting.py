@@ -89,7 +89,7 @@ def check_fits(plan: Plan, profile: Profile) -> None:
 
 def _profiles(plan: Plan, given: Profile | Mapping[str, Profile]) -> dict[str, Profile]:
     """One for each offer that stages stand on."""
-    names = list(dict.fromkeys(stage.offer for stage in plan.stages))
+    names = list(dict.fromkeys(offer.name for offer in plan.member_offers))
     if isinstance(given, Profile):
         if len(names) > 1:
             raise PlanError(f"the plan stands on {', '.join(names)}; give a profile for each of them, by these names")

@@ -69,8 +69,8 @@ def probe(
             for member in team
         ]
         relay = Relay(objects, on_event)
-        with Crew(platform or LocalPlatform(), objects, checks_input=False, offer=offer) as crew:
-            crew.start("profiler", specs)
+        with Crew(platform or LocalPlatform(), objects, checks_input=False) as crew:
+            crew.start("profiler", specs, [offer] * len(specs))
             crew.wait(relay.poll)
         relay.flush()
         return decode_record(bytes(objects.get(keys.LINKS)), Links, f"{objects.url}/{keys.LINKS}")
@@ -79,11 +79,11 @@ def probe(
 def peer_links(
     limits: Limits, on: str, known: Links | None, on_event: OnEvent, platform: Platform[Any] | None
 ) -> tuple[Link, ...]:
-    """Links between members, where the limits say that these are connected: those that are known, or else measured."""
-    if not limits.is_direct:
-        return ()
+    """Links between members: those that are known, or else measured, where the limits say that these are connected."""
     if known is not None:
         return known.links
+    if not limits.is_direct:
+        return ()
     found = probe(on=on, ends=("peers",), streams=(1,), seconds=_SHORT_S, on_event=on_event, platform=platform)
     return found.links
 

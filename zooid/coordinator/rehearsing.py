@@ -94,7 +94,7 @@ def rehearse_stages(
             run=run,
             member=member.name,
             store=store.url,
-            num_threads=num_threads(plan.offers[0]),
+            num_threads=num_threads(plan.offer_of(member.stage, member.replica)),
             stages=tuple(stages[member.replica if len(stages) > 1 else 0]),
             ties=tuple(ties),
             num_steps=steps + 1,
@@ -104,8 +104,8 @@ def rehearse_stages(
     ]
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
     relay = Relay(store, lambda event: _pass_on(event, on_event))
-    with Crew(platform, store, checks_input=False, offer=plan.offers[0]) as crew:
-        crew.start("worker", specs)
+    with Crew(platform, store, checks_input=False) as crew:
+        crew.start("worker", specs, plan.member_offers)
         crew.wait(relay.poll)
     relay.flush()
     patient = RetryingStore(store, Abort(), give_up_s=_READ_TIMEOUT_S)

@@ -10,7 +10,8 @@ from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import LayerProfile, Profile, TimePoint
-from zooid.planner import Goal, find_plan
+from zooid.core.search import Goal
+from zooid.planner import search, single
 from zooid.predictor import run_cost
 from zooid.schedule.samples import SamplePlan
 
@@ -39,11 +40,11 @@ def plan_the_rest(
             f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
             f"{samples.grain_size} samples, which is fixed for a run; ask for at most {num_grains}"
         )
-    found = find_plan(_rest_of(profile, samples, manifest.step), offer, limits, goal, peers)
+    found = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
     assert found.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
     rest = found.prediction
     run_s = rest.startup_s + (rest.run_s - rest.startup_s) * samples.num_steps / (samples.num_steps - manifest.step)
-    terms = run_cost([found.offer_of(stage) for stage in range(len(found.stages))] * found.num_replicas, run_s)
+    terms = run_cost(found.member_offers, run_s)
     whole = structs.replace(
         rest,
         num_steps=samples.num_steps,

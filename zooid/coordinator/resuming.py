@@ -24,8 +24,8 @@ from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
+from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
-from zooid.planner import Goal
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, clear, open_store
@@ -89,7 +89,7 @@ def resume(
             limits = limits or Limits()
             limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
             peers = peer_links(limits, on or chosen.name, links, on_event, platform)
-            plan = plan_the_rest(measured, manifest, chosen, limits, goal or "fastest", peers)
+            plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
         run.prepare(plan)
         return run.train(plan, manifest.step)

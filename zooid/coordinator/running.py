@@ -113,9 +113,10 @@ class Run:
         self._store.put(keys.plan(self._number), encode_record(plan))
         is_new = self._number == 0
         self.enter("prepare" if is_new else "checking the job against the checkpoint")
-        with Crew(self.platform, self._store, checks_input=True, offer=plan.offers[0]) as crew:
+        with Crew(self.platform, self._store, checks_input=True) as crew:
             task: Literal["prepare", "check"] = "prepare" if is_new else "check"
-            crew.start("worker", [self._spec("preparer" if is_new else "checker", task, plan)])
+            largest = max(plan.member_offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
+            crew.start("worker", [self._spec("preparer" if is_new else "checker", task, largest, plan)], [largest])
             crew.wait(self.relay.poll)
 
     def train(self, plan: Plan, first_step: int = 0) -> RunResult:
@@ -126,8 +127,13 @@ class Run:
         self._emit(_run_started(plan, roster, self._store))
         begin_s = time.monotonic()
         self._has_begun = True
-        with Crew(self.platform, self._store, checks_input=False, offer=plan.offers[0]) as crew:
-            crew.start("worker", [self._spec(member.name, "train", plan) for member in roster.members])
+        with Crew(self.platform, self._store, checks_input=False) as crew:
+            offers = plan.member_offers
+            specs = [
+                self._spec(member.name, "train", offer, plan)
+                for member, offer in zip(roster.members, offers, strict=True)
+            ]
+            crew.start("worker", specs, offers)
             try:
                 crew.wait(self._meter(plan, crew))
             except MemberFailed as failure:
@@ -162,13 +168,13 @@ class Run:
 
         return poll
 
-    def _spec(self, member: str, task: Literal["prepare", "check", "train"], plan: Plan) -> WorkerSpec:
+    def _spec(self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, plan: Plan) -> WorkerSpec:
         return WorkerSpec(
             run=self._claim.run,
             member=member,
             store=self._store.url,
             job_file=self._claim.job_file,
-            num_threads=num_threads(plan.offers[0]),
+            num_threads=num_threads(offer),
             task=task,
             roster=self._number,
             timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
@@ -201,7 +207,7 @@ def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
     run_s, usd = whole.run_s, whole.run_usd
     if roster.resume_step:
         run_s = whole.startup_s + (run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
-        usd = math.fsum(bill_usd(offer, run_s) for offer in _offers(plan))
+        usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
     return RunStarted(
         at_s=time.time(),
         run=roster.run,
@@ -220,13 +226,8 @@ def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
 
 def _bill(plan: Plan, crew: Crew) -> float:
     """What the members have cost so far, at the plan's prices."""
-    pairs = zip(_offers(plan), crew.running_s(), strict=True)
+    pairs = zip(plan.member_offers, crew.running_s(), strict=True)
     return math.fsum(bill_usd(offer, running_s) for offer, running_s in pairs)
-
-
-def _offers(plan: Plan) -> list[Offer]:
-    """Of each member, in the order in which they are started: stage by stage, replica by replica."""
-    return [plan.offer_of(stage) for _ in range(plan.num_replicas) for stage in range(len(plan.stages))]
 
 
 def _median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:

@@ -77,8 +77,8 @@ def probe_all_reduce(
             for member in team
         ]
         relay = Relay(objects, on_event)
-        with Crew(platform or LocalPlatform(), objects, checks_input=True, offer=offer) as crew:
-            crew.start("profiler", specs)
+        with Crew(platform or LocalPlatform(), objects, checks_input=True) as crew:
+            crew.start("profiler", specs, [offer] * len(specs))
             crew.wait(relay.poll)
         relay.flush()
         data = bytes(objects.get(keys.ALL_REDUCES))

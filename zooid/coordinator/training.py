@@ -17,8 +17,9 @@ from zooid.core.errors import InputError, ObjectExists
 from zooid.core.link import Links
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
+from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
-from zooid.planner import Goal, find_plan
+from zooid.planner import search, single
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, check_create_only, open_store
@@ -59,7 +60,7 @@ def train(
             run.enter("plan")
             limits = limits or Limits()
             peers = peer_links(limits, on or LOCAL, links, on_event, platform)
-            plan = find_plan(measured, offer, limits, goal or "fastest", peers)
+            plan = search(single(measured, offer, peers), limits, goal or "balanced").pick
         run.prepare(plan)
         return run.train(plan)
 

@@ -110,8 +110,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     """Whole grains of a full step for each replica; evenly where nothing is given."""
     transport: TransportName
     all_reduce: AllReduceName
+    replica_offers: tuple[str, ...] = ()
+    """What all members of each replica stand on, where replicas differ; otherwise what their stages say."""
     offers: tuple[Offer, ...]
-    """The offers the stages name, with the prices the prediction used."""
+    """The offers that stages and replicas name, with the prices the prediction used."""
     prediction: Prediction
 
     def __post_init__(self) -> None:
@@ -137,6 +139,12 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         known = {offer.name for offer in self.offers}
         for stage in self.stages:
             require(stage.offer in known, f"`stages` name the offer {stage.offer!r}, which `offers` does not hold")
+        require(
+            len(self.replica_offers) in (0, self.num_replicas),
+            f"`replica_offers` names {len(self.replica_offers)} offers for {self.num_replicas} replica(s)",
+        )
+        for name in self.replica_offers:
+            require(name in known, f"`replica_offers` names the offer {name!r}, which `offers` does not hold")
 
     @property
     def num_members(self) -> int:
@@ -152,5 +160,13 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         """Replicas × stages, as people write it: `2x2`."""
         return f"{self.num_replicas}x{len(self.stages)}"
 
-    def offer_of(self, stage: int) -> Offer:
-        return next(offer for offer in self.offers if offer.name == self.stages[stage].offer)
+    def offer_of(self, stage: int, replica: int = 0) -> Offer:
+        name = self.replica_offers[replica] if self.replica_offers else self.stages[stage].offer
+        return next(offer for offer in self.offers if offer.name == name)
+
+    @property
+    def member_offers(self) -> list[Offer]:
+        """Of each member, in the order in which they are started: stage by stage, replica by replica."""
+        return [
+            self.offer_of(stage, replica) for replica in range(self.num_replicas) for stage in range(len(self.stages))
+        ]

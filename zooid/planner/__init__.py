@@ -1,5 +1,7 @@
 """The search: which layers on which stage, how many replicas, how large a grain; or which limit stands in the way."""
 
-from zooid.planner.search import GOALS, Goal, find_plan
+from zooid.planner.explaining import in_words, why_not
+from zooid.planner.market import Market, single
+from zooid.planner.search import search
 
-__all__ = ["GOALS", "Goal", "find_plan"]
+__all__ = ["Market", "in_words", "search", "single", "why_not"]

@@ -1,72 +1,106 @@
-"""Where to cut: for a number of stages, the partitions with the least closed-form step time."""
+"""Where to cut a model that was measured: for a number of stages, the partitions with the least closed-form step."""
 
-import functools
-import heapq
 import math
-from itertools import combinations, pairwise
+from collections.abc import Collection, Sequence
+from itertools import combinations
 
-from zooid.core.link import Link
+import numpy as np
+
 from zooid.core.profile import Profile
 from zooid.core.stage import StageTimes
-from zooid.predictor import stage_times
+from zooid.planner.cuts import Partition, StageTable, cut_into_each
+from zooid.planner.cuts.table import partition_of, sums
+from zooid.predictor import Way
+from zooid.predictor.closed_forms import streaming_bound_s
+from zooid.predictor.closed_forms.arrays import Array
 
-Partition = tuple[tuple[int, int], ...]
-"""[first, end) of every stage."""
+__all__ = ["Partition", "best_partitions", "partitions_for_each", "pipeline_s", "smallest_need", "table_of"]
 
-MAX_ENUMERATED = 20_000
-"""Up to here all partitions are looked at; beyond, the one with the least bottleneck, found exactly."""
+MAX_ENUMERATED = 5_000
+"""Up to here all partitions are looked at, and all that are returned are the best there are; beyond, they are searched:
+the first is proven to be the best, the others are the next best that were found on the way."""
 
 
-def best_partitions(
-    profile: Profile, num_stages: int, grain_size: int, num_grains: int, links: tuple[Link, Link], *, most: int
-) -> list[Partition]:
-    """The most promising partitions into so many stages, best first; none where there are too few layers."""
-    num_layers = len(profile.layers)
+def best_partitions(table: StageTable, num_stages: int, *, most: int) -> list[Partition]:
+    """The most promising partitions into so many stages, best first; none where nothing fits, or there are too few
+    layers. The first has the least step of all that exist."""
+    return partitions_for_each(table, [num_stages], most=most)[num_stages]
+
+
+def partitions_for_each(table: StageTable, stage_counts: Collection[int], *, most: int) -> dict[int, list[Partition]]:
+    """The same for several numbers of stages, which takes little more than for one."""
+    num_layers = table.num_layers
+    few = [count for count in stage_counts if math.comb(num_layers - 1, count - 1) <= MAX_ENUMERATED]
+    cuts = cut_into_each(table, set(stage_counts) - set(few), most=most) if len(few) < len(stage_counts) else {}
+    searched = {count: [cut.partition, *cut.others] for count, cut in cuts.items()}
+    tried = {count: _enumerated(table, count, most) for count in few}
+    return {count: [] for count in stage_counts} | searched | tried
+
+
+def _enumerated(table: StageTable, num_stages: int, most: int) -> list[Partition]:
+    num_layers = table.num_layers
     if num_stages > num_layers:
         return []
-    if math.comb(num_layers - 1, num_stages - 1) > MAX_ENUMERATED:
-        return [_least_bottleneck(profile, num_stages, grain_size, links)]
-
-    times = functools.cache(lambda first, end: stage_times(profile, first, end, grain_size))
-
-    def estimate(partition: Partition) -> float:
-        return pipeline_s([times(*stage) for stage in partition], num_grains, links)
-
-    cuts = combinations(range(1, num_layers), num_stages - 1)
-    partitions = (tuple(pairwise((0, *cut, num_layers))) for cut in cuts)
-    return heapq.nsmallest(most, partitions, key=estimate)
+    ends = np.array([(*cuts, num_layers) for cuts in combinations(range(1, num_layers), num_stages - 1)])
+    steps_s = table.step_s(ends)
+    order = np.argsort(steps_s, kind="stable")[:most]
+    return [partition_of(ends[at]) for at in order if np.isfinite(steps_s[at])]
 
 
-def pipeline_s(stages: list[StageTimes], num_grains: int, links: tuple[Link, Link]) -> float:
+def smallest_need(needed: Array, num_stages: int) -> Partition:
+    """The partition whose largest stage needs the least; `needed` is by [first, end]."""
+    num_layers = len(needed) - 1
+    is_stage = np.triu(np.ones(needed.shape, bool), 1)
+    own = np.where(is_stage, needed, np.inf)
+    least = own[0]
+    """By end: of the stages so far."""
+    begins = []
+    for _ in range(num_stages - 1):
+        both = np.maximum(least[:, None], own)
+        begins.append(both.argmin(axis=0))
+        least = both.min(axis=0)
+    ends = [num_layers]
+    for begin in reversed(begins):
+        ends.append(int(begin[ends[-1]]))
+    return partition_of(np.array(ends[::-1]))
+
+
+def pipeline_s(stages: list[StageTimes], num_grains: int, ways: Sequence[Way]) -> float:
     """GPipe's step (Hydrozoa §3.4): one grain through all stages and cuts, then the slowest of them for the others.
 
     T = Σ (f + b) + Σ 2c + (M − 1) (max(f, c) + max(b, c)), with c the time of one cut's message one way.
     """
-    passing = [_message_s(stage.out_bytes, links) for stage in stages[:-1]]
+    passing = [_message_s(stage.out_bytes, ways) for stage in stages[:-1]]
     one_grain = sum(stage.forward_s + stage.backward_s for stage in stages) + 2 * sum(passing)
     slowest_forward = max([stage.forward_s for stage in stages] + passing)
     slowest_backward = max([stage.backward_s for stage in stages] + passing)
     return one_grain + (num_grains - 1) * (slowest_forward + slowest_backward)
 
 
-def _least_bottleneck(profile: Profile, num_stages: int, grain_size: int, links: tuple[Link, Link]) -> Partition:
-    """Dynamic program over (layers placed, stages used): the least possible maximum of stage and message times."""
-    num_layers = len(profile.layers)
-    best: dict[tuple[int, int], tuple[float, Partition]] = {(0, 0): (0.0, ())}
-    for used in range(1, num_stages + 1):
-        for end in range(used, num_layers - (num_stages - used) + 1):
-            options = []
-            for first in range(used - 1, end):
-                if (first, used - 1) not in best:
-                    continue
-                times = stage_times(profile, first, end, grain_size)
-                here = max(times.forward_s + times.backward_s, 2 * _message_s(times.out_bytes, links))
-                before, partition = best[first, used - 1]
-                options.append((max(before, here), (*partition, (first, end))))
-            best[end, used] = min(options)
-    return best[num_layers, num_stages][1]
+def table_of(
+    profile: Profile, grain_size: int, num_grains: int, ways: Sequence[Way], num_replicas: int = 1
+) -> StageTable:
+    """All stages of a profile: first and last ones read the samples, as `stage_times` has it, and replicas reduce
+    their gradients as fast as any all-reduce can."""
+    layers = profile.layers
+    forward_s = sums([layer.forward_s(grain_size) for layer in layers])
+    reading_s = profile.load_s_per_sample * grain_size
+    forward_s[0, 1:] += reading_s
+    forward_s[1:-1, -1] += reading_s
+    rate = min((way.bytes_per_s for way in ways), default=math.inf)
+    reduced_s = np.zeros_like(forward_s)
+    if num_replicas > 1:
+        reduced_s += streaming_bound_s(sums([layer.parameter_bytes for layer in layers]), num_replicas, rate)
+    return StageTable(
+        forward_s=forward_s,
+        backward_s=sums([layer.backward_s(grain_size) for layer in layers]),
+        cut_s=np.array([0.0, *(_message_s(layer.boundary.at(grain_size), ways) for layer in layers)]),
+        num_grains=num_grains,
+        reduce_s=reduced_s,
+        fits=np.ones(forward_s.shape, bool),
+    )
 
 
-def _message_s(num_bytes: float, links: tuple[Link, Link]) -> float:
-    """One message through the store: a put and a get."""
-    return sum(link.rtt_s + num_bytes / link.bandwidth_bytes_per_s for link in links) if num_bytes else 0.0
+def _message_s(num_bytes: float, ways: Sequence[Way]) -> float:
+    """One message over what lies between two stages: to the store and from it, or straight."""
+    return sum(way.rtt_s + num_bytes / way.bytes_per_s for way in ways) if num_bytes else 0.0

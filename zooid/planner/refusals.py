@@ -1,68 +1,113 @@
 """What to tell a user whose limits no plan can meet: which limit binds, and how far it would have to be loosened."""
 
 import math
+from collections.abc import Sequence
 
 from zooid.core.plan import Limits, Plan
-from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_duration, format_usd
+from zooid.planner.drafts import Draft
+from zooid.planner.market import Market
+from zooid.predictor import stage_memory_bytes
 
 
-def no_layout(profile: Profile, limits: Limits, smallest_grain: int) -> str:
+def no_layout(market: Market, limits: Limits, smallest_grain: int) -> str:
     """The layout that was asked for does not exist for this job."""
+    profile = market.profile
     num_layers = len(profile.layers)
     if limits.num_stages is not None and limits.num_stages > num_layers:
         return (
             f"{limits.num_stages} stages are asked for, but {profile.job} has only {num_layers} layers; ask for fewer"
         )
     num_grains = math.ceil(profile.batch_size / smallest_grain)
+    if limits.num_replicas is not None and limits.num_replicas > num_grains:
+        return (
+            f"{limits.num_replicas} replicas are asked for, but a batch of {profile.batch_size} has only {num_grains} "
+            f"grains of {smallest_grain}; ask for fewer, or give job.grain_size"
+        )
+    quotas = ", ".join(f"{name} {quota}" for name, quota in market.quotas.items())
     return (
-        f"{limits.num_replicas} replicas are asked for, but a batch of {profile.batch_size} has only {num_grains} "
-        f"grains of {smallest_grain}; ask for fewer, or give job.grain_size"
+        f"{(limits.num_replicas or 1) * (limits.num_stages or 1)} members are asked for, but the quotas ({quotas}) "
+        "allow fewer; raise a quota, or ask for a smaller layout"
     )
 
 
-def missing_bytes(plan: Plan) -> int:
-    """What the worst stage needs beyond its offer's memory; not above 0 where all fit. Local members share theirs."""
-    if plan.offers[0].site == "local":
-        together = plan.num_replicas * sum(stage.memory_bytes for stage in plan.stages)
-        return together - plan.offers[0].memory_bytes
-    return max(stage.memory_bytes - plan.offer_of(at).memory_bytes for at, stage in enumerate(plan.stages))
+def deadline_s_of(plan: Plan) -> float:
+    """What a deadline is compared with: 95 of 100 runs do not take longer."""
+    prediction = plan.prediction
+    return prediction.run_s if prediction.run_p95_s is None else prediction.run_p95_s
 
 
-def what_binds(plans: list[Plan], limits: Limits) -> str:
-    """The limit that no plan meets. Numbers are rounded up: what a user copies from the message is enough."""
-    fitting = [plan for plan in plans if missing_bytes(plan) <= 0]
-    if not fitting:
-        return _memory(min(plans, key=missing_bytes))
-    fastest = min(fitting, key=lambda plan: plan.prediction.run_s)
-    cheapest = min(fitting, key=lambda plan: plan.prediction.run_usd)
-    if limits.deadline_s is not None and fastest.prediction.run_s > limits.deadline_s:
+def budget_usd_of(plan: Plan) -> float:
+    """What a budget is compared with: 95 of 100 runs do not cost more."""
+    prediction = plan.prediction
+    return prediction.run_usd if prediction.run_p95_usd is None else prediction.run_p95_usd
+
+
+def broken_limit(plan: Plan, limits: Limits) -> str:
+    """Which limit a plan would break, in words; empty where it breaks none."""
+    late_s, dear_usd = deadline_s_of(plan), budget_usd_of(plan)
+    if limits.deadline_s is not None and late_s > limits.deadline_s:
+        return f"the deadline: it may take {format_duration(late_s)} of {format_duration(limits.deadline_s)}"
+    if limits.budget_usd is not None and dear_usd > limits.budget_usd:
+        return f"the budget: it may cost {format_usd(dear_usd)} of {format_usd(limits.budget_usd)}"
+    return ""
+
+
+def what_binds(plans: Sequence[Plan], limits: Limits) -> str:
+    """The limit that none of all plans meets. Numbers are rounded up: what a user copies from the message is enough."""
+    fastest = min(plans, key=deadline_s_of)
+    cheapest = min(plans, key=budget_usd_of)
+    if limits.deadline_s is not None and deadline_s_of(fastest) > limits.deadline_s:
         return (
             f"no plan ends within {format_duration(limits.deadline_s)}: the fastest, {fastest.layout}, needs "
-            f"{_round_up(fastest.prediction.run_s)}s; allow at least that, or more members"
+            f"{_round_up(deadline_s_of(fastest))}s; allow at least that, or more members"
         )
-    if limits.budget_usd is not None and cheapest.prediction.run_usd > limits.budget_usd:
+    if limits.budget_usd is not None and budget_usd_of(cheapest) > limits.budget_usd:
         return (
             f"no plan costs at most {format_usd(limits.budget_usd)}: the cheapest, {cheapest.layout}, needs "
-            f"${_round_up(cheapest.prediction.run_usd)}; allow at least that"
+            f"${_round_up(budget_usd_of(cheapest))}; allow at least that"
         )
-    return "no plan meets deadline and budget at the same time; loosen one of them, or allow more members"
-
-
-def _memory(closest: Plan) -> str:
-    if closest.offers[0].site == "local":
-        needed = missing_bytes(closest) + closest.offers[0].memory_bytes
-        return (
-            f"no plan fits the memory of this machine: the one with the smallest need, {closest.layout}, needs "
-            f"{format_bytes(needed)} of {format_bytes(closest.offers[0].memory_bytes)}; give a smaller job.grain_size"
-        )
-    at, stage = max(enumerate(closest.stages), key=lambda pair: pair[1].memory_bytes)
-    offer = closest.offer_of(at)
+    assert limits.deadline_s is not None
+    assert limits.budget_usd is not None
+    in_time = min((plan for plan in plans if deadline_s_of(plan) <= limits.deadline_s), key=budget_usd_of)
+    in_budget = min((plan for plan in plans if budget_usd_of(plan) <= limits.budget_usd), key=deadline_s_of)
     return (
-        f"no plan fits the memory of {offer.name}: in the one with the smallest need, {closest.layout}, stage {at} "
-        f"(layers {stage.first_layer} to {stage.end_layer - 1}) needs {format_bytes(stage.memory_bytes)}, "
-        f"and a member has {format_bytes(offer.memory_bytes)}; allow more stages or give a smaller job.grain_size"
+        "no plan meets deadline and budget at the same time: what ends in time costs at least "
+        f"${_round_up(budget_usd_of(in_time))} ({in_time.layout}), and what the budget allows needs "
+        f"{_round_up(deadline_s_of(in_budget))}s ({in_budget.layout}); loosen one of them, or allow more members"
     )
+
+
+def too_large(closest: Draft, market: Market) -> str:
+    """Nothing fits: what the plan with the smallest need lacks, and where."""
+    proposal, profile = closest.proposal, market.profile
+    layout = f"{proposal.num_replicas}x{len(proposal.partition)}"
+    row = proposal.rows[0]
+    if row[0].site == "local":
+        needed = closest.missing_bytes + row[0].memory_bytes
+        return (
+            f"no plan fits the memory of this machine: the one with the smallest need, {layout}, needs "
+            f"{format_bytes(needed)} of {format_bytes(row[0].memory_bytes)}; give a smaller job.grain_size"
+        )
+    at = max(range(len(row)), key=lambda stage: closest.memory_bytes[stage] - row[stage].memory_bytes)
+    first, end = proposal.partition[at]
+    message = (
+        f"no plan fits the memory of {row[at].name}: in the one with the smallest need, {layout}, stage {at} "
+        f"(layers {first} to {end - 1}) needs {format_bytes(closest.memory_bytes[at])}, "
+        f"and a member has {format_bytes(row[at].memory_bytes)}; "
+    )
+    alone = [
+        stage_memory_bytes(profile, layer, layer + 1, proposal.grain_size, 1, num_replicas=proposal.num_replicas)
+        for layer in range(len(profile.layers))
+    ]
+    missing = max(alone) - row[at].memory_bytes
+    if missing > 0:
+        largest = profile.layers[alone.index(max(alone))].name
+        return message + (
+            f"the layer {largest} alone lacks {format_bytes(missing)}, so that no cut helps: give a larger offer or a "
+            "smaller job.grain_size"
+        )
+    return message + "allow more stages or give a smaller job.grain_size"
 
 
 def _round_up(value: float) -> str:

@@ -1,168 +1,254 @@
-"""From profile, offer and limits to the plan: closed forms propose, the simulator decides."""
+"""From what can be had and the limits to the plan: closed forms propose, bounds discard, the simulator decides.
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+Proposals come from exact optimisers of the papers' closed forms. Each has a lower bound of its simulated time, and so
+of its cost. They are simulated in the order of these bounds; one to which another is both faster and cheaper than it
+can be at best is discarded without. When all are simulated or discarded, the front is that of all proposals.
+"""
+
+import heapq
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from msgspec import structs
 
 from zooid.core.errors import PlanError
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.offer import Offer
-from zooid.core.plan import AllReduceName, Limits, Plan, ScheduleName, StagePlan, TransportName
-from zooid.core.profile import Profile
-from zooid.planner.partition import Partition, best_partitions
-from zooid.planner.refusals import missing_bytes, no_layout, what_binds
-from zooid.predictor import Proposal, World, lay_out, predict, stage_memory_bytes, ways_from
-from zooid.schedule.pipelines import most_kept
+from zooid.core.plan import Limits, Plan
+from zooid.core.search import Candidate, Goal, Proof, Search, Verdict
+from zooid.core.units import format_bytes, format_duration, format_usd
+from zooid.planner.drafts import Draft, draft, evaluate
+from zooid.planner.explaining import reasons
+from zooid.planner.market import Market
+from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
+from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, smallest_grain
+from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
+from zooid.planner.unlike import unlike
+from zooid.predictor.closed_forms.arrays import Array
 
-Goal = Literal["fastest", "cheapest"]
-GOALS: tuple[Goal, ...] = get_args(Goal)
-
-ALL_REDUCE: AllReduceName = "auto"
-
-SIMULATED_PARTITIONS = 3
-"""Of each layout and grain size, so many of the closed form's best are simulated."""
-
-
-def find_plan(profile: Profile, offer: Offer, limits: Limits, goal: Goal, peers: Sequence[Link] = ()) -> Plan:
-    """The best plan on this offer; ties go to fewer members, then to less memory. PlanError says which limit nothing
-    can meet. `peers` are links between members, which are needed where they are to be connected."""
-    if limits.transport == "nccl" and profile.device.kind != "cuda":
-        raise PlanError(
-            f"the transport nccl is for GPUs, but {profile.job} was measured on {profile.device.name}; give tcp or gloo"
-        )
-    plans = list(_candidates(profile, offer, limits, peers))
-    if not plans:
-        raise PlanError(no_layout(profile, limits, min(_grain_sizes(profile))))
-    fitting = [plan for plan in plans if _meets(plan, limits)]
-    if not fitting:
-        raise PlanError(what_binds(plans, limits))
-
-    def objective(plan: Plan) -> tuple[float, float, int, int]:
-        time_s, usd = plan.prediction.run_s, plan.prediction.run_usd
-        first, second = (time_s, usd) if goal == "fastest" else (usd, time_s)
-        return first, second, plan.num_members, sum(stage.memory_bytes for stage in plan.stages)
-
-    return min(fitting, key=objective)
+MOST_ACTIONS = 60_000
+"""What is simulated of all candidates together: about two seconds. The rest stays open, and the proof says so."""
+SLACK, MANY = 0.01, 300
+"""Of more families than this, one that can be better by less than this share, in time or in money, is not looked into;
+the proof says so."""
+LEAST_SIMULATED = 12
+"""So many are simulated, however large they are."""
+GRAINS_OF_UNLIKE = 2
+"""For so many sizes of grains, members that differ are looked for."""
+ROUNDING = 1e-12
+_PATIENCE = 5
+"""How many times as much is simulated where nothing within the limits was found so far."""
 
 
-def _candidates(profile: Profile, offer: Offer, limits: Limits, peers: Sequence[Link]) -> Iterator[Plan]:
-    transport = limits.transport or "store"
-    links = _peer_links(peers, offer, transport) if limits.is_direct else _store_links(profile, offer)
-    for num_replicas in _counts(limits.num_replicas, limits.max_members):
-        for num_stages in _counts(limits.num_stages, limits.max_members // num_replicas):
-            for grain_size in _grain_sizes(profile):
-                num_grains = math.ceil(profile.batch_size / grain_size)
-                if num_grains < num_replicas:
-                    continue
-                own_grains = math.ceil(num_grains / num_replicas)
-                for partition in best_partitions(
-                    profile, num_stages, grain_size, own_grains, links, most=SIMULATED_PARTITIONS
-                ):
-                    for schedule, ahead in _schedules(limits.schedule, num_stages):
-                        way = Way(schedule, ahead, transport, links)
-                        yield evaluate(profile, offer, way, num_replicas, partition, grain_size)
+Item: TypeAlias = Family | Draft
 
 
 @dataclass(frozen=True)
-class Way:
-    """How a pipeline works, apart from who does what."""
-
-    schedule: ScheduleName
-    ahead: int
-    transport: TransportName
-    links: tuple[Link, Link]
+class _Tried:
+    item: Item
+    verdict: Verdict
+    plan: Plan | None = None
+    reason: str = ""
 
 
-def _schedules(pinned: ScheduleName | None, num_stages: int) -> list[tuple[ScheduleName, int]]:
-    """A single stage needs no pipeline: one grain after the other keeps the least. 1F1B comes in both kinds."""
-    if num_stages == 1:
-        return [("1f1b", 0)]
-    both: list[tuple[ScheduleName, int]] = [("1f1b", 0), ("1f1b", 1), ("gpipe", 0)]
-    return [(name, ahead) for name, ahead in both if pinned in (None, name)]
+def search(market: Market, limits: Limits, goal: Goal = "balanced", hour_usd: float | None = None) -> Search:
+    """The best plan within the limits, what it was chosen from, and why. PlanError says which limit nothing can meet.
 
-
-def evaluate(
-    profile: Profile, offer: Offer, way: Way, num_replicas: int, partition: Partition, grain_size: int
-) -> Plan:
-    """A complete plan, with the simulated step and everything that follows from it."""
-    proposal = Proposal(
-        partition=partition,
-        offers=(offer,) * len(partition),
-        num_replicas=num_replicas,
-        grain_size=grain_size,
-        schedule=way.schedule,
-        ahead=way.ahead,
-        transport=way.transport,
-        all_reduce=ALL_REDUCE,
-    )
-    world = World({offer.name: profile}, ways_from(way.links), looks="folder" if offer.platform == "local" else "store")
-    prediction, _ = predict(proposal, world)
-    schedule, _ = lay_out(proposal, world)
-    return Plan(
-        job=profile.job,
-        model_fingerprint=profile.model_fingerprint,
-        autocast=profile.autocast,
-        batch_size=profile.batch_size,
-        grain_size=grain_size,
-        num_replicas=num_replicas,
-        stages=tuple(
-            StagePlan(
-                first_layer=first,
-                end_layer=end,
-                offer=offer.name,
-                memory_bytes=stage_memory_bytes(
-                    profile, first, end, grain_size, most_kept(schedule.lists[0][number]), num_replicas=num_replicas
-                ),
-            )
-            for number, (first, end) in enumerate(partition)
-        ),
-        schedule=way.schedule,
-        ahead=way.ahead,
-        transport=way.transport,
-        all_reduce=ALL_REDUCE,
-        offers=(offer,),
-        prediction=prediction,
+    Ties go to fewer members, then to less memory.
+    """
+    begin_s = time.perf_counter()
+    objective = objective_of(goal, hour_usd)
+    items: list[Item] = list(families(market, limits))
+    if not items:
+        raise PlanError(no_layout(market, limits, smallest_grain(market.profile)))
+    if len(market.offers) > 1:
+        grains = list(
+            dict.fromkeys(item.grain_size for item in sorted(items, key=lambda item: _promise(item, objective)))
+        )
+        items += [draft(proposal, market) for proposal in unlike(market, limits, grains[:GRAINS_OF_UNLIKE])]
+    tried = _try(items, limits, objective, market)
+    allowed = [each.plan for each in tried if each.plan is not None and not each.reason]
+    if not allowed:
+        raise PlanError(_refusal(items, tried, limits, market))
+    front = plans_on_front(allowed)
+    pick = best(front, goal, objective)
+    runner_up = _runner_up(allowed, pick, objective)
+    tried = [replace(each, verdict=_verdict(each, pick, front)) for each in tried]
+    aim = None if goal == "balanced" else objective
+    proof = _proof(tried, pick, aim, time.perf_counter() - begin_s)
+    beyond = [each.plan for each in tried if each.plan is not None and each.reason]
+    return Search(
+        goal=goal,
+        hour_usd=hour_usd,
+        pick=pick,
+        runner_up=runner_up,
+        front=tuple(front),
+        candidates=tuple(map(_candidate, tried)),
+        num_simulated=sum(each.plan is not None for each in tried),
+        proof=proof,
+        reasons=reasons(pick, runner_up, beyond, limits, objective),
     )
 
 
-def _store_links(profile: Profile, offer: Offer) -> tuple[Link, Link]:
-    """To the store and from it, as measured where the members will stand."""
-    to_store = [link for link in profile.links if link.from_site == offer.site and link.to_site == STORE_SITE]
-    from_store = [link for link in profile.links if link.from_site == STORE_SITE and link.to_site == offer.site]
-    if not to_store or not from_store:
-        raise PlanError(
-            f"the profile holds no links between site {offer.site!r} and the store; profile on that site first"
-        )
-    return to_store[0], from_store[0]
+def _try(items: Sequence[Item], limits: Limits, objective: Objective, market: Market) -> list[_Tried]:
+    """Take what may be best first: look into a family, simulate a draft, or discard either as bounds tell, until
+    nothing is left or it is enough."""
+    tried: list[_Tried] = []
+    found: list[tuple[float, float]] = []
+    known = Known()
+    count = itertools.count()
+    heap = [(_promise(item, objective), next(count), item) for item in items]
+    heapq.heapify(heap)
+    num_simulated = num_actions = 0
+    slack = 1 + SLACK * (len(items) > MANY)
+    while heap:
+        _, _, item = heapq.heappop(heap)
+        least_s, least_usd = item.least
+        patience = MOST_ACTIONS if found else _PATIENCE * MOST_ACTIONS
+        missing = item.missing_bytes if isinstance(item, Draft) else item.missing_bytes_at_least(known)
+        if missing > 0:
+            tried.append(_Tried(item, "too large", reason=f"it lacks {format_bytes(missing)} of memory"))
+        elif reason := _certainly_broken(least_s, least_usd, limits):
+            tried.append(_Tried(item, "beyond a limit", reason=reason))
+        elif any(run_s <= slack * least_s and run_usd <= slack * least_usd for run_s, run_usd in found):
+            tried.append(_Tried(item, "bounded out"))
+        elif num_actions > patience and num_simulated >= LEAST_SIMULATED:
+            tried.append(_Tried(item, "open"))
+        elif isinstance(item, Family):
+            for made in item.drafts(known):
+                heapq.heappush(heap, (_promise(made, objective), next(count), made))
+        else:
+            tried.append(_simulated(item, limits, market))
+            num_simulated += 1
+            num_actions += item.num_actions
+            if (plan := tried[-1].plan) and not tried[-1].reason:
+                found.append((plan.prediction.run_s, plan.prediction.run_usd))
+    return tried + _other_cuts(tried, [item for item in items if isinstance(item, Family)], known, limits, market)
 
 
-def _peer_links(peers: Sequence[Link], offer: Offer, transport: str) -> tuple[Link, Link]:
-    """Between members where they will stand, as measured with as few streams and members at once as there are."""
-    between = [link for link in peers if link.from_site == link.to_site == offer.site]
-    if not between:
-        raise PlanError(
-            f"members are to be connected over {transport}, but no link between members at {offer.site!r} is known; "
-            "measure it with `zooid probe --only peers` and give the file with --links"
-        )
-    return between[0], between[0]
+def _other_cuts(
+    tried: Sequence[_Tried], families: Sequence[Family], known: Known, limits: Limits, market: Market
+) -> list[_Tried]:
+    """Of what turned out well, the closed form's next best cuts."""
+    within = {id(each.plan): each.item for each in tried if each.plan is not None and not each.reason}
+    front = plans_on_front([each.plan for each in tried if each.plan is not None and not each.reason])
+    good = {(item.offers, item.layout, item.transport, item.grain_size) for plan in front if (item := within[id(plan)])}
+    seen = {each.item.proposal for each in tried if isinstance(each.item, Draft)}
+    again = [
+        made
+        for family in families
+        if (family.offers, family.layout, family.transport, family.grain_size) in good
+        for made in family.drafts(known, PARTITIONS_EACH)
+        if made.proposal not in seen and made.missing_bytes <= 0
+    ]
+    return [_simulated(made, limits, market) for made in again]
 
 
-def _grain_sizes(profile: Profile) -> list[int]:
-    """Those that were measured, and even parts of the batch, as far as they fit; a job's own grain size alone."""
-    measured = [point.num_samples for point in profile.layers[0].points]
-    if len(measured) == 1:
-        return measured
-    parts = [profile.batch_size // 2**halvings for halvings in range(6)]
-    return sorted({size for size in (*measured, *parts) if 1 <= size <= profile.largest_grain})
+def _simulated(made: Draft, limits: Limits, market: Market) -> _Tried:
+    plan = evaluate(made, market)
+    reason = broken_limit(plan, limits)
+    return _Tried(made, "beyond a limit" if reason else "dominated", plan, reason)
 
 
-def _counts(pinned: int | None, most: int) -> range:
-    return range(pinned or 1, min(pinned or most, most) + 1)
+def _promise(item: Item, objective: Objective) -> tuple[float, int, int, int]:
+    """For sorting: what may be best first; of equals what needs less, and small grains, which can be shared in more
+    ways when members come and go."""
+    memory_bytes = sum(item.memory_bytes) if isinstance(item, Draft) else 0
+    return objective(*item.least), item.num_members, memory_bytes, item.grain_size
 
 
-def _meets(plan: Plan, limits: Limits) -> bool:
-    prediction = plan.prediction
-    in_time = limits.deadline_s is None or prediction.run_s <= limits.deadline_s
-    in_budget = limits.budget_usd is None or prediction.run_usd <= limits.budget_usd
-    return in_time and in_budget and missing_bytes(plan) <= 0
+def _certainly_broken(least_s: float, least_usd: float, limits: Limits) -> str:
+    if limits.deadline_s is not None and least_s > limits.deadline_s:
+        return f"the deadline: it takes at least {format_duration(least_s)}"
+    if limits.budget_usd is not None and least_usd > limits.budget_usd:
+        return f"the budget: it costs at least {format_usd(least_usd)}"
+    return ""
+
+
+def _refusal(items: Sequence[Item], tried: Sequence[_Tried], limits: Limits, market: Market) -> str:
+    """Nothing is within the limits: what the smallest change is that helps."""
+    if all(each.verdict == "too large" for each in tried):
+        return too_large(_closest([each.item for each in tried]), market)
+    without = structs.replace(limits, deadline_s=None, budget_usd=None)
+    every = _try(items, without, objective_of("balanced"), market)
+    return what_binds([each.plan for each in every if each.plan is not None], limits)
+
+
+def _closest(items: Sequence[Item]) -> Draft:
+    """Of what is too large, what lacks the least."""
+    closest = min((item for item in items if isinstance(item, Draft)), key=_missing, default=None)
+    known = Known()
+    left = [(item.missing_bytes_at_least(known), item) for item in items if isinstance(item, Family)]
+    for missing, family in sorted(left, key=lambda pair: pair[0]):
+        if closest is not None and closest.missing_bytes <= missing:
+            break
+        own = min(family.drafts(known), key=_missing)
+        closest = own if closest is None else min(closest, own, key=_missing)
+    assert closest is not None, "there is something"
+    return closest
+
+
+def _missing(made: Draft) -> int:
+    return made.missing_bytes
+
+
+def _verdict(each: _Tried, pick: Plan, front: Sequence[Plan]) -> Verdict:
+    if each.plan is None or each.reason:
+        return each.verdict
+    if each.plan is pick:
+        return "pick"
+    return "front" if any(each.plan is plan for plan in front) else "dominated"
+
+
+def _candidate(each: _Tried) -> Candidate:
+    item, prediction = each.item, each.plan.prediction if each.plan is not None else None
+    least_s, least_usd = item.least
+    schedule, ahead = item.order
+    return Candidate(
+        layout=item.layout,
+        offers=item.offers,
+        num_members=item.num_members,
+        grain_size=item.grain_size,
+        schedule=schedule,
+        ahead=ahead,
+        transport=item.transport,
+        run_s=least_s if prediction is None else prediction.run_s,
+        run_usd=least_usd if prediction is None else prediction.run_usd,
+        is_simulated=prediction is not None,
+        verdict=each.verdict,
+        reason=each.reason,
+    )
+
+
+def _runner_up(allowed: Sequence[Plan], pick: Plan, objective: Objective) -> Plan | None:
+    """Another cut or grain of the same is no other plan."""
+
+    def kind(plan: Plan) -> tuple[object, ...]:
+        return plan.layout, plan.transport, [offer.name for offer in plan.member_offers]
+
+    others = [plan for plan in allowed if kind(plan) != kind(pick)]
+    return min(others, key=lambda plan: order_of(plan, objective), default=None)
+
+
+def _proof(tried: Sequence[_Tried], pick: Plan, objective: Objective | None, wall_s: float) -> Proof:
+    """What was discarded, or is open, could be as good as its bound: against the pick by an objective, or against
+    whatever of the front it is nearest to, in time and money at once, where there is none."""
+    left = [each.item.least for each in tried if each.verdict in ("open", "bounded out")]
+    if objective is not None:
+        found = objective(pick.prediction.run_s, pick.prediction.run_usd)
+        gap = max((1 - objective(*least) / found for least in left), default=0.0) if found > 0 else 0.0
+    else:
+        plans = [each.plan.prediction for each in tried if each.plan is not None and not each.reason]
+        points = np.array([(plan.run_s, plan.run_usd) for plan in plans])
+        gap = max((_beyond(points, least) for least in left), default=0.0)
+    return Proof(status="bounded" if gap > ROUNDING else "optimal", gap=gap if gap > ROUNDING else 0.0, wall_s=wall_s)
+
+
+def _beyond(points: Array, least: tuple[float, float]) -> float:
+    """By what share everything is worse than this, at best."""
+    worse = np.ones(len(points))
+    for found, own in zip(points.T, least, strict=True):
+        worse = np.maximum(worse, found / own if own > 0 else np.where(found > 0, np.inf, 1.0))
+    return 1 - 1 / float(worse.min())

@@ -5,9 +5,9 @@ from zooid.predictor.estimating import estimate_profile
 from zooid.predictor.forecasting import forecast
 from zooid.predictor.layout import Layout, Way, alike, ways_from
 from zooid.predictor.learned import AllReduceTime, LearnedAllReduce, fit_all_reduce
-from zooid.predictor.memory import grain_bytes, stage_memory_bytes
+from zooid.predictor.memory import grain_bytes, least_memory_bytes, stage_memory_bytes, stage_memory_table
 from zooid.predictor.money import bill_usd, run_cost, samples_per_usd, total_usd, usd_per_million_samples
-from zooid.predictor.predicting import Proposal, World, lay_out, predict
+from zooid.predictor.predicting import Proposal, World, host_cores, lay_out, place, predict, startup_s
 from zooid.predictor.scaling import ScalingModel, StepProbe, StepTime, fit_scaling
 from zooid.predictor.simulator import Noise, Steps, simulate_step, simulate_steps
 from zooid.predictor.stages import stage_times, ties_between
@@ -37,9 +37,12 @@ __all__ = [
     "fit_scaling",
     "forecast",
     "grain_bytes",
+    "host_cores",
     "lay_out",
+    "least_memory_bytes",
     "lower_bound_s",
     "num_checkpoints",
+    "place",
     "predict",
     "run_cost",
     "run_usage",
@@ -47,7 +50,9 @@ __all__ = [
     "simulate_step",
     "simulate_steps",
     "stage_memory_bytes",
+    "stage_memory_table",
     "stage_times",
+    "startup_s",
     "step_traffic",
     "ties_between",
     "total_usd",

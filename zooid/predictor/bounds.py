@@ -6,7 +6,8 @@ that of its update:
 
     stage s is busy from Σ (f + x) over the stages before it at the earliest, for M (f + b); what it computed last then
     has to get down to stage j by Σ (b + x), so that stage j's last backward ends at E(j) at the earliest, over all
-    s ≥ j; a reduce can overlap that backward, but an update comes after it: max(E(j), E(j) − b + r) + u;
+    s ≥ j; a reduce can overlap that backward, so that j is prepared at P(j) = max(E(j), E(j) − b + r); it updates when
+    it has heard so from all others: max(P(j), P(i) + v) + u, with v the latency of a message;
     no link carries its bytes in less than their time, and no machine computes faster than its cores.
 """
 
@@ -22,15 +23,30 @@ def lower_bound_s(layout: Layout, grains: Sequence[int]) -> float:
     layout = layout.of_replicas(len(grains))
     bound_s = 0.0
     computed_s = 0.0
+    prepared: list[tuple[float, float]] = []
     for stages, sites, num_grains in zip(layout.stages, layout.sites, grains, strict=True):
-        bound_s = max(bound_s, _replica_s(layout, stages, sites, num_grains, len(grains)))
+        carried_s, own = _replica_s(layout, stages, sites, num_grains, len(grains))
+        bound_s = max(bound_s, carried_s)
+        prepared += own
         computed_s += sum(num_grains * (own.forward_s + own.backward_s) + own.update_s for own in stages)
+    bound_s = max(bound_s, _voted_s(prepared, least_latency_s(layout)))
     return max(bound_s, computed_s / layout.host_cores) if layout.host_cores else bound_s
+
+
+def _voted_s(prepared: Sequence[tuple[float, float]], latency_s: float) -> float:
+    """When everybody has updated: each member is prepared at a moment, and its update takes so long."""
+    last = sorted((moment_s for moment_s, _ in prepared), reverse=True)
+    bound_s = 0.0
+    for moment_s, update_s in prepared:
+        others_s = last[0] if moment_s < last[0] or last.count(last[0]) > 1 else (last[1:] or [-latency_s])[0]
+        bound_s = max(bound_s, max(moment_s, others_s + latency_s) + update_s)
+    return bound_s
 
 
 def _replica_s(
     layout: Layout, stages: Sequence[StageTimes], sites: Sequence[str], num_grains: int, num_replicas: int
-) -> float:
+) -> tuple[float, list[tuple[float, float]]]:
+    """What its links carry takes so long, and its members are prepared at these moments and update so long."""
     crossing = [
         _message_s(layout, own.out_bytes, *sites[at : at + 2]) if at + 1 < len(stages) else 0.0
         for at, own in enumerate(stages)
@@ -49,11 +65,24 @@ def _replica_s(
         taken += num_grains * (stages[at - 1].out_bytes if at else 0.0)
         taken += _reduced_bytes(layout, own, num_replicas)
         bound_s = max(bound_s, taken / _downlink(layout, sites[at]))
+    prepared = []
     for own, site, end_s in zip(stages, sites, ends_s, strict=True):
-        reduce_s = _reduced_bytes(layout, own, num_replicas) / _downlink(layout, site)
+        reduced = _reduced_bytes(layout, own, num_replicas)
+        reduce_s = reduced / _downlink(layout, site) + (least_latency_s(layout) if reduced else 0.0)
         begin_s = max(0.0, end_s - own.backward_s)
-        bound_s = max(bound_s, max(end_s, begin_s + reduce_s) + own.update_s)
-    return bound_s
+        prepared.append((max(end_s, begin_s + reduce_s), own.update_s))
+    return bound_s, prepared
+
+
+def least_latency_s(layout: Layout) -> float:
+    """What the shortest message between any two takes, however small: half a round trip, or a put and a get."""
+    if layout.library is not None:
+        return 0.0
+    sites = {site for row in layout.sites for site in row}
+    if layout.is_direct:
+        return min((way.rtt_s for ends, way in layout.ways.items() if set(ends) <= sites), default=0.0) / 2
+    there = min(layout.ways[site, STORE_SITE].rtt_s for site in sites)
+    return there + min(layout.ways[STORE_SITE, site].rtt_s for site in sites)
 
 
 def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> float:

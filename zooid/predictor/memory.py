@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from zooid.core.profile import Bytes, Profile
+from zooid.predictor.closed_forms.arrays import Array
 
 
 def stage_memory_bytes(
@@ -26,6 +29,55 @@ def stage_memory_bytes(
     computing = (kept * (grains_kept - 1) + most) * (1 + profile.memory_overhead)
     messages = 2 * (received + passed_on)
     return round(profile.runtime_bytes + state + computing + messages)
+
+
+def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int = 1) -> int:
+    """What some member needs at least, wherever the model is cut: whoever has the largest layer holds its state, and
+    computes it on one grain."""
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    needs = [
+        layer.parameter_bytes * copies
+        + 2 * layer.buffer_bytes
+        + grain_bytes([layer.memory], grain_size)[1] * (1 + profile.memory_overhead)
+        for layer in profile.layers
+    ]
+    return int(profile.runtime_bytes + max(needs))
+
+
+def stage_memory_table(profile: Profile, grain_size: int, grains_kept: int, *, num_replicas: int = 1) -> Array:
+    """[first, end]: what `stage_memory_bytes` says of every run of layers; 0 where there is none."""
+    num_layers = len(profile.layers)
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    boundaries = [profile.inputs, *(layer.boundary for layer in profile.layers)]
+    crossing = np.array([boundary.at(grain_size) for boundary in boundaries])
+    kept, most = crossing[:-1].copy(), crossing[:-1].copy()  # by first layer
+    parameters = np.cumsum([0, *(layer.parameter_bytes for layer in profile.layers)])
+    buffers = np.zeros(num_layers)
+    table = np.zeros((num_layers, num_layers + 1))
+    for end, layer in enumerate(profile.layers, start=1):
+        activations, forward_peak, backward_peak = (each.at(grain_size) for each in layer.memory)
+        begun = slice(0, end)
+        forward = kept[begun] + forward_peak
+        kept[begun] += activations
+        most[begun] = np.maximum(most[begun], np.maximum(forward, kept[begun] + backward_peak))
+        buffers[begun] += layer.buffer_bytes
+        state = (parameters[end] - parameters[begun] - _counted_twice(profile, end)) * copies + 2 * buffers[begun]
+        computing = (kept[begun] * (grains_kept - 1) + most[begun]) * (1 + profile.memory_overhead)
+        messages = 2 * (crossing[:-1][begun] + crossing[end])
+        table[begun, end] = np.round(profile.runtime_bytes + state + computing + messages)
+    return table
+
+
+def _counted_twice(profile: Profile, end: int) -> Array:
+    """Of parameters that several layers before `end` use, by the first layer of a stage."""
+    twice = np.zeros(end)
+    for tie in profile.tied:
+        used = np.isin(np.arange(end), tie.layers)
+        uses = np.cumsum(used[::-1])[::-1]
+        twice += tie.num_bytes * np.maximum(0, uses - 1)
+    return twice
 
 
 def grain_bytes(

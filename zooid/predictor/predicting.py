@@ -1,14 +1,15 @@
 """What a plan takes and costs: the simulated step, how sure that is, where its time goes, and the bill of the run."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
 from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, TransportName
 from zooid.core.profile import Profile
+from zooid.core.stage import StageTimes
 from zooid.core.timeline import Timeline, parts_of_step
 from zooid.predictor.layout import AllReduceTime, Layout, Looks, Ways
 from zooid.predictor.money import FREE, Prices, run_cost, total_usd
@@ -30,7 +31,7 @@ class Proposal:
     partition: tuple[tuple[int, int], ...]
     """Layers [first, end) of each stage."""
     offers: tuple[Offer, ...]
-    """What the members of each stage stand on."""
+    """What the members of each stage stand on;"""
     num_replicas: int
     grain_size: int
     schedule: ScheduleName
@@ -38,6 +39,8 @@ class Proposal:
     transport: TransportName
     all_reduce: AllReduceName = "auto"
     shares: tuple[int, ...] = ()
+    replica_offers: tuple[Offer, ...] = ()
+    """or those of each replica, where replicas differ."""
 
     @classmethod
     def of(cls, plan: Plan) -> "Proposal":
@@ -51,11 +54,26 @@ class Proposal:
             transport=plan.transport,
             all_reduce=plan.all_reduce,
             shares=plan.shares,
+            replica_offers=tuple(plan.offer_of(0, replica) for replica in range(plan.num_replicas))
+            if plan.replica_offers
+            else (),
         )
 
     @property
     def num_members(self) -> int:
         return self.num_replicas * len(self.partition)
+
+    @property
+    def rows(self) -> tuple[tuple[Offer, ...], ...]:
+        """Offers by replica and stage; a single row stands for all replicas."""
+        if not self.replica_offers:
+            return (self.offers,)
+        return tuple((offer,) * len(self.partition) for offer in self.replica_offers)
+
+    @property
+    def member_offers(self) -> list[Offer]:
+        rows = self.rows * self.num_replicas if not self.replica_offers else self.rows
+        return [offer for row in rows for offer in row]
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,14 @@ class World:
     looks: Looks = "store"
     library: AllReduceTime | None = None
     prices: Prices = FREE
+    _stages: dict[Hashable, StageTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def stage_times(self, offer: Offer, span: tuple[int, int], grain_size: int, **how: bool) -> StageTimes:
+        """Of layers on an offer; many plans have stages in common."""
+        key = (offer.name, span, grain_size, *how.items())
+        if key not in self._stages:
+            self._stages[key] = stage_times(self.profile_of(offer), *span, grain_size, **how)
+        return self._stages[key]
 
     def profile_of(self, offer: Offer) -> Profile:
         if offer.name not in self.profiles:
@@ -80,36 +106,45 @@ class World:
 
 def lay_out(proposal: Proposal, world: World) -> tuple[StepSchedule, Layout]:
     """The lists of a full step, and what they run on."""
-    profiles = [world.profile_of(offer) for offer in proposal.offers]
-    is_direct = proposal.transport != "store"
-    host_cores = _host_cores(proposal, profiles[0])
-    crowded = host_cores is not None and proposal.num_members > 1
-    stages = tuple(
-        stage_times(profile, *span, proposal.grain_size, crowded=crowded, is_direct=is_direct)
-        for profile, span in zip(profiles, proposal.partition, strict=True)
-    )
-    ties = ties_between(profiles[0], proposal.partition)
-    layout = Layout(
-        stages=(stages,),
-        sites=(tuple(offer.site for offer in proposal.offers),),
-        ways=world.ways,
-        transport=proposal.transport,
-        all_reduce=proposal.all_reduce,
-        host_cores=host_cores,
-        ties=ties,
-        library=world.library,
-        looks=world.looks,
-    )
+    layout, shares = place(proposal, world)
     shape = StepShape(
         proposal.schedule,
         len(proposal.partition),
         proposal.ahead,
-        buckets=tuple(len(stage.buckets) for stage in stages),
-        ties=tuple(tie.stages for tie in ties),
+        buckets=tuple(len(stage.buckets) for stage in layout.stages[0]),
+        ties=tuple(tie.stages for tie in layout.ties),
     )
-    num_grains = math.ceil(profiles[0].batch_size / proposal.grain_size)
-    shares = proposal.shares or even_shares(num_grains, proposal.num_replicas)
-    return shape.step(split_grains(num_grains, shares)), layout
+    return shape.step(split_grains(sum(shares), shares)), layout
+
+
+def place(proposal: Proposal, world: World) -> tuple[Layout, tuple[int, ...]]:
+    """What the lists of a full step run on, and how many grains each replica has of it."""
+    rows = proposal.rows
+    first = world.profile_of(rows[0][0])
+    is_direct = proposal.transport != "store"
+    cores = host_cores(proposal, world)
+    crowded = cores is not None and proposal.num_members > 1
+    stages = tuple(
+        tuple(
+            world.stage_times(offer, span, proposal.grain_size, crowded=crowded, is_direct=is_direct)
+            for offer, span in zip(row, proposal.partition, strict=True)
+        )
+        for row in rows
+    )
+    ties = ties_between(first, proposal.partition)
+    layout = Layout(
+        stages=stages,
+        sites=tuple(tuple(offer.site for offer in row) for row in rows),
+        ways=world.ways,
+        transport=proposal.transport,
+        all_reduce=proposal.all_reduce,
+        host_cores=cores,
+        ties=ties,
+        library=world.library,
+        looks=world.looks,
+    )
+    num_grains = math.ceil(first.batch_size / proposal.grain_size)
+    return layout, proposal.shares or even_shares(num_grains, proposal.num_replicas)
 
 
 def predict(
@@ -126,7 +161,8 @@ def predict(
     `rule` says when checkpoints are written, and `data` what is loaded, if that is charged for.
     """
     schedule, layout = lay_out(proposal, world)
-    profile = world.profile_of(proposal.offers[0])
+    members = proposal.member_offers
+    profile = world.profile_of(members[0])
     spread = profile.spread
     if num_noisy_steps:
         links = max((way.spread for way in world.ways.values()), default=0.0)
@@ -144,21 +180,20 @@ def predict(
         seed=0,
     )
     full_steps = profile.num_samples * profile.epochs / profile.batch_size
-    startup_s = _startup_s(proposal, world, layout.host_cores)
-    run_s = startup_s + step_s * full_steps
+    starting_s = startup_s(proposal, world)
+    run_s = starting_s + step_s * full_steps
     # steps differ from one another, which evens out, and runs from what was measured, which does not
     unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
-    members = [offer for offer in proposal.offers for _ in range(proposal.num_replicas)]
-    checkpoints = _checkpoints(proposal, profile, num_checkpoints(rule, samples.num_steps, run_s - startup_s), rule)
+    checkpoints = _checkpoints(proposal, profile, num_checkpoints(rule, samples.num_steps, run_s - starting_s), rule)
     usage = _usage(schedule, layout, full_steps, step_s, run_s, checkpoints, data)
-    terms = run_cost(members, run_s, startup_s, usage, world.prices)
-    late_terms = run_cost(members, run_s + unsure_s, startup_s, usage, world.prices)
+    terms = run_cost(members, run_s, starting_s, usage, world.prices)
+    late_terms = run_cost(members, run_s + unsure_s, starting_s, usage, world.prices)
     return (
         Prediction(
             step_s=step_s,
             step_p95_s=step_p95_s,
             num_steps=samples.num_steps,
-            startup_s=startup_s,
+            startup_s=starting_s,
             run_s=run_s,
             run_p95_s=run_s + unsure_s,
             run_usd=total_usd(terms),
@@ -193,8 +228,8 @@ def _usage(
     data: DataSet | None,
 ) -> Usage:
     """Of the whole run: its steps, its checkpoints, and what the coordinator looks for."""
-    sites = layout.sites[0]
-    between = layout.ways.get((sites[0], sites[0]))
+    sites = layout.of_replicas(schedule.num_replicas).sites
+    between = layout.ways.get((sites[0][0], sites[0][0]))
     traffic = step_traffic(
         schedule,
         layout.stages[0],
@@ -206,7 +241,7 @@ def _usage(
     )
     return run_usage(
         traffic,
-        {seat: sites[seat[1]] for seat in traffic.seats},
+        {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
         num_steps=num_steps,
         step_s=step_s,
         running_s=run_s,
@@ -215,19 +250,22 @@ def _usage(
     )
 
 
-def _host_cores(proposal: Proposal, profile: Profile) -> float | None:
-    """In cores of a member's size: two cores serve eight members that are held to a quarter of one."""
-    here = [offer for offer in proposal.offers if offer.platform == "local"]
-    return max(1.0, profile.device.num_cores / here[0].vcpus) if here else None
+def host_cores(proposal: Proposal, world: World) -> float | None:
+    """What members share that run on one machine, in cores of a member's size: two cores serve eight members that are
+    held to a quarter of one. None where each has its own."""
+    profile = world.profile_of(proposal.rows[0][0])
+    here = [offer.vcpus for offer in proposal.member_offers if offer.platform == "local"]
+    return max(1.0, profile.device.num_cores / max(here)) if here else None
 
 
-def _startup_s(proposal: Proposal, world: World, host_cores: float | None) -> float:
+def startup_s(proposal: Proposal, world: World) -> float:
     """Of the slowest member; on one machine, all of them together."""
+    cores = host_cores(proposal, world)
     slowest_s = 0.0
-    for offer in proposal.offers:
+    for offer in dict.fromkeys(proposal.member_offers):
         if offer.startup_s is None:
             raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
         own_s = world.profile_of(offer).startup_cpu_s / min(1.0, offer.vcpus)
-        crowd = max(1.0, proposal.num_members / host_cores) if host_cores else 1.0
+        crowd = max(1.0, proposal.num_members / cores) if cores else 1.0
         slowest_s = max(slowest_s, offer.startup_s + own_s * crowd)
     return slowest_s

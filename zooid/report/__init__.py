@@ -6,6 +6,8 @@ from zooid.report.frame import write_page
 from zooid.report.pages import profile_page
 from zooid.report.prediction_page import prediction_page
 from zooid.report.prediction_tables import facts_in_words, prediction_tables
+from zooid.report.search_page import search_page
+from zooid.report.search_table import search_table
 from zooid.report.tables import links_table, offers_table, plan_table, profile_table, summary_table
 from zooid.report.timeline_page import timeline_page
 from zooid.report.timeline_table import timeline_table
@@ -24,6 +26,8 @@ __all__ = [
     "prediction_tables",
     "profile_page",
     "profile_table",
+    "search_page",
+    "search_table",
     "summary_table",
     "timeline_page",
     "timeline_table",

@@ -13,6 +13,7 @@ from zooid.predictor.closed_forms.all_reduce import (
     three_phase_s,
 )
 from zooid.predictor.closed_forms.funcpipe import funcpipe_step_s
+from zooid.predictor.closed_forms.hub import hub_s
 from zooid.predictor.closed_forms.hydrozoa import hydrozoa_step_s
 from zooid.predictor.closed_forms.links import LinkFit, fit_link, shared_bytes_per_s
 from zooid.predictor.closed_forms.money import step_usd, traffic_usd, usd_per_million_samples
@@ -35,6 +36,7 @@ __all__ = [
     "funcpipe_step_s",
     "granularity",
     "hierarchical_s",
+    "hub_s",
     "hydrozoa_step_s",
     "overlapped_step_s",
     "pipelined_s",

@@ -1,0 +1,1 @@
+"""The papers' own searches, as they describe them, to measure zooid's against."""

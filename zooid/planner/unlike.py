@@ -1,0 +1,277 @@
+"""Proposals whose members differ: stages of different sizes (FuncPipe), replicas of different types (Srifty), and
+replicas at several sites (clouds and continents). Each optimiser is exact for its paper's closed form; the simulator
+decides which of its answers is worth having."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from zooid.core.errors import PlanError
+from zooid.core.link import Link
+from zooid.core.offer import Offer
+from zooid.core.plan import Limits, TransportName
+from zooid.planner.fleets import ComputePoint, FleetProblem, VmType, fleet_front
+from zooid.planner.market import Market
+from zooid.planner.proposing import schedules, transports
+from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes
+from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
+from zooid.predictor import Proposal, stage_memory_table, stage_times
+from zooid.predictor.closed_forms import streaming_bound_s
+
+AnyPoint = TypeVar("AnyPoint")
+
+MOST_LAYERS = 64
+"""Of a model with more, stages are not given different sizes."""
+MOST_EACH = 24
+"""Of a front, so many points are proposed, evenly from the fastest to the cheapest."""
+SEARCH_S = 1.0
+"""What an optimiser may take; what it has not proven by then it still proposes."""
+
+
+def unlike(market: Market, limits: Limits, grain_sizes: Sequence[int]) -> Iterator[Proposal]:
+    """Those of all three kinds, with grains of these sizes."""
+    for grain_size in grain_sizes:
+        yield from _stages(market, limits, grain_size)
+        for transport in _common_transports(market, limits):
+            yield from _replicas(market, limits, grain_size, transport)
+            yield from _sites(market, limits, grain_size, transport)
+
+
+def _stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Proposal]:
+    """Offers of one site that exchange through the store: which of them for which stage, by FuncPipe's closed form."""
+    profile = market.profile
+    if limits.transport not in (None, "store") or not 2 <= len(profile.layers) <= MOST_LAYERS:
+        return
+    by_site: defaultdict[str, list[Offer]] = defaultdict(list)
+    for offer in market.offers:
+        if market.ways_of(offer, is_direct=False) and grain_size <= market.world.profile_of(offer).largest_grain:
+            by_site[offer.site].append(offer)
+    for offers in by_site.values():
+        if len(offers) > 1:
+            yield from _stages_on(market, limits, grain_size, offers)
+
+
+def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Offer]) -> Iterator[Proposal]:
+    profile = market.profile
+    num_grains = math.ceil(profile.batch_size / grain_size)
+    most = limits.max_members
+    degrees = [
+        Degree(num_replicas=number, num_grains=math.ceil(num_grains / number))
+        for number in range(limits.num_replicas or 1, (limits.num_replicas or min(most, num_grains)) + 1)
+        if number <= num_grains
+    ]
+    if not degrees:
+        return
+    profiles = [market.world.profile_of(offer) for offer in offers]
+    there, back = market.ways_of(offers[0], is_direct=False)
+    problem = Problem(
+        layers=Layers(
+            forward_s=np.array([[layer.forward_s(grain_size) for layer in own.layers] for own in profiles]).T,
+            backward_s=np.array([[layer.backward_s(grain_size) for layer in own.layers] for own in profiles]).T,
+            parameter_bytes=np.array([float(layer.parameter_bytes) for layer in profile.layers]),
+            activation_bytes=np.zeros(len(profile.layers)),
+            out_bytes=np.array([layer.boundary.at(grain_size) for layer in profile.layers]),
+        ),
+        sizes=Sizes(
+            memory_bytes=np.array([float(offer.memory_bytes) for offer in offers]),
+            bytes_per_s=np.full(len(offers), min(there.bytes_per_s, back.bytes_per_s)),
+            usd_per_s=np.array([offer.usd_per_hour / 3600 for offer in offers]),
+        ),
+        degrees=tuple(degrees),
+        latency_s=(there.rtt_s + back.rtt_s) / 2,
+        needed_bytes=np.array(
+            [
+                stage_memory_table(
+                    profile,
+                    grain_size,
+                    min(degree.num_grains, max(1, most // degree.num_replicas)),  # as the first stage of 1F1B keeps
+                    num_replicas=degree.num_replicas,
+                )
+                for degree in degrees
+            ]
+        ),
+    )
+    try:
+        front = ResourceSearch(problem).front(SEARCH_S)
+    except PlanError:  # nothing fits, which the search says better
+        return
+    for point in _some(front.points):
+        chosen = tuple(offers[size] for size in point.sizes)
+        num_replicas = point.degree.num_replicas
+        if len(set(chosen)) == 1 or limits.num_stages not in (None, len(chosen)):
+            continue
+        if num_replicas * len(chosen) > most or not _within(market, list(chosen) * num_replicas):
+            continue
+        for schedule, ahead in schedules(limits.schedule, len(chosen)):
+            yield Proposal(
+                partition=point.stages,
+                offers=chosen,
+                num_replicas=num_replicas,
+                grain_size=grain_size,
+                schedule=schedule,
+                ahead=ahead,
+                transport="store",
+            )
+
+
+def _replicas(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Proposal]:
+    """Offers of one site, each replica one member: how many of each, and who computes how much (Srifty)."""
+    if not _may_mix(market, limits, grain_size):
+        return
+    by_site: defaultdict[str, list[Offer]] = defaultdict(list)
+    for offer in market.offers:
+        by_site[offer.site].append(offer)
+    profile = market.profile
+    for offers in by_site.values():
+        if len(offers) < 2:
+            continue
+        ways = market.ways_of(offers[0], is_direct=transport != "store")
+        rate = min(way.bytes_per_s for way in ways)
+        gradient_bytes = float(profile.parameter_bytes(0, len(profile.layers)))
+        problem = FleetProblem(
+            vms=tuple(
+                VmType(
+                    name=offer.name,
+                    market="spot" if offer.market == "spot" else "on_demand",
+                    usd_per_hour=offer.usd_per_hour,
+                    quota=market.most_on(offer, limits.max_members),
+                    compute=(ComputePoint(num_samples=grain_size, compute_s=_grain_s(market, offer, grain_size)),),
+                    bytes_per_s=rate,
+                )
+                for offer in offers
+            ),
+            batch_size=profile.batch_size,
+            grain_size=grain_size,
+            num_steps=max(1, round(profile.num_samples * profile.epochs / profile.batch_size)),
+            gradient_bytes=gradient_bytes,
+            latency_s=ways[0].rtt_s,
+        )
+        all_reduce_s = None
+        if transport == "store":
+
+            def all_reduce_s(number: int, vm: VmType, rate: float = rate, num_bytes: float = gradient_bytes) -> float:
+                return float(streaming_bound_s(num_bytes, number, rate)) if number > 1 else 0.0
+
+        front = fleet_front(problem, all_reduce_s=all_reduce_s, limit_s=SEARCH_S)
+        named = {offer.name: offer for offer in offers}
+        for fleet in _some([each for each in front.fleets if len(each.hires) > 1]):
+            members = [
+                (named[hire.vm], share.num_samples // grain_size)
+                for hire in fleet.hires
+                for share in hire.shares
+                for _ in range(share.num_members)
+            ]
+            yield from _of_members(market, limits, grain_size, transport, members)
+
+
+def _sites(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Proposal]:
+    """Offers at several sites that are connected with one another: how many members at each."""
+    profile, world = market.profile, market.world
+    sites = list(dict.fromkeys(offer.site for offer in market.offers))
+    is_connected = all((a, b) in world.ways for a in sites for b in sites)
+    if transport == "store" or len(sites) < 2 or not is_connected or not _may_mix(market, limits, grain_size):
+        return
+    problem = SiteProblem(
+        offers=tuple(
+            SiteOffer(
+                name=offer.name,
+                site=offer.site,
+                samples_per_s=grain_size / _grain_s(market, offer, grain_size),
+                usd_per_hour=offer.usd_per_hour,
+                most=market.most_on(offer, limits.max_members),
+            )
+            for offer in market.offers
+        ),
+        links=tuple(_link(market, a, b) for a in sites for b in sites),
+        egress=egress_between(world.prices, sites),
+        batch_size=profile.batch_size,
+        gradient_bytes=float(profile.parameter_bytes(0, len(profile.layers))),
+        num_samples=profile.num_samples * profile.epochs,
+        most_members=limits.max_members,
+    )
+    named = {offer.name: offer for offer in market.offers}
+    num_grains = profile.batch_size // grain_size
+    for choice in _some(site_front(problem).choices):
+        offers = [named[each.offer] for each in choice.counts for _ in range(each.num_members)]
+        if len({offer.name for offer in offers}) > 1 and len(offers) <= num_grains:
+            speeds = [1 / _grain_s(market, offer, grain_size) for offer in offers]
+            shares = _shares(num_grains, speeds)
+            yield from _of_members(market, limits, grain_size, transport, list(zip(offers, shares, strict=True)))
+
+
+def _of_members(
+    market: Market, limits: Limits, grain_size: int, transport: TransportName, members: list[tuple[Offer, int]]
+) -> Iterator[Proposal]:
+    offers = [offer for offer, _ in members]
+    if len(members) > limits.max_members or limits.num_replicas not in (None, len(members)):
+        return
+    if not _within(market, offers):
+        return
+    yield Proposal(
+        partition=((0, len(market.profile.layers)),),
+        offers=(offers[0],),
+        num_replicas=len(members),
+        grain_size=grain_size,
+        schedule="1f1b",
+        ahead=0,
+        transport=transport,
+        shares=tuple(share for _, share in members),
+        replica_offers=tuple(offers),
+    )
+
+
+def _common_transports(market: Market, limits: Limits) -> list[TransportName]:
+    """That all offers have."""
+    each = [transports(market, offer, limits) for offer in market.offers]
+    return [transport for transport in each[0] if all(transport in own for own in each)]
+
+
+def _may_mix(market: Market, limits: Limits, grain_size: int) -> bool:
+    """Shares are whole grains, and whole batches are of them."""
+    fits = all(grain_size <= market.world.profile_of(offer).largest_grain for offer in market.offers)
+    return fits and limits.num_stages in (None, 1) and market.profile.batch_size % grain_size == 0
+
+
+def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:
+    """What the whole model takes for a grain."""
+    times = stage_times(market.world.profile_of(offer), 0, len(market.profile.layers), grain_size)
+    return times.forward_s + times.backward_s
+
+
+def _shares(num_grains: int, speeds: Sequence[float]) -> list[int]:
+    """Whole grains by speed, at least one each: the next goes to whoever has it done first."""
+    shares = [1] * len(speeds)
+    for _ in range(num_grains - len(speeds)):
+        soonest = min(range(len(speeds)), key=lambda at: (shares[at] + 1) / speeds[at])
+        shares[soonest] += 1
+    return shares
+
+
+def _within(market: Market, offers: Sequence[Offer]) -> bool:
+    counts: defaultdict[str, int] = defaultdict(int)
+    for offer in offers:
+        counts[offer.name] += 1
+    return market.within_quotas(counts)
+
+
+def _link(market: Market, from_site: str, to_site: str) -> Link:
+    way = market.world.ways[from_site, to_site]
+    return Link(
+        from_site=from_site,
+        to_site=to_site,
+        bandwidth_bytes_per_s=way.bytes_per_s,
+        rtt_s=way.rtt_s,
+        stream_bytes_per_s=None if math.isinf(way.stream_bytes_per_s) else way.stream_bytes_per_s,
+        source="as it is known here",
+        date="",
+    )
+
+
+def _some(points: Sequence[AnyPoint]) -> list[AnyPoint]:
+    """Evenly spread over a front, its ends among them."""
+    if len(points) <= MOST_EACH:
+        return list(points)
+    return [points[round(at)] for at in np.linspace(0, len(points) - 1, MOST_EACH)]
