@@ -1,6 +1,6 @@
 """FuncPipe's co-optimisation equals brute force over every partition, size and degree, scored by the closed form."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.core.errors import PlanError
+from zooid.core.errors import InputError, PlanError
 from zooid.planner.front import Point, pareto, recommended
-from zooid.planner.resources import Allocation, Degree, Layers, Problem, ResourceSearch, Sizes, Weights
-from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s, step_usd
+from zooid.planner.resources import Allocation, Degree, Layers, Problem, ResourceSearch, Sizes, Weights, solving
+from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s, step_usd, three_phase_s
 
 exact = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -153,3 +153,120 @@ def test_the_whole_front_is_that_of_brute_force(problem: Problem) -> None:
     assert found.recommended == recommended(found.points)
     for point in found.points:
         assert_fits_and_is_whole(problem, point)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(problems(), st.sampled_from([(1.0, 0.0), (1.0, 4.0), (0.0, 1.0)]))
+def test_closer_bounds_and_a_limit_of_time_change_no_answer(problem: Problem, weights: tuple[float, float]) -> None:
+    """What large problems add is made to run on small ones, too."""
+    everything = every_allocation(problem)
+    if not everything or is_near_the_edge(problem):
+        return
+    alpha = Weights(usd=weights[0], s=weights[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solving, "FEW_STAGES", 0)
+        patch.setattr(solving, "MANY_LAYERS", 0)
+        search = ResourceSearch(problem)
+        pick = search.best(alpha, limit_s=60)
+        front = search.front()
+    least = min(alpha.usd * each.usd + alpha.s * each.time_s for each in everything)
+    assert pick.value == pytest.approx(least, rel=1e-9, abs=1e-12)
+    assert pick.proof.status == "optimal"
+    assert all(covers(list(front.points), point) for point in pareto(everything))
+
+
+def uneven(num_layers: int, seed: int = 0) -> Problem:
+    generator = np.random.default_rng(seed)
+    forward_s = (
+        generator.lognormal(0, 0.8, (num_layers, 1))
+        / np.array([1, 1.8, 3, 5])
+        * (1 + 0.1 * generator.random((num_layers, 4)))
+    )
+    return Problem(
+        layers=Layers(
+            forward_s,
+            forward_s * generator.uniform(1.5, 2.5, (num_layers, 1)),
+            generator.lognormal(0, 1, num_layers),
+            generator.lognormal(0, 0.5, num_layers),
+            generator.lognormal(0, 1, num_layers),
+        ),
+        sizes=Sizes([60.0, 120.0, 240.0, 480.0], [4.0, 6.0, 8.0, 8.0], [1.0, 2.1, 4.0, 8.3]),  # type: ignore[arg-type]
+        degrees=tuple(Degree(num_replicas=d, num_grains=16 // d) for d in (1, 2, 4)),
+        latency_s=0.05,
+        slowdown=1.1,
+    )
+
+
+def test_a_search_that_is_stopped_says_how_far_it_may_be_from_the_best() -> None:
+    problem, alpha = uneven(70), Weights(usd=1.0, s=10.0)
+    best = ResourceSearch(problem).best(alpha)
+    stopped = ResourceSearch(problem).best(alpha, limit_s=0.0)
+    assert (best.proof.status, best.proof.gap) == ("optimal", 0.0)
+    assert stopped.proof.status == "bounded"
+    assert stopped.value * (1 - stopped.proof.gap) <= best.value <= stopped.value
+    assert 0 < stopped.proof.gap < 0.5
+
+
+def test_a_front_that_is_stopped_is_whole_up_to_its_gap() -> None:
+    problem = uneven(14)
+    front = ResourceSearch(problem).front()
+    stopped = ResourceSearch(problem).front(limit_s=0.0)
+    assert front.proof.status == "optimal"
+    assert stopped.proof.status == "bounded"
+    fastest_s = min(point.time_s for point in stopped.points)
+    assert fastest_s * (1 - stopped.proof.gap) <= min(point.time_s for point in front.points)
+    for point in front.points:
+        if point.time_s >= fastest_s:
+            near = min(each.usd for each in stopped.points if each.time_s <= point.time_s * (1 + 1e-9))
+            assert near * (1 - stopped.proof.gap) <= point.usd * (1 + 1e-9)
+
+
+def test_every_pick_is_on_the_front_and_the_recommendation_is_worth_its_cost() -> None:
+    search = ResourceSearch(uneven(14))
+    front = search.front()
+    for s in (0.0, 1.0, 10.0, 100.0, 1e4):
+        pick = search.best(Weights(usd=1.0, s=s))
+        assert pick.value == pytest.approx(min(point.usd + s * point.time_s for point in front.points), rel=1e-9)
+    assert front.recommended == recommended(front.points)
+    assert front.points[-1].usd < front.recommended.usd < front.points[0].usd
+
+
+def test_another_memory_model_and_another_all_reduce_are_the_callers_to_give() -> None:
+    plain = uneven(5)
+    alpha = Weights(usd=1.0, s=1.0)
+    slower = replace(plain, all_reduce=three_phase_s, degrees=(Degree(num_replicas=4, num_grains=4),))
+    least = min(each.usd + each.time_s for each in every_allocation(slower))
+    assert ResourceSearch(slower).best(alpha).value == pytest.approx(least, rel=1e-9)
+
+    alone = np.full((3, 5, 6), 1e9)
+    alone[:, range(5), range(1, 6)] = 50.0  # no two layers together, and any layer on any size
+    pick = ResourceSearch(replace(plain, needed_bytes=alone)).best(Weights(usd=1.0, s=0.0))
+    assert pick.allocation.stages == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
+
+
+def test_what_cannot_be_searched_is_refused() -> None:
+    plain = uneven(3)
+    layers, sizes = plain.layers, plain.sizes
+    with pytest.raises(InputError, match="`out_bytes` is -1; it must be at least 0"):
+        replace(layers, out_bytes=-np.ones(3))
+    with pytest.raises(InputError, match="`parameter_bytes` has 2"):
+        replace(layers, parameter_bytes=np.ones(2))
+    with pytest.raises(InputError, match=r"`forward_s` has the axes \(3,\) and must have 2"):
+        replace(layers, forward_s=np.ones(3))
+    with pytest.raises(InputError, match="merge layers first"):
+        Layers(np.ones((500, 1)), np.ones((500, 1)), np.ones(500), np.ones(500), np.ones(500))
+    with pytest.raises(InputError, match="times on 4 sizes, but 1 sizes are given"):
+        replace(plain, sizes=Sizes(np.ones(1), np.ones(1), np.ones(1)))
+    with pytest.raises(InputError, match="`usd_per_s` must be finite"):
+        replace(sizes, usd_per_s=np.full(4, np.inf))
+    with pytest.raises(InputError, match="no degree of replication"):
+        replace(plain, degrees=())
+    with pytest.raises(InputError, match=r"must have \(3, 3, 4\): degrees, first layer, end"):
+        replace(plain, needed_bytes=np.ones((3, 3)))
+    with pytest.raises(InputError, match="`num_grains` is 0; it must be at least 1"):
+        Degree(num_replicas=1, num_grains=0)
+    with pytest.raises(InputError, match="not both 0"):
+        Weights(usd=0.0, s=0.0)
+    with pytest.raises(PlanError, match="has room for layer 1: alone, with 4 replicas of 4 grains, it needs 2 kB"):
+        heavy = replace(layers, parameter_bytes=np.array([1.0, 500.0, 1.0]), activation_bytes=np.zeros(3))
+        ResourceSearch(replace(plain, layers=heavy, degrees=(Degree(num_replicas=4, num_grains=4),)))

@@ -257,9 +257,5 @@ def grain_sizes(profile: Profile) -> list[int]:
     return sorted({size for size in (*measured, *parts) if 1 <= size <= profile.largest_grain})
 
 
-def smallest_grain(profile: Profile) -> int:
-    return min(grain_sizes(profile))
-
-
 def _counts(pinned: int | None, most: int) -> range:
     return range(pinned or 1, min(pinned or most, most) + 1)

@@ -23,7 +23,7 @@ from zooid.planner.drafts import Draft, draft, evaluate
 from zooid.planner.explaining import reasons
 from zooid.planner.market import Market
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
-from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, smallest_grain
+from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, grain_sizes
 from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
 from zooid.planner.unlike import unlike
 from zooid.predictor.closed_forms.arrays import Array
@@ -61,13 +61,12 @@ def search(market: Market, limits: Limits, goal: Goal = "balanced", hour_usd: fl
     begin_s = time.perf_counter()
     objective = objective_of(goal, hour_usd)
     items: list[Item] = list(families(market, limits))
-    if not items:
-        raise PlanError(no_layout(market, limits, smallest_grain(market.profile)))
     if len(market.offers) > 1:
-        grains = list(
-            dict.fromkeys(item.grain_size for item in sorted(items, key=lambda item: _promise(item, objective)))
-        )
+        ordered = sorted(items, key=lambda item: _promise(item, objective))
+        grains = list(dict.fromkeys(item.grain_size for item in ordered)) or grain_sizes(market.profile)
         items += [draft(proposal, market) for proposal in unlike(market, limits, grains[:GRAINS_OF_UNLIKE])]
+    if not items:
+        raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
     tried = _try(items, limits, objective, market)
     allowed = [each.plan for each in tried if each.plan is not None and not each.reason]
     if not allowed:

@@ -2,6 +2,7 @@
 replicas at several sites (clouds and continents). Each optimiser is exact for its paper's closed form; the simulator
 decides which of its answers is worth having."""
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ MOST_LAYERS = 64
 """Of a model with more, stages are not given different sizes."""
 MOST_EACH = 24
 """Of a front, so many points are proposed, evenly from the fastest to the cheapest."""
+MOST_COMBINATIONS = 500
+"""Of offers for replicas whose number is given, so many are proposed at most."""
 SEARCH_S = 1.0
 """What an optimiser may take; what it has not proven by then it still proposes."""
 
@@ -36,8 +39,11 @@ def unlike(market: Market, limits: Limits, grain_sizes: Sequence[int]) -> Iterat
     for grain_size in grain_sizes:
         yield from _stages(market, limits, grain_size)
         for transport in _common_transports(market, limits):
-            yield from _replicas(market, limits, grain_size, transport)
-            yield from _sites(market, limits, grain_size, transport)
+            if limits.num_replicas is not None:
+                yield from _pinned(market, limits, grain_size, transport)
+            else:
+                yield from _replicas(market, limits, grain_size, transport)
+                yield from _sites(market, limits, grain_size, transport)
 
 
 def _stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Proposal]:
@@ -117,6 +123,21 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
             )
 
 
+def _pinned(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Proposal]:
+    """So many replicas, of one member each, on all combinations of offers, where these are not too many."""
+    number, kinds = limits.num_replicas or 1, len(market.offers)
+    num_grains = market.profile.batch_size // grain_size
+    too_many = math.comb(number + kinds - 1, kinds - 1) > MOST_COMBINATIONS
+    if not _may_mix(market, limits, grain_size) or too_many or number > num_grains:
+        return
+    if transport != "store" and not _are_connected(market):
+        return
+    for offers in itertools.combinations_with_replacement(market.offers, number):
+        if len(set(offers)) > 1:
+            shares = _shares(num_grains, [1 / _grain_s(market, offer, grain_size) for offer in offers])
+            yield from _of_members(market, limits, grain_size, transport, list(zip(offers, shares, strict=True)))
+
+
 def _replicas(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Proposal]:
     """Offers of one site, each replica one member: how many of each, and who computes how much (Srifty)."""
     if not _may_mix(market, limits, grain_size):
@@ -171,8 +192,9 @@ def _sites(market: Market, limits: Limits, grain_size: int, transport: Transport
     """Offers at several sites that are connected with one another: how many members at each."""
     profile, world = market.profile, market.world
     sites = list(dict.fromkeys(offer.site for offer in market.offers))
-    is_connected = all((a, b) in world.ways for a in sites for b in sites)
-    if transport == "store" or len(sites) < 2 or not is_connected or not _may_mix(market, limits, grain_size):
+    if transport == "store" or len(sites) < 2 or not _are_connected(market):
+        return
+    if not _may_mix(market, limits, grain_size):
         return
     problem = SiteProblem(
         offers=tuple(
@@ -233,6 +255,12 @@ def _may_mix(market: Market, limits: Limits, grain_size: int) -> bool:
     """Shares are whole grains, and whole batches are of them."""
     fits = all(grain_size <= market.world.profile_of(offer).largest_grain for offer in market.offers)
     return fits and limits.num_stages in (None, 1) and market.profile.batch_size % grain_size == 0
+
+
+def _are_connected(market: Market) -> bool:
+    """Whether members of any two sites can reach one another."""
+    sites = {offer.site for offer in market.offers}
+    return all((a, b) in market.world.ways for a in sites for b in sites)
 
 
 def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:

@@ -1,0 +1,123 @@
+"""Offers by name, each with what is known about it; what is not known is estimated and marked, or left out and said."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.profiles import layer, link, profile
+from zooid.cli import options
+from zooid.coordinator.markets import ASSUMED_STARTUP_S, market_for, offers_named
+from zooid.core.errors import InputError, PlanError
+from zooid.core.link import STORE_SITE
+from zooid.core.plan import Limits
+from zooid.core.profile import Profile
+from zooid.core.records import encode_record
+from zooid.planner import search
+
+MEASURED = profile(
+    [layer(0.01, out_bytes=1e5, parameter_bytes=4_000_000) for _ in range(4)],
+    (link(1e8, 0.001, from_site="local"), link(1e8, 0.001, from_site=STORE_SITE, to_site="local")),
+)
+
+
+class TestNames:
+    def test_the_beginning_of_a_name_means_all_that_begin_so(self) -> None:
+        names = [offer.name for offer in offers_named(["aws.lambda"])]
+        assert "aws.lambda.1769" in names
+        assert "aws.lambda.10240" in names
+        assert all(name.startswith("aws.lambda.") for name in names)
+
+    def test_this_machine_and_the_catalog_go_together_and_nothing_is_there_twice(self) -> None:
+        offers = offers_named(["local", "aws.lambda.1769", "aws.lambda", "local:aws.lambda.1769"])
+        names = [offer.name for offer in offers]
+        assert names[:2] == ["local", "aws.lambda.1769"]
+        assert names[-1] == "local:aws.lambda.1769"
+        assert len(set(names)) == len(names)
+
+    def test_an_unknown_name_is_refused_with_those_near_it(self) -> None:
+        with pytest.raises(InputError, match=r"no offer is named 'aws.lamda'; give local, .* aws.lambda.512"):
+            offers_named(["aws.lamda"])
+        with pytest.raises(InputError, match=r"no offer is named 'oracle'; .* aws, azure, gcp"):
+            offers_named(["oracle"])
+        with pytest.raises(InputError, match="no offer is given"):
+            offers_named([])
+
+
+class TestMarket:
+    def test_what_was_not_measured_is_an_estimate_and_says_so(self) -> None:
+        market, notes = market_for(offers_named(["aws.lambda.1769", "aws.lambda.3072"]), {"local": MEASURED})
+        assert all(market.world.profile_of(offer).is_estimate for offer in market.offers)
+        assert all(offer.startup_s == ASSUMED_STARTUP_S["function"] for offer in market.offers)
+        assert notes == ["How long a function takes to start is not known; 10 s are assumed."]
+        found = search(market, Limits(max_members=2))
+        assert found.pick.prediction.estimated_from == MEASURED.device.name
+        assert {term.kind for term in found.pick.prediction.cost_terms if term.usd > 0} >= {"compute", "starts"}
+
+    def test_a_profile_of_the_offer_counts(self) -> None:
+        market, _ = market_for(offers_named(["aws.lambda.1769"]), {"local": MEASURED, "aws.lambda.1769": MEASURED})
+        assert not market.world.profile_of(market.offers[0]).is_estimate
+
+    def test_an_offer_without_links_is_left_out_and_said(self) -> None:
+        offers = offers_named(["aws.lambda.1769", "azure.vm.nc6"])
+        market, notes = market_for(offers, {"local": MEASURED})
+        assert [offer.name for offer in market.offers] == ["aws.lambda.1769"]
+        assert any(note.startswith("azure.vm.nc6 is left out: no link of azure.eastus is known") for note in notes)
+        with pytest.raises(PlanError, match=r"azure\.vm\.nc6 is left out"):
+            market_for(offers[1:], {"local": MEASURED})
+
+    def test_links_that_are_given_count_more_than_those_of_the_catalog(self) -> None:
+        slow = [
+            link(1e6, 0.1, from_site="aws.us-east-1.lambda"),
+            link(1e6, 0.1, from_site=STORE_SITE, to_site="aws.us-east-1.lambda"),
+        ]
+        market, _ = market_for(offers_named(["aws.lambda.1769"]), {"local": MEASURED}, links=slow)
+        assert market.world.ways["aws.us-east-1.lambda", STORE_SITE].bytes_per_s == 1e6
+
+    def test_where_the_store_is_has_to_be_said_where_members_are_in_several_places(self) -> None:
+        offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])
+        with pytest.raises(InputError, match=r"rented at gcp.europe-west1, gcp.us-central1.* say where it is"):
+            market_for(offers, {"local": MEASURED})
+        market, _ = market_for(offers, {"local": MEASURED}, store_at="owned")
+        assert market.world.prices.storage.usd_per_put == 0
+
+    def test_members_at_several_sites_are_connected_and_pay_for_what_leaves(self) -> None:
+        offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])
+        quotas = {offer.name: 1 for offer in offers}
+        market, _ = market_for(offers, {"local": MEASURED}, store_at="owned", quotas=quotas)
+        found = search(market, Limits(max_members=2, num_replicas=2, transport="tcp"), "fastest")
+        assert sorted(found.pick.replica_offers) == sorted(quotas)
+        egress = next(term.usd for term in found.pick.prediction.cost_terms if term.kind == "egress")
+        assert egress > 0
+
+    def test_no_profile_is_refused(self) -> None:
+        with pytest.raises(InputError, match="no profile is given; measure the job first"):
+            market_for(offers_named(["local"]), {})
+
+
+class TestOptions:
+    def test_quotas_are_offers_and_numbers(self) -> None:
+        assert options.quotas_from(["aws.lambda=10", "local=2"]) == {"aws.lambda": 10, "local": 2}
+        assert options.quotas_from(None) == {}
+        for wrong in ("aws.lambda", "=3", "aws.lambda=many", "aws.lambda=-1"):
+            with pytest.raises(InputError, match=r"--quota is .*; write an offer and a number"):
+                options.quotas_from([wrong])
+
+    def test_who_says_what_an_hour_is_worth_weighs(self) -> None:
+        assert options.weighted_goal_from(None, "2.50") == ("weighted", 2.5)
+        assert options.weighted_goal_from("fastest", None) == ("fastest", None)
+        assert options.weighted_goal_from(None, None) == (None, None)
+        with pytest.raises(InputError, match=r"--goal is 'best'; give balanced, fastest, cheapest or weighted"):
+            options.weighted_goal_from("best", None)
+
+    def test_profiles_go_by_the_names_of_their_files(self, tmp_path: Path) -> None:
+        job = tmp_path / "digits.py"
+        files = [tmp_path / "digits.profile.json", tmp_path / "digits.aws.lambda.1769.profile.json"]
+        for file in files:
+            file.write_bytes(encode_record(MEASURED))
+        read = options.profiles_from(files, job)
+        assert isinstance(read, dict)
+        assert list(read) == ["local", "aws.lambda.1769"]
+        assert isinstance(options.profiles_from(files[:1], job), Profile)
+        assert options.profiles_from([], job) is None
+        with pytest.raises(InputError, match="several profiles are given for one offer"):
+            options.profiles_from([files[0], files[0]], job)
