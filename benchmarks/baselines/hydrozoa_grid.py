@@ -21,8 +21,11 @@ MOST_CELLS = 4_000_000
 """Of the arrays in memory: pairs of bounds are taken together as far as that goes."""
 
 
-def grid_partitions(table: StageTable, num_bounds: int = NUM_BOUNDS) -> dict[int, Partition]:
-    """The partition that the grid finds for each number of stages; none where no pair of bounds admits one.
+def grid_partitions(
+    table: StageTable, num_bounds: int = NUM_BOUNDS, *, max_stages: int | None = None
+) -> dict[int, Partition]:
+    """The partition that the grid finds for each number of stages, up to `max_stages` where that is given; none where
+    no pair of bounds admits one.
 
     Bounds between which no stage's time lies admit the same partitions, so of those only the first is tried.
     """
@@ -39,10 +42,11 @@ def grid_partitions(table: StageTable, num_bounds: int = NUM_BOUNDS) -> dict[int
     within_forward = _distinct(forward_s, _bounds(table, table.forward_s, num_bounds), table.fits)
     within_backward = _distinct(backward_s, _bounds(table, table.backward_s, num_bounds), table.fits)
     best: dict[int, tuple[float, Partition]] = {}
+    most = min(max_stages or table.num_layers, table.num_layers)
     at_once = max(1, MOST_CELLS // (table.num_layers + 1) ** 2)
     for forward in within_forward:
         for begin in range(0, len(within_backward), at_once):
-            _keep_best(alone, forward & within_backward[begin : begin + at_once], best)
+            _keep_best(alone, forward & within_backward[begin : begin + at_once], best, most)
     return {count: partition for count, (_, partition) in best.items()}
 
 
@@ -61,14 +65,16 @@ def _distinct(times_s: Array, bounds: Array, fits: NDArray[np.bool_]) -> NDArray
     return distinct
 
 
-def _keep_best(table: StageTable, admitted: NDArray[np.bool_], best: dict[int, tuple[float, Partition]]) -> None:
+def _keep_best(
+    table: StageTable, admitted: NDArray[np.bool_], best: dict[int, tuple[float, Partition]], max_stages: int
+) -> None:
     """The dynamic program for many pairs of bounds at once; the first axis is the pair."""
     num_pairs, num_ends, _ = admitted.shape
     to_send = np.where(admitted, table.cut_s[None, :, None], np.inf)  # a stage from u receives over the cut before it
     least = np.full((num_pairs, num_ends), np.inf)
     least[:, 0] = 0.0
     came_from = []
-    for count in range(1, table.num_layers + 1):
+    for count in range(1, max_stages + 1):
         sent = least[:, :, None] + to_send
         came_from.append(sent.argmin(axis=1))
         least = sent.min(axis=1)

@@ -14,6 +14,7 @@ from msgspec import structs
 import zooid
 from benchmarks.lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
+from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile
 from zooid.coordinator.crew import Crew
 from zooid.coordinator.offers import held_to, prices_in_words, resolve_offer
@@ -370,3 +371,29 @@ class TestOffers:
         assert {launch.size for launch in launched} == {Size(1.0, 1769 * MIB)}
         assert {launch.num_threads for launch in launched} == {1}
         assert left(folders) == []
+
+    @pytest.mark.usefixtures("cgroups")
+    @pytest.mark.timeout(120)
+    def test_replicas_on_different_offers_train_and_are_held_each_to_its_own(self, tmp_path: Path) -> None:
+        launched: dict[str, Launch] = {}
+
+        class Watched(LocalPlatform):
+            def launch(self, launch: Launch) -> LocalHandle:
+                launched[launch.member] = launch
+                return super().launch(launch)
+
+        job_file = write_job(tmp_path / "job.py", fields={"epochs": "1", "batch_size": "32", "grain_size": "8"})
+        large, small = resolve_offer("limited:aws.lambda.1769"), resolve_offer("limited:aws.lambda.1024")
+        by_hand = plan_by_hand(job_file, num_replicas=2, cuts=(), shares=(3, 1))
+        stages = tuple(structs.replace(stage, offer=large.name) for stage in by_hand.stages)
+        plan = structs.replace(by_hand, offers=(large, small), stages=stages, replica_offers=(large.name, small.name))
+        result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=Watched())
+        sizes = {member: launch.size for member, launch in launched.items()}
+        assert sizes == {
+            "preparer": Size(1.0, 1769 * MIB),
+            "r0s0": Size(1.0, 1769 * MIB),
+            "r1s0": Size(small.vcpus, 1024 * MIB),
+        }
+        wanted = train_composed_layers(job_file, plan.shares)
+        assert result.losses == pytest.approx(wanted.losses, rel=1e-9)
+        assert 0 < result.usd < large.usd_per_hour

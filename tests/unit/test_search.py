@@ -1,6 +1,8 @@
 """The search over offers, layouts, cuts, grains and schedules finds what trying everything would, keeps every limit,
 and says why."""
 
+import dataclasses
+import importlib
 import itertools
 import re
 from collections.abc import Iterator
@@ -304,3 +306,44 @@ def test_connected_members_are_looked_at_where_their_links_are_known() -> None:
     peers = (link(10_000.0, 0.001, from_site=SITE, to_site=SITE),)
     assert search(single(made, offer(1.0)), Limits(), "fastest").pick.transport == "store"
     assert search(single(made, offer(1.0), peers), Limits(), "fastest").pick.transport == "tcp"
+
+
+class TestProposalsOfOthers:
+    """What a baseline would take, or a user has in mind, is weighed with everything else."""
+
+    ODD = Proposal(((0, 1), (1, 2)), (offer(1.0),) * 2, 2, 3, "gpipe", 0, "store")
+    """Grains of three samples: no plan of our own has them."""
+
+    def test_one_is_among_the_candidates_with_its_simulated_time(self) -> None:
+        market = single(profile([layer(1.0)] * 2, store_links(100.0, 0.3)), offer(1.0))
+        found = search(market, Limits(), "fastest", also=[self.ODD])
+        (own,) = [each for each in found.candidates if each.grain_size == 3]
+        assert (own.layout, own.schedule, own.is_simulated) == ("2x2", "gpipe", True)
+        assert own.run_s == evaluate(draft(self.ODD, market), market).prediction.run_s
+        assert not [each for each in search(market, Limits(), "fastest").candidates if each.grain_size == 3]
+
+    def test_one_that_does_not_fit_is_told_so(self) -> None:
+        small = offer(1.0, memory_bytes=1050)  # 1000 before the first grain, and 10 for every sample of a layer
+        market = single(profile([layer(1.0)] * 2), small)
+        found = search(market, Limits(), also=[dataclasses.replace(self.ODD, offers=(small, small), grain_size=7)])
+        (own,) = [each for each in found.candidates if each.grain_size == 7]
+        assert (own.verdict, own.reason) == ("too large", "it lacks 20 B of memory")
+        assert found.pick.grain_size < 7
+
+    @settings(deadline=None, max_examples=25, derandomize=True)
+    @given(layer_lists, st.sampled_from(["fastest", "cheapest"]), st.floats(20, 2000), st.integers(0, 10**6))
+    def test_the_pick_is_never_worse_than_one(
+        self, layers: list[LayerProfile], goal: Goal, bandwidth: float, seed: int
+    ) -> None:
+        """Even where the search has no time to look at anything else."""
+        searching = importlib.import_module("zooid.planner.search")  # the package has the function under this name
+        market = two_offers(profile(layers, store_links(bandwidth, 0.01)))
+        every = list(every_proposal(market, 3))
+        some = [every[(seed + step) % len(every)] for step in (0, 7, 31)]
+        plans = [evaluate(draft(proposal, market), market).prediction for proposal in some]
+        least = min(plan.run_s if goal == "fastest" else plan.run_usd for plan in plans)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(searching, "MOST_ACTIONS", -1)
+            patch.setattr(searching, "LEAST_SIMULATED", 0)
+            pick = search(market, Limits(max_members=3), goal, also=some).pick.prediction
+        assert (pick.run_s if goal == "fastest" else pick.run_usd) <= least

@@ -26,6 +26,7 @@ from zooid.planner.objectives import Objective, best, objective_of, order_of, pl
 from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, grain_sizes
 from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
 from zooid.planner.unlike import unlike
+from zooid.predictor import Proposal
 from zooid.predictor.closed_forms.arrays import Array
 
 MOST_ACTIONS = 60_000
@@ -53,24 +54,33 @@ class _Tried:
     reason: str = ""
 
 
-def search(market: Market, limits: Limits, goal: Goal = "balanced", hour_usd: float | None = None) -> Search:
+def search(
+    market: Market,
+    limits: Limits,
+    goal: Goal = "balanced",
+    hour_usd: float | None = None,
+    *,
+    also: Sequence[Proposal] = (),
+) -> Search:
     """The best plan within the limits, what it was chosen from, and why. PlanError says which limit nothing can meet.
 
-    Ties go to fewer members, then to less memory.
+    Ties go to fewer members, then to less memory. `also` are proposals of others: those whose members fit are all
+    simulated, so that the pick is never worse than one of them; of the limits, they are held to deadline and budget.
     """
     begin_s = time.perf_counter()
     objective = objective_of(goal, hour_usd)
+    given = [draft(proposal, market) for proposal in also]
     items: list[Item] = list(families(market, limits))
     if len(market.offers) > 1:
         ordered = sorted(items, key=lambda item: _promise(item, objective))
         grains = list(dict.fromkeys(item.grain_size for item in ordered)) or grain_sizes(market.profile)
         items += [draft(proposal, market) for proposal in unlike(market, limits, grains[:GRAINS_OF_UNLIKE])]
-    if not items:
+    if not items and not given:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
-    tried = _try(items, limits, objective, market)
+    tried = _try(items, limits, objective, market, given)
     allowed = [each.plan for each in tried if each.plan is not None and not each.reason]
     if not allowed:
-        raise PlanError(_refusal(items, tried, limits, market))
+        raise PlanError(_refusal(items, tried, limits, market, given))
     front = plans_on_front(allowed)
     pick = best(front, goal, objective)
     runner_up = _runner_up(allowed, pick, objective)
@@ -91,11 +101,18 @@ def search(market: Market, limits: Limits, goal: Goal = "balanced", hour_usd: fl
     )
 
 
-def _try(items: Sequence[Item], limits: Limits, objective: Objective, market: Market) -> list[_Tried]:
-    """Take what may be best first: look into a family, simulate a draft, or discard either as bounds tell, until
-    nothing is left or it is enough."""
-    tried: list[_Tried] = []
-    found: list[tuple[float, float]] = []
+def _try(
+    items: Sequence[Item], limits: Limits, objective: Objective, market: Market, given: Sequence[Draft] = ()
+) -> list[_Tried]:
+    """Simulate what is given, then take what may be best first: look into a family, simulate a draft, or discard
+    either as bounds tell, until nothing is left or it is enough."""
+    tried = [
+        _too_large(made, made.missing_bytes) if made.missing_bytes > 0 else _simulated(made, limits, market)
+        for made in given
+    ]
+    found = [
+        (plan.prediction.run_s, plan.prediction.run_usd) for each in tried if (plan := each.plan) and not each.reason
+    ]
     known = Known()
     count = itertools.count()
     heap = [(_promise(item, objective), next(count), item) for item in items]
@@ -108,7 +125,7 @@ def _try(items: Sequence[Item], limits: Limits, objective: Objective, market: Ma
         patience = MOST_ACTIONS if found else _PATIENCE * MOST_ACTIONS
         missing = item.missing_bytes if isinstance(item, Draft) else item.missing_bytes_at_least(known)
         if missing > 0:
-            tried.append(_Tried(item, "too large", reason=f"it lacks {format_bytes(missing)} of memory"))
+            tried.append(_too_large(item, missing))
         elif reason := _certainly_broken(least_s, least_usd, limits):
             tried.append(_Tried(item, "beyond a limit", reason=reason))
         elif any(run_s <= slack * least_s and run_usd <= slack * least_usd for run_s, run_usd in found):
@@ -145,6 +162,10 @@ def _other_cuts(
     return [_simulated(made, limits, market) for made in again]
 
 
+def _too_large(item: Item, missing_bytes: int) -> _Tried:
+    return _Tried(item, "too large", reason=f"it lacks {format_bytes(missing_bytes)} of memory")
+
+
 def _simulated(made: Draft, limits: Limits, market: Market) -> _Tried:
     plan = evaluate(made, market)
     reason = broken_limit(plan, limits)
@@ -166,12 +187,14 @@ def _certainly_broken(least_s: float, least_usd: float, limits: Limits) -> str:
     return ""
 
 
-def _refusal(items: Sequence[Item], tried: Sequence[_Tried], limits: Limits, market: Market) -> str:
+def _refusal(
+    items: Sequence[Item], tried: Sequence[_Tried], limits: Limits, market: Market, given: Sequence[Draft]
+) -> str:
     """Nothing is within the limits: what the smallest change is that helps."""
     if all(each.verdict == "too large" for each in tried):
         return too_large(_closest([each.item for each in tried]), market)
     without = structs.replace(limits, deadline_s=None, budget_usd=None)
-    every = _try(items, without, objective_of("balanced"), market)
+    every = _try(items, without, objective_of("balanced"), market, given)
     return what_binds([each.plan for each in every if each.plan is not None], limits)
 
 

@@ -1,0 +1,103 @@
+"""Every baseline with its best choice: the fastest and the cheapest plan of all that its paper lets it choose from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.baselines.bayes import NUM_EVALUATIONS, bayes
+from benchmarks.baselines.hybrid_ps import ServedRun, hybrid_ps
+from benchmarks.baselines.hydrozoa import cut_by_grid, hydrozoa
+from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS
+from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
+from benchmarks.baselines.simulated import closed_form_step_s, simulated
+from benchmarks.baselines.tpdmp import tpdmp
+from zooid.core.plan import Plan
+from zooid.core.search import Goal
+from zooid.planner import Market, in_words
+from zooid.planner.objectives import best, objective_of
+from zooid.predictor import Proposal
+
+GOALS: tuple[Goal, ...] = ("fastest", "cheapest")
+NAMES = ("LambdaML", "LambdaML-GA", "HybridPS", "Hydrozoa", "TPDMP", "Bayes")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What the two that search for long may take."""
+
+    num_bounds: int = NUM_BOUNDS
+    num_evaluations: int = NUM_EVALUATIONS
+
+
+@dataclass(frozen=True)
+class Rival:
+    """What one baseline takes for one goal."""
+
+    name: str
+    goal: Goal
+    words: str
+    closed_form_s: float
+    """Of a step."""
+    run_s: float
+    """Simulated; where there is no plan that can be simulated, by the closed form."""
+    run_usd: float
+    plan: Plan | None = None
+
+
+def rivals(market: Market, max_members: int, effort: Effort) -> Iterator[Rival]:
+    """All of NAMES for all of GOALS. One for which nothing fits is left out."""
+    for name, propose in (("LambdaML", lambda_ml), ("LambdaML-GA", lambda_ml_accumulating)):
+        yield from _best(name, simulated(propose(market, max_members), market), market)
+    yield from _served(market, max_members)
+    yield from _best(
+        "Hydrozoa",
+        simulated(hydrozoa(market, max_members), market),
+        market,
+        lambda proposal: cut_by_grid(proposal, market, effort.num_bounds),
+    )
+    yield from _best("TPDMP", simulated(tpdmp(market, max_members), market), market)
+    for goal in GOALS:
+        plans = bayes(market, max_members, objective_of(goal), num_evaluations=effort.num_evaluations)
+        yield from _best("Bayes", plans, market, goals=(goal,))
+
+
+def described(plan: Plan) -> str:
+    """Members, and what a step of them looks like."""
+    order = "" if len(plan.stages) == 1 else f", {plan.schedule}{f'+{plan.ahead}' if plan.ahead else ''}"
+    return f"{in_words(plan)}, grains of {plan.grain_size}{order}"
+
+
+def _best(
+    name: str,
+    plans: Sequence[Plan],
+    market: Market,
+    mended: Callable[[Proposal], Proposal] | None = None,
+    goals: Sequence[Goal] = GOALS,
+) -> Iterator[Rival]:
+    for goal in goals if plans else ():
+        plan = best(plans, goal, objective_of(goal))
+        if mended is not None:
+            [plan] = simulated([mended(Proposal.of(plan))], market)
+        yield Rival(
+            name=name,
+            goal=goal,
+            words=described(plan),
+            closed_form_s=closed_form_step_s(Proposal.of(plan), market),
+            run_s=plan.prediction.run_s,
+            run_usd=plan.prediction.run_usd,
+            plan=plan,
+        )
+
+
+def _served(market: Market, max_members: int) -> Iterator[Rival]:
+    runs = list(hybrid_ps(market, max_members))
+    for goal in GOALS if runs else ():
+        run = min(runs, key=_by_time if goal == "fastest" else _by_cost)
+        yield Rival("HybridPS", goal, run.words, run.step_s, run.run_s, run.run_usd)
+
+
+def _by_time(run: ServedRun) -> tuple[float, float]:
+    return run.run_s, run.run_usd
+
+
+def _by_cost(run: ServedRun) -> tuple[float, float]:
+    return run.run_usd, run.run_s
