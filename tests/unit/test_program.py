@@ -54,7 +54,14 @@ class Ledger:
         self.sent[message.part] = done
 
     def receive(
-        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
+        self,
+        message: Message,
+        source: int,
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
+        place: int | None = None,
+        is_answer: bool = False,
     ) -> None:
         self.wanted[message.part] = (source, landing, done)
 

@@ -3,14 +3,19 @@
 import threading
 import time
 from collections import defaultdict
+from typing import TypeAlias
 
 from zooid.comm.transport import COLLECTIVE, Message
-from zooid.schedule.waiting import LARGE_BYTES, pace_after
+from zooid.schedule.waiting import LARGE_BYTES, SMALL_BYTES, pace_after
+
+Edge: TypeAlias = tuple[int, int, int, bool]
 
 
-def edge_of(message: Message, source: int, num_bytes: int) -> tuple[int, int, bool]:
-    """What makes messages alike in how long they take: source, kind of call, size."""
-    return (source, message.kind if message.kind == COLLECTIVE else 1 + message.tag, num_bytes > LARGE_BYTES)
+def edge_of(message: Message, source: int, num_bytes: int, is_answer: bool) -> Edge:
+    """What makes messages alike in how long they take: source, kind of call, size; and whether their source can send
+    them only after it has taken others: who begins a call late is late with its own parts, but not with answers."""
+    kind = message.kind if message.kind == COLLECTIVE else 1 + message.tag
+    return source, kind, (num_bytes > SMALL_BYTES) + (num_bytes > LARGE_BYTES), is_answer
 
 
 class Progress:

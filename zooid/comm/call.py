@@ -167,8 +167,9 @@ class Call:
         arrived = self._event(partial(self._arrived, number))
         num_bytes = self._buffers.num_bytes(transfer)
         landing = _Landing(self, number, num_bytes)
+        place = self._program.expected_by.get(number)
         self._transport.receive(
-            self.message(number), transfer.source, num_bytes, landing, arrived, self._program.expected_by.get(number)
+            self.message(number), transfer.source, num_bytes, landing, arrived, place, bool(transfer.after)
         )
 
     def _event(self, action: Callable[[], None]) -> Done:

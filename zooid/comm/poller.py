@@ -37,6 +37,7 @@ class Wanted:
     source: int | None = None
     message: Message | None = None
     place: int | None = None
+    is_answer: bool = False
     expected_s: float | None = None
     """Since when it has been expected; None before that."""
     last_look_s: float = 0.0
@@ -76,11 +77,20 @@ class Poller:
         """Why the store fails at present."""
 
     def want(
-        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None
+        self,
+        message: Message,
+        source: int,
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
+        place: int | None,
+        is_answer: bool,
     ) -> None:
         candidates = [(source, message)]
         order = (message.kind, message.number, message.part)
-        self._add(Wanted(lambda: candidates, _always, num_bytes, landing, done, order, source, message, place))
+        self._add(
+            Wanted(lambda: candidates, _always, num_bytes, landing, done, order, source, message, place, is_answer)
+        )
 
     def want_any(
         self,
@@ -177,7 +187,7 @@ class Poller:
             wanted.expected_s = wanted.next_look_s = now_s
         elif wanted.place is None or self._progress.has_sent(wanted.message.number, wanted.place):
             wanted.expected_s = wanted.last_look_s = now_s
-            edge = edge_of(wanted.message, wanted.source, wanted.num_bytes)
+            edge = edge_of(wanted.message, wanted.source, wanted.num_bytes, wanted.is_answer)
             wanted.lag_s = self._lags.of(edge)
             wanted.next_look_s = now_s + wanted.lag_s
 
@@ -242,7 +252,7 @@ class Poller:
         self._counter.add(waited_s=time.monotonic() - wanted.expected_s)
         if self._is_local or wanted.message is None or wanted.source is None:
             return
-        edge = edge_of(wanted.message, wanted.source, wanted.num_bytes)
+        edge = edge_of(wanted.message, wanted.source, wanted.num_bytes, wanted.is_answer)
         if wanted.num_misses == 0:
             self._lags.was_there(edge)
         else:

@@ -102,9 +102,16 @@ class StoreTransport:
         self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
 
     def receive(
-        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
+        self,
+        message: Message,
+        source: int,
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
+        place: int | None = None,
+        is_answer: bool = False,
     ) -> None:
-        self._poller.want(message, source, num_bytes, landing, done, place)
+        self._poller.want(message, source, num_bytes, landing, done, place, is_answer)
 
     def receive_any(
         self,

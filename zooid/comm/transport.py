@@ -71,10 +71,12 @@ class Transport(Protocol):
         landing: Landing,
         done: Done,
         place: int | None = None,
+        is_answer: bool = False,
     ) -> None:
         """Bring the message to where it shall land, once it has arrived.
 
-        `place` says that the source is as far as this rank when this rank has sent its own message of that place.
+        `place` says that the source is as far as this rank when this rank has sent its own message of that place, and
+        `is_answer` that the source has to take others before it can send this one.
         """
 
     def receive_any(

@@ -27,8 +27,8 @@ _LOCAL_PAUSE_S = (0.0005, 0.010)
 _LOCAL_SHARE = 0.1
 _PACE_GAIN = 0.3
 _LONGEST_PACE_S = 1.0
-LARGE_BYTES = 64 * 2**10
-"""Of small messages the latency counts, of large ones the link: they have lags of their own."""
+SMALL_BYTES, LARGE_BYTES = 2**10, 64 * 2**10
+"""Of small messages the latency counts, of large ones the link: they have lags of their own. A vote is small."""
 
 
 class Lags:
@@ -72,8 +72,8 @@ def impatient_pause(waited_s: float, pace_s: float, lag_s: float) -> float:
 
 
 def is_urgent(is_collective: bool, num_bytes: float) -> bool:
-    """What a stage waits for to compute on, and what fills a link."""
-    return not is_collective or num_bytes > LARGE_BYTES
+    """What a stage waits for to compute on, and what is reduced: all but votes, which the slowest finds there."""
+    return not is_collective or num_bytes > SMALL_BYTES
 
 
 _SETTLED_SHARE = {True: 0.02, False: 0.1}

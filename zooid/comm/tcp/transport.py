@@ -107,7 +107,14 @@ class TcpTransport:
                 self._streams[reader][0].read(True)  # its readiness may stand behind messages that nobody wants yet
 
     def receive(
-        self, message: Message, source: int, num_bytes: int, landing: Landing, done: Done, place: int | None = None
+        self,
+        message: Message,
+        source: int,
+        num_bytes: int,
+        landing: Landing,
+        done: Done,
+        place: int | None = None,
+        is_answer: bool = False,
     ) -> None:
         self._want(source, message, _Wanted(num_bytes, landing, done, time.monotonic()))
 
