@@ -1,7 +1,6 @@
 """The papers' baselines propose what their papers say, and get the best of it: a comparison with them is fair."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,10 +13,11 @@ from benchmarks.baselines.rivals import GOALS, NAMES, Effort, rivals
 from benchmarks.baselines.simulated import closed_form_step_s, fits, simulated
 from benchmarks.baselines.tpdmp import fastest_flow, tpdmp
 from benchmarks.lab.miniature import Miniature
+from benchmarks.lab.widening import widened
 from tests.unit.profiles import layer, offer, profile, store_links
 from zooid.planner import Market
 from zooid.planner.objectives import objective_of
-from zooid.predictor import World, lay_out, simulate_step, ways_from
+from zooid.predictor import World, ways_from
 
 MOST = 4
 SMALL, LARGE = "made.small", "made.large"
@@ -130,11 +130,21 @@ def test_every_baseline_gets_its_best_for_either_goal() -> None:
 
 
 def test_a_miniature_takes_as_long_as_what_it_stands_for() -> None:
-    """As far as whole numbers go: messages of 40 bytes become 4."""
+    """Where messages are so large that those of a vote, which are not divided, count for nothing."""
     where = market()
     proposal = max(hydrozoa(where, MOST), key=lambda each: len(each.partition))
     assert len(proposal.partition) > 1
-    whole_s = simulate_step(*lay_out(proposal, where.world)).step_s
-    small = Miniature.of(proposal, where.world, 10.0)
-    assert math.isclose(small.step_s, whole_s, rel_tol=0.02)
-    assert small.layout.ways != lay_out(proposal, where.world)[1].ways
+    large, small = (Miniature.of(proposal, where.world, factor) for factor in (1e-5, 1e-4))
+    assert sum(bucket.num_bytes for bucket in large.layout.stages[0][0].buckets) == pytest.approx(
+        10 * sum(bucket.num_bytes for bucket in small.layout.stages[0][0].buckets)
+    )
+    assert small.step_s == pytest.approx(large.step_s, rel=1e-3)
+
+
+def test_a_wider_model_computes_and_reduces_by_the_square_and_sends_by_the_width() -> None:
+    made = market().profile
+    wide = widened(made, 3.0)
+    assert wide.parameter_bytes(0, 5) == 9 * made.parameter_bytes(0, 5)
+    for before, after in zip(made.layers, wide.layers, strict=True):
+        assert after.forward_s(4) == pytest.approx(9 * before.forward_s(4))
+        assert after.boundary.at(4) == 3 * before.boundary.at(4)

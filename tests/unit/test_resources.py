@@ -12,6 +12,7 @@ from zooid.core.errors import InputError, PlanError
 from zooid.planner.front import Point, pareto, recommended, worth
 from zooid.planner.resources import Allocation, Degree, Layers, Problem, ResourceSearch, Sizes, Weights, solving
 from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s, step_usd, three_phase_s
+from zooid.predictor.closed_forms.arrays import Array
 
 exact = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -23,7 +24,7 @@ amounts = st.sampled_from([0.0, 1.0, 2.0, 4.0]) | st.floats(0.1, 20, allow_subno
 def problems(draw: st.DrawFn, max_layers: int = 5) -> Problem:
     num_layers, num_sizes = draw(st.integers(1, max_layers)), draw(st.integers(1, 3))
 
-    def numbers(values: st.SearchStrategy[float], *shape: int) -> np.ndarray:  # type: ignore[type-arg]
+    def numbers(values: st.SearchStrategy[float], *shape: int) -> Array:
         count = int(np.prod(shape))
         return np.array(draw(st.lists(values, min_size=count, max_size=count))).reshape(shape)
 

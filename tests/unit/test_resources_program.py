@@ -5,6 +5,8 @@ objective is quadratic, time × rate: for every degree, the least time is found 
 whole numbers here.
 """
 
+from typing import Any
+
 import highspy
 import numpy as np
 import pytest
@@ -42,13 +44,13 @@ def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float
     layers, sizes = problem.layers, problem.sizes
     count, num_sizes, beta, latency_s = len(layers), len(sizes), problem.slowdown, problem.latency_s
     has_replicas = degree.num_replicas > 1
-    model = highspy.Highs()
+    model: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     model.silent()
     model.setOptionValue("mip_rel_gap", 0.0)
     model.setOptionValue("mip_abs_gap", 1e-10)
     model.setOptionValue("mip_feasibility_tolerance", 1e-9)
 
-    def amount() -> highspy.highs.highs_var:
+    def amount() -> Any:
         return model.addVariable(lb=0)
 
     x = [model.addBinary() for _ in range(count - 1)]
@@ -60,9 +62,7 @@ def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float
             model.addConstr(z[i][j] - z[i - 1][j] <= x[i - 1])
             model.addConstr(z[i - 1][j] - z[i][j] <= x[i - 1])
 
-    def together(
-        binary: highspy.highs.highs_var, choice: list[highspy.highs.highs_var]
-    ) -> list[highspy.highs.highs_var]:
+    def together(binary: Any, choice: list[Any]) -> list[Any]:
         """The products of a binary variable and those of a size, technique 1; their sum is the binary variable."""
         products = [amount() for _ in choice]
         for product, one in zip(products, choice, strict=True):
@@ -79,7 +79,7 @@ def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float
     ahead = [model.qsum(z[i][j] * float(beta * layers.forward_s[i, j]) for j in range(num_sizes)) for i in range(count)]
     back = [model.qsum(z[i][j] * float(beta * layers.backward_s[i, j]) for j in range(num_sizes)) for i in range(count)]
 
-    def summed(values, most: float, upwards: bool):  # type: ignore[no-untyped-def]
+    def summed(values: list[Any], most: float, upwards: bool) -> list[Any]:
         """û of (4) and (10): the sum over the stage so far, from its one end or its other, technique 2."""
         sums = [amount() for _ in range(count)]
         for i in range(count):

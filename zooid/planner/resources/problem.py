@@ -153,4 +153,5 @@ class Problem:
 def _runs(values: Array) -> Array:
     """[first, end]: the sum over layers [first, end)."""
     total = np.concatenate([[0.0], np.cumsum(values)])
-    return total[None, :] - total[:-1, None]
+    sums: Array = total[None, :] - total[:-1, None]
+    return sums
