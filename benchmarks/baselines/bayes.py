@@ -28,7 +28,7 @@ from zooid.predictor.closed_forms.arrays import Array
 
 NUM_EVALUATIONS = 100
 """The paper's."""
-NUM_DRAWN = 1500
+NUM_DRAWN = 1000
 NUM_FIRST = 10
 """Taken at random, before there is anything to learn from."""
 REFIT_EVERY = 10
