@@ -22,7 +22,7 @@ from zooid.planner.partition import Partition, smallest_need
 from zooid.planner.proposing import grain_sizes, schedules
 from zooid.predictor import Proposal
 
-NUM_FINALISTS = 32
+NUM_FINALISTS = 8
 """So many are simulated, by time and by cost each: where the closed form is wrong by a little, that is no loss."""
 
 
