@@ -36,7 +36,7 @@ def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
         (["train", "job.py", "--layout", "2x2", "--members", "3"], "`max_members` is 3"),
         (["train", "job.py", "--deadline", "soon"], "is not a duration"),
         (["train", "job.py", "--budget", "much"], "is not an amount of money"),
-        (["train", "job.py", "--goal", "best"], "give fastest or cheapest"),
+        (["train", "job.py", "--goal", "best"], "give balanced, fastest or cheapest"),
         (["train", "job.py", "--on", "moon"], "members cannot be started on 'moon'"),
         (["train", "job.py", "--on", "local:aws.lamda.1769"], "aws.lambda.1769"),
         (["train", "job.py", "--store", "runs/here"], "file:///"),

@@ -106,8 +106,10 @@ class TestOptions:
         assert options.weighted_goal_from(None, "2.50") == ("weighted", 2.5)
         assert options.weighted_goal_from("fastest", None) == ("fastest", None)
         assert options.weighted_goal_from(None, None) == (None, None)
-        with pytest.raises(InputError, match=r"--goal is 'best'; give balanced, fastest, cheapest or weighted"):
+        with pytest.raises(InputError, match=r"--goal is 'best'; give balanced, fastest or cheapest"):
             options.weighted_goal_from("best", None)
+        with pytest.raises(InputError, match=r"--goal is 'fastest' and --hour-worth '2'; give one of them"):
+            options.weighted_goal_from("fastest", "2")
 
     def test_profiles_go_by_the_names_of_their_files(self, tmp_path: Path) -> None:
         job = tmp_path / "digits.py"

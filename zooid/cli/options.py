@@ -97,20 +97,23 @@ def _one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
 
 
 def goal_from(text: str | None) -> Goal | None:
-    for goal in GOALS:
+    """One that needs nothing else."""
+    plain = [goal for goal in GOALS if goal != "weighted"]
+    for goal in plain:
         if text == goal:
             return goal
     if text is not None:
-        raise InputError(f"--goal is {text!r}; give {', '.join(GOALS[:-1])} or {GOALS[-1]}")
+        raise InputError(f"--goal is {text!r}; give {', '.join(plain[:-1])} or {plain[-1]}")
     return None
 
 
 def weighted_goal_from(text: str | None, hour_worth: str | None) -> tuple[Goal | None, float | None]:
-    """The goal, and what an hour is worth: who says so weighs time against money."""
-    goal = goal_from(text)
+    """The goal, and what an hour is worth: who says so weighs time against money, and has no other goal."""
     if hour_worth is None:
-        return goal, None
-    return goal or "weighted", parse_usd(hour_worth)
+        return goal_from(text), None
+    if text is not None:
+        raise InputError(f"--goal is {text!r} and --hour-worth {hour_worth!r}; give one of them")
+    return "weighted", parse_usd(hour_worth)
 
 
 def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
