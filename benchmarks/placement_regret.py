@@ -21,7 +21,6 @@ import argparse
 import math
 import random
 import statistics
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.step_times import DATA, read_models
+from benchmarks.step_times import DATA, models_or_skip
 from zooid.predictor import StepProbe, fit_scaling
 from zooid.predictor.closed_forms.arrays import Array
 
@@ -184,13 +183,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help=f"how many draws of probes ({SEEDS}; {QUICK_SEEDS} if quick)")
     parser.add_argument("--quick", action="store_true", help="a short form: one draw of probes")
     given = parser.parse_args()
-    folder: Path = given.data or DATA
-    models = read_models(folder)
+    models = models_or_skip(parser, given.data)
     if not models:
-        said = f"no measured step times (files named MODEL-placements.csv) in {folder}"
-        if given.data is not None:
-            parser.error(said)
-        print(f"skipped: {said}; --data names another folder", file=sys.stderr)
         return
     seeds = range(given.seeds or (QUICK_SEEDS if given.quick else SEEDS))
     asked = {model: list(questions(rows)) for model, rows in models.items()}

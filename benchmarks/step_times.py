@@ -154,6 +154,18 @@ def modes(given: argparse.Namespace) -> tuple[Mode, ...]:
     return tuple(asked) or MODES
 
 
+def models_or_skip(parser: argparse.ArgumentParser, given: Path | None) -> dict[str, list[StepProbe]]:
+    """Those in the folder that is given, which has to have some, or else in the usual one, which need not be there."""
+    folder = given or DATA
+    models = read_models(folder)
+    if not models:
+        said = f"no measured step times (files named MODEL{PLACEMENTS}) in {folder}"
+        if given is not None:
+            parser.error(said)
+        print(f"skipped: {said}; --data names another folder", file=sys.stderr)
+    return models
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.step_times", description="predicted step times")
     parser.add_argument("--fit-share", type=float, help="fit on this part of the rows, for example 0.1")
@@ -163,13 +175,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, help=f"how many random choices of rows ({SEEDS}; {QUICK_SEEDS} if quick)")
     parser.add_argument("--quick", action="store_true", help="a short form: one choice of rows")
     given = parser.parse_args()
-    folder: Path = given.data or DATA
-    models = read_models(folder)
+    models = models_or_skip(parser, given.data)
     if not models:
-        said = f"no measured step times (files named MODEL{PLACEMENTS}) in {folder}"
-        if given.data is not None:
-            parser.error(said)
-        print(f"skipped: {said}; --data names another folder", file=sys.stderr)
         return
     seeds = range(given.seeds or (QUICK_SEEDS if given.quick else SEEDS))
 

@@ -8,9 +8,11 @@ import re
 
 from zooid.core.errors import UnitError
 
+SECONDS_PER_HOUR = 3600.0
+
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
-_DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": 86400.0}
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d)\s*")
 
 _SIZE_BYTES = {

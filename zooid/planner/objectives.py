@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from zooid.core.errors import InputError
 from zooid.core.plan import Plan
 from zooid.core.search import Goal
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.front import pareto, recommended
 
 Objective = Callable[[float, float], float]
 """(seconds, dollars) of a run -> what is to be the least; never less where either is more."""
 
-_SECONDS_PER_HOUR = 3600.0
 _NEXT_TO_NOTHING_USD = 1e-9
 """So that time counts where nothing is charged."""
 
@@ -31,7 +31,7 @@ def objective_of(goal: Goal, hour_usd: float | None = None) -> Objective:
         case "cheapest":
             return lambda run_s, run_usd: run_usd
         case "weighted":
-            return lambda run_s, run_usd: run_usd + (hour_usd or 0.0) * run_s / _SECONDS_PER_HOUR
+            return lambda run_s, run_usd: run_usd + (hour_usd or 0.0) * run_s / SECONDS_PER_HOUR
     return lambda run_s, run_usd: run_s * (run_usd + _NEXT_TO_NOTHING_USD)
 
 

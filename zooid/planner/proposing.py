@@ -18,6 +18,7 @@ from zooid.planner.drafts import Draft, draft
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, best_partitions, partitions_for_each, smallest_need, table_of
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
+from zooid.predictor.bounds import downlink
 
 PARTITIONS_EACH = 3
 """Of each family that turns out well, so many of the closed form's best cuts are simulated."""
@@ -73,9 +74,7 @@ class Family:
         ways = self.market.ways_of(self.offer, is_direct=self.transport != "store")
         latency_s = sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
         step_s = self.own_grains * grain_s
-        down = max(
-            (way.bytes_per_s for ends, way in world.ways.items() if ends[1] == self.offer.site), default=math.inf
-        )
+        down = downlink(world.ways, self.offer.site)
         if self.num_stages > 1:
             crossing = min(layer.boundary.at(self.grain_size) for layer in profile.layers[:-1])
             passing_s = latency_s + sum(crossing / way.bytes_per_s for way in ways)

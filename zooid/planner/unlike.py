@@ -14,6 +14,7 @@ from zooid.core.errors import PlanError
 from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, TransportName
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets import ComputePoint, FleetProblem, VmType, fleet_front
 from zooid.planner.market import Market
 from zooid.planner.proposing import schedules, transports
@@ -84,7 +85,7 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
         sizes=Sizes(
             memory_bytes=np.array([float(offer.memory_bytes) for offer in offers]),
             bytes_per_s=np.full(len(offers), min(there.bytes_per_s, back.bytes_per_s)),
-            usd_per_s=np.array([offer.usd_per_hour / 3600 for offer in offers]),
+            usd_per_s=np.array([offer.usd_per_hour / SECONDS_PER_HOUR for offer in offers]),
         ),
         degrees=tuple(degrees),
         latency_s=(there.rtt_s + back.rtt_s) / 2,

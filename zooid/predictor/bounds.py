@@ -11,11 +11,12 @@ that of its update:
     no link carries its bytes in less than their time, and no machine computes faster than its cores.
 """
 
+import math
 from collections.abc import Sequence
 
 from zooid.core.link import STORE_SITE
 from zooid.core.stage import StageTimes
-from zooid.predictor.layout import Layout
+from zooid.predictor.layout import Layout, Ways
 
 
 def lower_bound_s(layout: Layout, grains: Sequence[int]) -> float:
@@ -64,11 +65,11 @@ def _replica_s(
         taken = num_grains * (own.out_bytes if at + 1 < len(stages) else 0.0)
         taken += num_grains * (stages[at - 1].out_bytes if at else 0.0)
         taken += _reduced_bytes(layout, own, num_replicas)
-        bound_s = max(bound_s, taken / _downlink(layout, sites[at]))
+        bound_s = max(bound_s, taken / downlink(layout.ways, sites[at]))
     prepared = []
     for own, site, end_s in zip(stages, sites, ends_s, strict=True):
         reduced = _reduced_bytes(layout, own, num_replicas)
-        reduce_s = reduced / _downlink(layout, site) + (least_latency_s(layout) if reduced else 0.0)
+        reduce_s = reduced / downlink(layout.ways, site) + (least_latency_s(layout) if reduced else 0.0)
         begin_s = max(0.0, end_s - own.backward_s)
         prepared.append((max(end_s, begin_s + reduce_s), own.update_s))
     return bound_s, prepared
@@ -103,6 +104,6 @@ def _reduced_bytes(layout: Layout, own: StageTimes, num_replicas: int) -> float:
     return 2 * (num_replicas - 1) / num_replicas * sum(bucket.num_bytes for bucket in own.buckets)
 
 
-def _downlink(layout: Layout, site: str) -> float:
+def downlink(ways: Ways, site: str) -> float:
     """What a member takes in at most, wherever it comes from."""
-    return max(way.bytes_per_s for ends, way in layout.ways.items() if ends[1] == site)
+    return max((way.bytes_per_s for ends, way in ways.items() if ends[1] == site), default=math.inf)

@@ -18,8 +18,7 @@ def stage_memory_bytes(
     last of them, or in the backward of the first, at whichever layer needs the most.
     """
     layers = profile.layers[first_layer:end_layer]
-    saved = 1 + profile.optimizer_bytes_per_parameter_byte
-    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    copies = _copies(profile, num_replicas)
     state = profile.parameter_bytes(first_layer, end_layer) * copies
     state += 2 * sum(layer.buffer_bytes for layer in layers)  # and as they were before the step
     before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
@@ -34,8 +33,7 @@ def stage_memory_bytes(
 def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int = 1) -> int:
     """What some member needs at least, wherever the model is cut: whoever has the largest layer holds its state, and
     computes it on one grain."""
-    saved = 1 + profile.optimizer_bytes_per_parameter_byte
-    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    copies = _copies(profile, num_replicas)
     needs = [
         layer.parameter_bytes * copies
         + 2 * layer.buffer_bytes
@@ -48,8 +46,7 @@ def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int =
 def stage_memory_table(profile: Profile, grain_size: int, grains_kept: int, *, num_replicas: int = 1) -> Array:
     """[first, end]: what `stage_memory_bytes` says of every run of layers; 0 where there is none."""
     num_layers = len(profile.layers)
-    saved = 1 + profile.optimizer_bytes_per_parameter_byte
-    copies = saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
+    copies = _copies(profile, num_replicas)
     boundaries = [profile.inputs, *(layer.boundary for layer in profile.layers)]
     crossing = np.array([boundary.at(grain_size) for boundary in boundaries])
     kept, most = crossing[:-1].copy(), crossing[:-1].copy()  # by first layer
@@ -68,6 +65,13 @@ def stage_memory_table(profile: Profile, grain_size: int, grains_kept: int, *, n
         messages = 2 * (crossing[:-1][begun] + crossing[end])
         table[begun, end] = np.round(profile.runtime_bytes + state + computing + messages)
     return table
+
+
+def _copies(profile: Profile, num_replicas: int) -> float:
+    """Of the parameters: they and the optimizer's state, gradients, those on their way between replicas, and what a
+    checkpoint is written from, which replicas divide."""
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    return saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
 
 
 def _counted_twice(profile: Profile, end: int) -> Array:

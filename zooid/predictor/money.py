@@ -13,6 +13,7 @@ from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
 from zooid.core.plan import CostTerm
 from zooid.core.prices import FREE, Prices
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.predictor.usage import NO_USAGE, Move, Usage
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "usd_per_million_samples",
 ]
 
-SECONDS_PER_HOUR = 3600.0
 SECONDS_PER_MONTH = 730 * SECONDS_PER_HOUR
 """Storage is charged by the month, in the part of it that it was used: 730 hours in price lists."""
 BYTES_PER_GB = 1e9

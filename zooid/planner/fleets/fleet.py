@@ -10,9 +10,10 @@ from zooid.core.errors import InputError
 from zooid.core.offer import Market
 from zooid.core.records import Record
 from zooid.core.search import Proof
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets.problem import FleetProblem
 from zooid.planner.fleets.shortfall import Shortfall
-from zooid.planner.fleets.tables import SECONDS_PER_HOUR, AllReduceOfVm, Evaluated, Tables
+from zooid.planner.fleets.tables import AllReduceOfVm, Evaluated, Tables
 
 
 class Share(Record, frozen=True, kw_only=True):

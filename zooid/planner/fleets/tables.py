@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.core.errors import InputError
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets.problem import FleetProblem, VmType
 from zooid.predictor.closed_forms import overlapped_step_s, ring_s
 from zooid.predictor.closed_forms.arrays import Array
@@ -20,8 +21,6 @@ from zooid.predictor.closed_forms.arrays import Array
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 AllReduceOfVm: TypeAlias = Callable[[int, VmType], float]
 """Seconds among so many members, all on machines of this type; on one machine where they are at most its GPUs."""
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.sites.problem import Averaging, SiteChoice, SiteCount, SiteProblem, WayUse
 from zooid.predictor.closed_forms.arrays import Array
 from zooid.predictor.closed_forms.sites import (
@@ -60,7 +61,7 @@ class Model:
         num_sites = len(self.sites)
         place = {site: at for at, site in enumerate(self.sites)}
         self.speed = np.array([offer.samples_per_s for offer in problem.offers])
-        self.usd_per_s = np.array([offer.usd_per_hour for offer in problem.offers]) / 3600
+        self.usd_per_s = np.array([offer.usd_per_hour for offer in problem.offers]) / SECONDS_PER_HOUR
         self.most = np.array([offer.most for offer in problem.offers], np.int64)
         self.most_members = min(problem.most_members or math.inf, int(self.most.sum()))
         self.is_at = np.zeros((len(problem.offers), num_sites), np.int64)

@@ -9,6 +9,7 @@ from zooid.core.offer import MOST_USD_PER_GB, require_price
 from zooid.core.prices import Prices
 from zooid.core.records import Record, require
 from zooid.core.search import Proof
+from zooid.core.units import SECONDS_PER_HOUR
 
 SiteGoal = Literal["fastest", "cheapest", "weighted"]
 Averaging = Literal["everyone", "by_site", "hub"]
@@ -203,7 +204,7 @@ class SiteChoice(Record, frozen=True, kw_only=True):
     @property
     def usd_per_hour(self) -> float:
         """Of all members, with their traffic."""
-        return self.usd / (self.time_s / 3600)
+        return self.usd / (self.time_s / SECONDS_PER_HOUR)
 
     def __str__(self) -> str:
         members = " + ".join(f"{each.num_members} × {each.offer}" for each in self.counts)

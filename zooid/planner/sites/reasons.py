@@ -6,7 +6,7 @@ import msgspec
 
 from zooid.core.errors import InputError
 from zooid.core.records import Record
-from zooid.core.units import format_duration, format_usd
+from zooid.core.units import SECONDS_PER_HOUR, format_duration, format_usd
 from zooid.planner.sites.model import Counts, Model
 from zooid.planner.sites.problem import SiteChoice, SiteProblem
 
@@ -108,7 +108,7 @@ def _one_more(problem: SiteProblem, choice: SiteChoice, at: int) -> OneMore:
 def _value(problem: SiteProblem, model: Model, counts: Counts, method: int) -> tuple[float, float, float]:
     totals = model.totals(counts[None], method)
     time_s, usd = float(totals.time_s[0]), float(totals.usd[0])
-    weight = (problem.hour_usd or 0.0) / 3600
+    weight = (problem.hour_usd or 0.0) / SECONDS_PER_HOUR
     value = {"fastest": time_s, "cheapest": usd, "weighted": usd + weight * time_s}[problem.goal]
     return (value if math.isfinite(time_s) else math.inf), time_s, usd
 

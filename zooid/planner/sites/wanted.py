@@ -5,6 +5,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.sites.model import Counts
 from zooid.planner.sites.problem import SiteProblem
 from zooid.predictor.closed_forms.arrays import Array
@@ -27,7 +28,7 @@ class Best:
 
     def __init__(self, problem: SiteProblem, num_choices: int) -> None:
         self._goal, self._limits = problem.goal, _Limits(problem)
-        self._usd_per_s = (problem.hour_usd or 0.0) / 3600
+        self._usd_per_s = (problem.hour_usd or 0.0) / SECONDS_PER_HOUR
         self._num_choices = num_choices
         self._found: dict[tuple[int, ...], tuple[float, float, int]] = {}
         self._worst = (math.inf, math.inf)

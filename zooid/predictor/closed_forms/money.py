@@ -4,9 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from zooid.core.errors import InputError
+from zooid.core.units import SECONDS_PER_HOUR
 from zooid.predictor.closed_forms.arrays import Array, above_zero, at_least
-
-_SECONDS_PER_HOUR = 3600.0
 
 
 def step_usd(step_s: ArrayLike, usd_per_hour: ArrayLike, num_replicas: ArrayLike = 1) -> Array:
@@ -19,7 +18,7 @@ def step_usd(step_s: ArrayLike, usd_per_hour: ArrayLike, num_replicas: ArrayLike
     """
     each = at_least(0, "usd_per_hour", usd_per_hour)
     fleet: Array = at_least(1, "num_replicas", num_replicas) * np.atleast_1d(each).sum(axis=-1)
-    return at_least(0, "step_s", step_s) / _SECONDS_PER_HOUR * fleet
+    return at_least(0, "step_s", step_s) / SECONDS_PER_HOUR * fleet
 
 
 def usd_per_million_samples(usd_per_hour: ArrayLike, samples_per_s: ArrayLike) -> Array:
@@ -29,7 +28,7 @@ def usd_per_million_samples(usd_per_hour: ArrayLike, samples_per_s: ArrayLike) -
     >>> float(usd_per_million_samples(6.30, 413).round(2))
     4.24
     """
-    per_hour = above_zero("samples_per_s", samples_per_s) * _SECONDS_PER_HOUR
+    per_hour = above_zero("samples_per_s", samples_per_s) * SECONDS_PER_HOUR
     return at_least(0, "usd_per_hour", usd_per_hour) / per_hour * 1e6
 
 
