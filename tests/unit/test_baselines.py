@@ -4,24 +4,26 @@ import itertools
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from benchmarks.baselines.bayes import bayes
 from benchmarks.baselines.hybrid_ps import hybrid_ps, server
 from benchmarks.baselines.hydrozoa import cut_by_grid, hydrozoa
 from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
-from benchmarks.baselines.rivals import GOALS, NAMES, Effort, rivals
+from benchmarks.baselines.rivals import GOALS, ON_FUNCTIONS, ON_VMS, Effort, on_functions, on_vms
 from benchmarks.baselines.simulated import closed_form_step_s, fits, simulated
 from benchmarks.baselines.tpdmp import fastest_flow, tpdmp
 from benchmarks.lab.miniature import Miniature
 from benchmarks.lab.widening import widened
-from tests.unit.profiles import layer, offer, profile, store_links
+from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.planner import Market
 from zooid.planner.objectives import objective_of
-from zooid.predictor import World, ways_from
+from zooid.predictor import Proposal, World, ways_from
 
 MOST = 4
 SMALL, LARGE = "made.small", "made.large"
 RATE = 1000.0
+EFFORT = Effort(num_bounds=50, num_evaluations=15)
 
 
 def market() -> Market:
@@ -118,15 +120,31 @@ def test_bayes_stays_within_the_members_and_learns() -> None:
 
 def test_every_baseline_gets_its_best_for_either_goal() -> None:
     where = market()
-    found = {(each.name, each.goal): each for each in rivals(where, MOST, Effort(num_bounds=50, num_evaluations=15))}
-    assert found.keys() == set(itertools.product(NAMES, GOALS))
-    for name in NAMES:
+    found = {(each.name, each.goal): each for each in on_functions(where, MOST, EFFORT)}
+    assert found.keys() == set(itertools.product(ON_FUNCTIONS, GOALS))
+    for name in ON_FUNCTIONS:
         fastest, cheapest = found[name, "fastest"], found[name, "cheapest"]
         assert fastest.run_s <= cheapest.run_s or name == "Bayes", "which searches anew"
         assert cheapest.run_usd <= fastest.run_usd or name == "Bayes"
     best_s = min(plan.prediction.run_s for plan in simulated(lambda_ml(where, MOST), where))
     assert found["LambdaML", "fastest"].run_s == best_s
     assert all(fits(each, where) for each in tpdmp(where, MOST))
+
+
+def test_on_machines_that_reach_one_another_the_greedy_take_what_they_are_greedy_for() -> None:
+    """The small ones cost a dollar and take twice as long: as cheap for the work, and cheaper an hour."""
+    apart = market()
+    links = (*store_links(RATE, 0.01), link(RATE, 0.001, to_site=SITE))
+    offers = tuple(structs.replace(each, memory_bytes=40_000) for each in apart.offers)
+    where = Market(offers, World(apart.world.profiles, ways_from(links)))
+    found = {(each.name, each.goal): each for each in on_vms(where, MOST, EFFORT)}
+    assert found.keys() == {("APM", "fastest"), ("APM", "cheapest"), ("CGF", "cheapest"), ("FGF", "fastest")}
+    assert {name for name, _ in found} == set(ON_VMS)
+    plans = {key: each.plan for key, each in found.items() if each.plan is not None}
+    assert [offer.name for offer in Proposal.of(plans["CGF", "cheapest"]).member_offers] == [SMALL]
+    assert [offer.name for offer in Proposal.of(plans["FGF", "fastest"]).member_offers] == [LARGE]
+    assert plans["APM", "fastest"].num_members > plans["APM", "cheapest"].num_members == 1
+    assert found["APM", "fastest"].closed_form_s < found["APM", "cheapest"].closed_form_s
 
 
 def test_a_miniature_takes_as_long_as_what_it_stands_for() -> None:

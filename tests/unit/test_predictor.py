@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, offer, profile, store_links
-from zooid.core.plan import AllReduceName, TransportName
+from zooid.core.plan import AllReduceName, ScheduleName, TransportName
 from zooid.core.profile import TiedParameter
 from zooid.core.stage import Bucket, StageTimes, Tie
 from zooid.core.timeline import Timeline
+from zooid.planner.drafts import grains_kept
 from zooid.planner.partition import pipeline_s
 from zooid.predictor import (
     Layout,
@@ -257,7 +258,7 @@ def test_a_better_link_is_never_slower(
     st.floats(10, 1e6),
     st.floats(0, 1),
     st.sampled_from([None, 1, 2]),
-    st.sampled_from(["gpipe", "1f1b"]),
+    st.sampled_from([("gpipe", 0), ("1f1b", 0), ("1f1b", 1)]),
     st.sampled_from(["store", "tcp"]),
     st.sampled_from(["auto", "streaming", "ring", "exchange"]),
 )
@@ -268,15 +269,19 @@ def test_no_simulation_is_faster_than_the_lower_bound(
     rate: float,
     rtt_s: float,
     host_cores: int | None,
-    schedule: str,
+    order: tuple[ScheduleName, int],
     transport: TransportName,
     all_reduce: AllReduceName,
 ) -> None:
     layout = layout_of(stages, rate, rtt_s, host_cores=host_cores, transport=transport)
     layout = replace(layout, all_reduce=all_reduce)
     grains = split_grains(num_grains, even_shares(num_grains, num_replicas))
-    simulated_s = simulate_step(StepShape(schedule, len(stages)).step(grains), layout).step_s
-    assert simulated_s >= lower_bound_s(layout, [len(own) for own in grains]) * (1 - 1e-9)
+    step = StepShape(order[0], len(stages), order[1]).step(grains)
+    simulated_s = simulate_step(step, layout).step_s
+    numbers = [len(own) for own in grains]
+    kept = grains_kept(order[0], len(stages), order[1], max(numbers))
+    assert simulated_s >= lower_bound_s(layout, numbers) * (1 - 1e-9)
+    assert simulated_s >= lower_bound_s(layout, numbers, kept) * (1 - 1e-9)
 
 
 @quick

@@ -108,10 +108,19 @@ def test_no_plan_is_below_the_bounds_of_its_family(
     for family in families(market, Limits(max_members=4, transport=transport)):
         for made in family.drafts(known, 3):
             prediction = evaluate(made, market).prediction
-            for least_s, least_usd in (family.least, made.least):
+            for least_s, least_usd in (family.least, known.sharper(family).least, made.least):
                 assert least_s <= prediction.run_s * (1 + 1e-9)
                 assert least_usd <= prediction.run_usd * (1 + 1e-9)
             assert family.missing_bytes_at_least(known) <= max(made.memory_bytes) - family.offer.memory_bytes
+
+
+def test_a_family_knows_that_its_slowest_layer_cannot_be_cut() -> None:
+    """One layer takes 10 of 12 s: two stages take 10 s for each of 8 grains, and not 6."""
+    market = single(profile([layer(10.0), layer(1.0), layer(1.0)], store_links()), offer(36.0))
+    halves = next(
+        family for family in families(market, Limits(max_members=2)) if (family.layout, family.grain_size) == ("1x2", 1)
+    )
+    assert Known().sharper(halves).at_least_s == pytest.approx(80.0)
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)

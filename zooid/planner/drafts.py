@@ -76,7 +76,7 @@ def draft(proposal: Proposal, market: Market) -> Draft:
     profile = market.profile
     starting_s = startup_s(proposal, world)
     num_steps = profile.num_samples * profile.epochs / profile.batch_size
-    least_s = starting_s + num_steps * lower_bound_s(layout, shares)
+    least_s = starting_s + num_steps * lower_bound_s(layout, shares, kept)
     least_usd = total_usd(run_cost(proposal.member_offers, least_s, starting_s))
     num_actions = len(proposal.partition) * sum(_ACTIONS_OF_GRAIN * own + _ACTIONS_OF_STEP for own in shares)
     return Draft(proposal, memory_bytes, missing, least_s, least_usd, num_actions)

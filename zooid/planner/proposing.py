@@ -13,12 +13,14 @@ from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, ScheduleName, TransportName
 from zooid.core.profile import Profile
+from zooid.planner.bounding import Ground
 from zooid.planner.cuts import StageTable
 from zooid.planner.drafts import Draft, draft
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, best_partitions, partitions_for_each, smallest_need, table_of
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
 from zooid.predictor.bounds import downlink
+from zooid.predictor.closed_forms.arrays import Array
 
 PARTITIONS_EACH = 3
 """Of each family that turns out well, so many of the closed form's best cuts are simulated."""
@@ -38,6 +40,8 @@ class Family:
     grain_size: int
     schedule: ScheduleName | None
     """Where only one is allowed."""
+    at_least_s: float | None = None
+    """Of a step, where all its cuts were looked at."""
 
     @property
     def num_members(self) -> int:
@@ -89,6 +93,7 @@ class Family:
             step_s = max(step_s, begin_s + reduce_s)
         if self.num_members > 1 and world.library is None:
             step_s += latency_s  # the others hear of it
+        step_s = max(step_s, self.at_least_s or 0.0)
         starting_s = startup_s(example, world)
         run_s = starting_s + step_s * profile.num_samples * profile.epochs / profile.batch_size
         return run_s, total_usd(run_cost([self.offer] * self.num_members, run_s, starting_s))
@@ -164,6 +169,29 @@ class Known:
         self._tables: dict[object, StageTable] = {}
         self._partitions: dict[object, dict[int, list[Partition]]] = {}
         self._bytes: dict[object, int] = {}
+        self._grounds: dict[object, Ground] = {}
+        self._steps_s: dict[object, Array] = {}
+
+    def sharper(self, family: Family) -> Family:
+        """The same with a better bound of its own."""
+        market, is_direct = family.market, family.transport != "store"
+        is_crowded = family.offer.platform == "local" and family.num_members > 1
+        on = (family.offer.name, family.transport, family.grain_size, is_crowded)
+        if on not in self._grounds:
+            self._grounds[on] = Ground.of(
+                market.world.profile_of(family.offer),
+                family.grain_size,
+                market.ways_of(family.offer, is_direct=is_direct),
+                downlink(market.world.ways, family.offer.site),
+                crowded=is_crowded,
+            )
+        key = (*on, family.num_replicas)
+        if key not in self._steps_s:
+            is_reducing = market.world.library is None
+            self._steps_s[key] = self._grounds[on].least_steps_s(
+                family.own_grains, family.num_replicas, family.stage_counts[-1], is_reducing=is_reducing
+            )
+        return replace(family, at_least_s=float(self._steps_s[key][family.num_stages]))
 
     def table_of(self, family: Family) -> StageTable:
         key = (family.offer.name, family.transport, family.grain_size, family.num_replicas)

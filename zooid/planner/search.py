@@ -130,6 +130,9 @@ def _try(
             tried.append(_Tried(item, "beyond a limit", reason=reason))
         elif any(run_s <= slack * least_s and run_usd <= slack * least_usd for run_s, run_usd in found):
             tried.append(_Tried(item, "bounded out"))
+        elif isinstance(item, Family) and item.at_least_s is None:
+            sharper = known.sharper(item)
+            heapq.heappush(heap, (_promise(sharper, objective), next(count), sharper))
         elif num_actions > patience and num_simulated >= LEAST_SIMULATED:
             tried.append(_Tried(item, "open"))
         elif isinstance(item, Family):

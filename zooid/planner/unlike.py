@@ -5,7 +5,7 @@ decides which of its answers is worth having."""
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +15,12 @@ from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, TransportName
 from zooid.core.units import SECONDS_PER_HOUR
-from zooid.planner.fleets import ComputePoint, FleetProblem, VmType, fleet_front
+from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
 from zooid.planner.proposing import schedules, transports
 from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes
 from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
-from zooid.predictor import Proposal, stage_memory_table, stage_times
+from zooid.predictor import Proposal, stage_memory_bytes, stage_memory_table, stage_times
 from zooid.predictor.closed_forms import streaming_bound_s
 
 AnyPoint = TypeVar("AnyPoint")
@@ -146,47 +146,65 @@ def _replicas(market: Market, limits: Limits, grain_size: int, transport: Transp
     by_site: defaultdict[str, list[Offer]] = defaultdict(list)
     for offer in market.offers:
         by_site[offer.site].append(offer)
+    for every in by_site.values():
+        offers = holding(market, every, grain_size)
+        if len(offers) > 1:
+            problem, all_reduce_s = fleet_problem(market, offers, limits.max_members, grain_size, transport)
+            front = fleet_front(problem, all_reduce_s=all_reduce_s, limit_s=SEARCH_S)
+            for fleet in _some([each for each in front.fleets if len(each.hires) > 1]):
+                members = hired(fleet.hires, offers, grain_size)
+                yield from _of_members(market, limits, grain_size, transport, members)
+
+
+def holding(market: Market, offers: Sequence[Offer], grain_size: int) -> list[Offer]:
+    """Those on which a member can be a replica of one stage."""
+    num_layers = len(market.profile.layers)
+    needed = stage_memory_bytes(market.profile, 0, num_layers, grain_size, 1, num_replicas=2)
+    return [offer for offer in offers if needed <= offer.memory_bytes]
+
+
+def fleet_problem(
+    market: Market, offers: Sequence[Offer], max_members: int, grain_size: int, transport: TransportName
+) -> tuple[FleetProblem, AllReduceOfVm | None]:
+    """How many of each of these offers of one site, with whole models; and the all-reduce, where it is not a ring."""
     profile = market.profile
-    for offers in by_site.values():
-        if len(offers) < 2:
-            continue
-        ways = market.ways_of(offers[0], is_direct=transport != "store")
-        rate = min(way.bytes_per_s for way in ways)
-        gradient_bytes = float(profile.parameter_bytes(0, len(profile.layers)))
-        problem = FleetProblem(
-            vms=tuple(
-                VmType(
-                    name=offer.name,
-                    market="spot" if offer.market == "spot" else "on_demand",
-                    usd_per_hour=offer.usd_per_hour,
-                    quota=market.most_on(offer, limits.max_members),
-                    compute=(ComputePoint(num_samples=grain_size, compute_s=_grain_s(market, offer, grain_size)),),
-                    bytes_per_s=rate,
-                )
-                for offer in offers
-            ),
-            batch_size=profile.batch_size,
-            grain_size=grain_size,
-            num_steps=max(1, round(profile.num_samples * profile.epochs / profile.batch_size)),
-            gradient_bytes=gradient_bytes,
-            latency_s=ways[0].rtt_s,
-        )
-        all_reduce_s = None
-        if transport == "store":
+    ways = market.ways_of(offers[0], is_direct=transport != "store")
+    rate = min(way.bytes_per_s for way in ways)
+    gradient_bytes = float(profile.parameter_bytes(0, len(profile.layers)))
+    problem = FleetProblem(
+        vms=tuple(
+            VmType(
+                name=offer.name,
+                market="spot" if offer.market == "spot" else "on_demand",
+                usd_per_hour=offer.usd_per_hour,
+                quota=market.most_on(offer, max_members),
+                compute=(ComputePoint(num_samples=grain_size, compute_s=_grain_s(market, offer, grain_size)),),
+                bytes_per_s=rate,
+            )
+            for offer in offers
+        ),
+        batch_size=profile.batch_size,
+        grain_size=grain_size,
+        num_steps=max(1, round(profile.num_samples * profile.epochs / profile.batch_size)),
+        gradient_bytes=gradient_bytes,
+        latency_s=ways[0].rtt_s,
+    )
 
-            def all_reduce_s(number: int, vm: VmType, rate: float = rate, num_bytes: float = gradient_bytes) -> float:
-                return float(streaming_bound_s(num_bytes, number, rate)) if number > 1 else 0.0
+    def through_store_s(number: int, vm: VmType) -> float:
+        return float(streaming_bound_s(gradient_bytes, number, rate)) if number > 1 else 0.0
 
-        front = fleet_front(problem, all_reduce_s=all_reduce_s, limit_s=SEARCH_S)
-        named = {offer.name: offer for offer in offers}
-        for fleet in _some([each for each in front.fleets if len(each.hires) > 1]):
-            members = [
-                (named[hire.vm], share.num_samples // grain_size)
-                for hire in fleet.hires
-                for share in hire.shares
-                for _ in range(share.num_members)
-            ]
-            yield from _of_members(market, limits, grain_size, transport, members)
+    return problem, through_store_s if transport == "store" else None
+
+
+def hired(hires: Iterable[Hire], offers: Sequence[Offer], grain_size: int) -> list[tuple[Offer, int]]:
+    """Every member of a fleet, and how many grains it computes."""
+    named = {offer.name: offer for offer in offers}
+    return [
+        (named[hire.vm], share.num_samples // grain_size)
+        for hire in hires
+        for share in hire.shares
+        for _ in range(share.num_members)
+    ]
 
 
 def _sites(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Proposal]:
@@ -233,7 +251,15 @@ def _of_members(
         return
     if not _within(market, offers):
         return
-    yield Proposal(
+    yield whole_models(market, grain_size, transport, members)
+
+
+def whole_models(
+    market: Market, grain_size: int, transport: TransportName, members: Sequence[tuple[Offer, int]]
+) -> Proposal:
+    """Each member a replica of one stage, with so many grains of its own."""
+    offers = tuple(offer for offer, _ in members)
+    return Proposal(
         partition=((0, len(market.profile.layers)),),
         offers=(offers[0],),
         num_replicas=len(members),
@@ -242,7 +268,7 @@ def _of_members(
         ahead=0,
         transport=transport,
         shares=tuple(share for _, share in members),
-        replica_offers=tuple(offers),
+        replica_offers=offers if len(set(offers)) > 1 else (),
     )
 
 

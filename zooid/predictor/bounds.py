@@ -9,6 +9,12 @@ that of its update:
     s ≥ j; a reduce can overlap that backward, so that j is prepared at P(j) = max(E(j), E(j) − b + r); it updates when
     it has heard so from all others: max(P(j), P(i) + v) + u, with v the latency of a message;
     no link carries its bytes in less than their time, and no machine computes faster than its cores.
+
+Where it is known that stage s keeps what it computed of w(s) grains at most, as its schedule has it, more is certain:
+
+    a grain is back at s after R(s) = Σ (f + b + 2x) over s and the stages behind it, without the last x, and w(s)
+    grains later the next one follows it: s ends with grain q w + r at (q + 1) R(s) + r b(s) at the earliest;
+    a last stage that keeps all M grains has them all, Σ (f + x) + (M − 1) max f, before the first goes back.
 """
 
 import math
@@ -19,14 +25,14 @@ from zooid.core.stage import StageTimes
 from zooid.predictor.layout import Layout, Ways
 
 
-def lower_bound_s(layout: Layout, grains: Sequence[int]) -> float:
-    """Of a step in which the replicas work on so many grains each."""
+def lower_bound_s(layout: Layout, grains: Sequence[int], kept: Sequence[int] | None = None) -> float:
+    """Of a step in which the replicas work on so many grains each, and stages keep so many of them at most."""
     layout = layout.of_replicas(len(grains))
     bound_s = 0.0
     computed_s = 0.0
     prepared: list[tuple[float, float]] = []
     for stages, sites, num_grains in zip(layout.stages, layout.sites, grains, strict=True):
-        carried_s, own = _replica_s(layout, stages, sites, num_grains, len(grains))
+        carried_s, own = _replica_s(layout, stages, sites, num_grains, len(grains), kept)
         bound_s = max(bound_s, carried_s)
         prepared += own
         computed_s += sum(num_grains * (own.forward_s + own.backward_s) + own.update_s for own in stages)
@@ -45,7 +51,12 @@ def _voted_s(prepared: Sequence[tuple[float, float]], latency_s: float) -> float
 
 
 def _replica_s(
-    layout: Layout, stages: Sequence[StageTimes], sites: Sequence[str], num_grains: int, num_replicas: int
+    layout: Layout,
+    stages: Sequence[StageTimes],
+    sites: Sequence[str],
+    num_grains: int,
+    num_replicas: int,
+    kept: Sequence[int] | None,
 ) -> tuple[float, list[tuple[float, float]]]:
     """What its links carry takes so long, and its members are prepared at these moments and update so long."""
     crossing = [
@@ -58,6 +69,8 @@ def _replica_s(
         if num_grains:
             head_s = sum(stages[i].forward_s + crossing[i] for i in range(at))
             done_s = head_s + num_grains * (own.forward_s + own.backward_s)
+            if kept is not None:
+                done_s = max(done_s, head_s + _returned_s(stages[at:], crossing[at:], num_grains, kept[at]))
             ends_s[at] = max(ends_s[at], done_s)
             for below in range(at - 1, -1, -1):
                 done_s += crossing[below] + stages[below].backward_s
@@ -66,6 +79,8 @@ def _replica_s(
         taken += num_grains * (stages[at - 1].out_bytes if at else 0.0)
         taken += _reduced_bytes(layout, own, num_replicas)
         bound_s = max(bound_s, taken / downlink(layout.ways, sites[at]))
+    if kept is not None and 1 < num_grains <= kept[-1]:
+        ends_s = list(map(max, ends_s, _all_forward_first_s(stages, crossing, num_grains)))
     prepared = []
     for own, site, end_s in zip(stages, sites, ends_s, strict=True):
         reduced = _reduced_bytes(layout, own, num_replicas)
@@ -73,6 +88,26 @@ def _replica_s(
         begin_s = max(0.0, end_s - own.backward_s)
         prepared.append((max(end_s, begin_s + reduce_s), own.update_s))
     return bound_s, prepared
+
+
+def _returned_s(stages: Sequence[StageTimes], crossing: Sequence[float], num_grains: int, kept: int) -> float:
+    """When the first of these stages has its last grain back, from when it gets its first one on."""
+    round_s = sum(own.forward_s + own.backward_s for own in stages) + 2 * sum(crossing)
+    rounds, rest = divmod(num_grains - 1, kept)
+    return (rounds + 1) * round_s + rest * stages[0].backward_s
+
+
+def _all_forward_first_s(stages: Sequence[StageTimes], crossing: Sequence[float], num_grains: int) -> list[float]:
+    """When each stage's last backward ends, where the first one of all begins after the last forward."""
+    others = num_grains - 1
+    turn_s = sum(own.forward_s for own in stages) + sum(crossing) + others * max(own.forward_s for own in stages)
+    ends_s = []
+    slowest_s = 0.0
+    for own, crossing_s in zip(reversed(stages), reversed(crossing), strict=True):
+        slowest_s = max(slowest_s, own.backward_s)
+        turn_s += crossing_s + own.backward_s
+        ends_s.append(turn_s + others * slowest_s)
+    return ends_s[::-1]
 
 
 def least_latency_s(layout: Layout) -> float:
