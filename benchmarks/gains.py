@@ -96,7 +96,7 @@ def measure(quick: bool, folder: Path) -> Iterator[Row]:
         for scene in scenes():
             market = market_of(profile, scene)
             pairs = yield from compared(model, market, scene, quick)
-            yield from rehearsed(pairs, Rehearsals(market, FACTOR))
+            yield from rehearsed(pairs[:1] if quick else pairs, Rehearsals(market, FACTOR))
 
 
 def compared(model: str, market: Market, scene: Scene, quick: bool) -> Generator[Row, None, list[Pair]]:

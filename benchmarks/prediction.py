@@ -279,7 +279,7 @@ def summarise(rows: list[Row]) -> list[Row]:
         {
             "mape": statistics.fmean(map(abs, errors)),
             "worst": max(map(abs, errors)),
-            "underestimated_share": statistics.fmean(error < 0 for error in errors),
+            "underestimated_share": 100 * statistics.fmean(error < 0 for error in errors),
         }
     ]
 

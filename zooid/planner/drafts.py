@@ -10,6 +10,8 @@ from zooid.schedule.pipelines import StepShape, most_kept
 
 _ACTIONS_OF_GRAIN = 4
 _ACTIONS_OF_STEP = 4
+_ACTIONS_OF_BUCKET = 12
+"""Of an all-reduce, for one member: parts and sums, there and back."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ def draft(proposal: Proposal, market: Market) -> Draft:
     least_s = starting_s + num_steps * lower_bound_s(layout, shares, kept)
     least_usd = total_usd(run_cost(proposal.member_offers, least_s, starting_s))
     num_actions = len(proposal.partition) * sum(_ACTIONS_OF_GRAIN * own + _ACTIONS_OF_STEP for own in shares)
+    if len(shares) > 1:
+        num_actions += _ACTIONS_OF_BUCKET * len(shares) * sum(len(stage.buckets) for stage in layout.stages[0])
     return Draft(proposal, memory_bytes, missing, least_s, least_usd, num_actions)
 
 

@@ -41,6 +41,8 @@ GRAINS_OF_UNLIKE = 2
 ROUNDING = 1e-12
 _PATIENCE = 5
 """How many times as much is simulated where nothing within the limits was found so far."""
+_REST = 0.25
+"""What is simulated of the rest of the front when the pick is proven, as a share."""
 
 
 Item: TypeAlias = Family | Draft
@@ -77,7 +79,8 @@ def search(
         items += [draft(proposal, market) for proposal in unlike(market, limits, grains[:GRAINS_OF_UNLIKE])]
     if not items and not given:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
-    tried = _try(items, limits, objective, market, given)
+    aim = None if goal == "balanced" else objective
+    tried = _try(items, limits, objective, market, given, aim)
     allowed = [each.plan for each in tried if each.plan is not None and not each.reason]
     if not allowed:
         raise PlanError(_refusal(items, tried, limits, market, given))
@@ -85,7 +88,6 @@ def search(
     pick = best(front, goal, objective)
     runner_up = _runner_up(allowed, pick, objective)
     tried = [replace(each, verdict=_verdict(each, pick, front)) for each in tried]
-    aim = None if goal == "balanced" else objective
     proof = _proof(tried, pick, aim, time.perf_counter() - begin_s)
     beyond = [each.plan for each in tried if each.plan is not None and each.reason]
     return Search(
@@ -102,10 +104,16 @@ def search(
 
 
 def _try(
-    items: Sequence[Item], limits: Limits, objective: Objective, market: Market, given: Sequence[Draft] = ()
+    items: Sequence[Item],
+    limits: Limits,
+    objective: Objective,
+    market: Market,
+    given: Sequence[Draft],
+    aim: Objective | None = None,
 ) -> list[_Tried]:
     """Simulate what is given, then take what may be best first: look into a family, simulate a draft, or discard
-    either as bounds tell, until nothing is left or it is enough."""
+    either as bounds tell, until nothing is left or it is enough. With an aim, that is soon after nothing that is left
+    can come nearer to it."""
     tried = [
         _too_large(made, made.missing_bytes) if made.missing_bytes > 0 else _simulated(made, limits, market)
         for made in given
@@ -118,11 +126,15 @@ def _try(
     heap = [(_promise(item, objective), next(count), item) for item in items]
     heapq.heapify(heap)
     num_simulated = num_actions = 0
+    enough: float = MOST_ACTIONS
     slack = 1 + SLACK * (len(items) > MANY)
     while heap:
         _, _, item = heapq.heappop(heap)
         least_s, least_usd = item.least
-        patience = MOST_ACTIONS if found else _PATIENCE * MOST_ACTIONS
+        if aim is not None and enough == MOST_ACTIONS and found:
+            is_proven = min(itertools.starmap(aim, found)) <= aim(least_s, least_usd)
+            enough = num_actions + _REST * MOST_ACTIONS if is_proven else enough
+        patience = enough if found else _PATIENCE * MOST_ACTIONS
         missing = item.missing_bytes if isinstance(item, Draft) else item.missing_bytes_at_least(known)
         if missing > 0:
             tried.append(_too_large(item, missing))

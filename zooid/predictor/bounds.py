@@ -1,13 +1,13 @@
 """What no schedule and no order of messages can beat: from times and bytes alone, with every overlap free.
 
 With f, b the times of a stage for one grain, x the time of a message over the cut behind it (twice, through a store,
-where a message is down only after it was up), M grains, r the time that reducing its gradients needs at least and u
-that of its update:
+where a message is down only after it was up), M grains and u the time of its update:
 
     stage s is busy from Σ (f + x) over the stages before it at the earliest, for M (f + b); what it computed last then
     has to get down to stage j by Σ (b + x), so that stage j's last backward ends at E(j) at the earliest, over all
-    s ≥ j; a reduce can overlap that backward, so that j is prepared at P(j) = max(E(j), E(j) − b + r); it updates when
-    it has heard so from all others: max(P(j), P(i) + v) + u, with v the latency of a message;
+    s ≥ j; what a bucket of gradients and those after it take begins when the bucket is there, a part of b before E(j),
+    so that j is prepared at P(j), the latest of that; it updates when it has heard so from all others:
+    max(P(j), P(i) + v) + u, with v the latency of a message;
     no link carries its bytes in less than their time, and no machine computes faster than its cores.
 
 Where it is known that stage s keeps what it computed of w(s) grains at most, as its schedule has it, more is certain:
@@ -30,13 +30,13 @@ def lower_bound_s(layout: Layout, grains: Sequence[int], kept: Sequence[int] | N
     layout = layout.of_replicas(len(grains))
     bound_s = 0.0
     computed_s = 0.0
-    prepared: list[tuple[float, float]] = []
+    ends_s: list[list[float]] = []
     for stages, sites, num_grains in zip(layout.stages, layout.sites, grains, strict=True):
-        carried_s, own = _replica_s(layout, stages, sites, num_grains, len(grains), kept)
+        carried_s, own_s = _replica_s(layout, stages, sites, num_grains, len(grains), kept)
         bound_s = max(bound_s, carried_s)
-        prepared += own
+        ends_s.append(own_s)
         computed_s += sum(num_grains * (own.forward_s + own.backward_s) + own.update_s for own in stages)
-    bound_s = max(bound_s, _voted_s(prepared, least_latency_s(layout)))
+    bound_s = max(bound_s, _voted_s(_prepared(layout, ends_s), least_latency_s(layout)))
     return max(bound_s, computed_s / layout.host_cores) if layout.host_cores else bound_s
 
 
@@ -57,8 +57,8 @@ def _replica_s(
     num_grains: int,
     num_replicas: int,
     kept: Sequence[int] | None,
-) -> tuple[float, list[tuple[float, float]]]:
-    """What its links carry takes so long, and its members are prepared at these moments and update so long."""
+) -> tuple[float, list[float]]:
+    """What its links carry takes so long, and its members' last backwards end at these moments."""
     crossing = [
         _message_s(layout, own.out_bytes, *sites[at : at + 2]) if at + 1 < len(stages) else 0.0
         for at, own in enumerate(stages)
@@ -81,13 +81,30 @@ def _replica_s(
         bound_s = max(bound_s, taken / downlink(layout.ways, sites[at]))
     if kept is not None and 1 < num_grains <= kept[-1]:
         ends_s = list(map(max, ends_s, _all_forward_first_s(stages, crossing, num_grains)))
+    return bound_s, ends_s
+
+
+def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """When every member has reduced, and how long it then updates; by when the replicas' last backwards end.
+
+    What a bucket and those after it take begins when the first replica has it, which is a share of its backward before
+    the end.
+    """
+    num_replicas = len(ends_s)
+    latency_s = least_latency_s(layout)
     prepared = []
-    for own, site, end_s in zip(stages, sites, ends_s, strict=True):
-        reduced = _reduced_bytes(layout, own, num_replicas)
-        reduce_s = reduced / downlink(layout.ways, site) + (least_latency_s(layout) if reduced else 0.0)
-        begin_s = max(0.0, end_s - own.backward_s)
-        prepared.append((max(end_s, begin_s + reduce_s), own.update_s))
-    return bound_s, prepared
+    for replica, (stages, sites) in enumerate(zip(layout.stages, layout.sites, strict=True)):
+        for at, own in enumerate(stages):
+            reduced_s = left_bytes = 0.0
+            for bucket in reversed(own.buckets if num_replicas > 1 and layout.library is None else ()):
+                left_bytes += 2 * (num_replicas - 1) / num_replicas * bucket.num_bytes
+                begin_s = min(
+                    row[at] - other[at].backward_s * (1 - bucket.at_share)
+                    for row, other in zip(ends_s, layout.stages, strict=True)
+                )
+                reduced_s = max(reduced_s, begin_s + latency_s + left_bytes / downlink(layout.ways, sites[at]))
+            prepared.append((max(ends_s[replica][at], reduced_s), own.update_s))
+    return prepared
 
 
 def _returned_s(stages: Sequence[StageTimes], crossing: Sequence[float], num_grains: int, kept: int) -> float:
