@@ -91,12 +91,15 @@ def link_of_vms() -> Link:
 
 
 def measure(quick: bool, folder: Path) -> Iterator[Row]:
+    found: list[tuple[Market, list[Pair]]] = []
     for model in QUICK_MODELS if quick else MODELS:
         profile = profile_of(model, folder)
         for scene in scenes():
             market = market_of(profile, scene)
             pairs = yield from compared(model, market, scene, quick)
-            yield from rehearsed(pairs[:1] if quick else pairs, Rehearsals(market, FACTOR))
+            found.append((market, pairs[:1] if quick else pairs))
+    for market, pairs in found:
+        yield from rehearsed(pairs, Rehearsals(market, FACTOR))
 
 
 def compared(model: str, market: Market, scene: Scene, quick: bool) -> Generator[Row, None, list[Pair]]:

@@ -17,8 +17,8 @@ from zooid.predictor import Proposal
 
 WARM_UP = 2
 """Steps that do not count: connections gather speed, and readers learn when to look."""
-MEASURED_S = 12.0
-LEAST_STEPS, MOST_STEPS = 3, 20
+MEASURED_S = 8.0
+LEAST_STEPS, MOST_STEPS = 2, 20
 LEAST_ROUND_TRIP_S = 1e-3
 """What is nearer is as near as namespaces are anyway."""
 
