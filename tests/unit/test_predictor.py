@@ -261,6 +261,7 @@ def test_a_better_link_is_never_slower(
     st.sampled_from([("gpipe", 0), ("1f1b", 0), ("1f1b", 1)]),
     st.sampled_from(["store", "tcp"]),
     st.sampled_from(["auto", "streaming", "ring", "exchange"]),
+    st.sampled_from([0, 400, 400_000]),
 )
 def test_no_simulation_is_faster_than_the_lower_bound(
     stages: list[StageTimes],
@@ -272,11 +273,14 @@ def test_no_simulation_is_faster_than_the_lower_bound(
     order: tuple[ScheduleName, int],
     transport: TransportName,
     all_reduce: AllReduceName,
+    tied_bytes: int,
 ) -> None:
+    ends = (0, len(stages) - 1)
+    ties = (Tie(stages=ends, num_bytes=tied_bytes),) if tied_bytes and len(stages) > 1 else ()
     layout = layout_of(stages, rate, rtt_s, host_cores=host_cores, transport=transport)
-    layout = replace(layout, all_reduce=all_reduce)
+    layout = replace(layout, all_reduce=all_reduce, ties=ties)
     grains = split_grains(num_grains, even_shares(num_grains, num_replicas))
-    step = StepShape(order[0], len(stages), order[1]).step(grains)
+    step = StepShape(order[0], len(stages), order[1], ties=(ends,) * len(ties)).step(grains)
     simulated_s = simulate_step(step, layout).step_s
     numbers = [len(own) for own in grains]
     kept = grains_kept(order[0], len(stages), order[1], max(numbers))

@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 
 from zooid.core.link import STORE_SITE
-from zooid.core.stage import StageTimes
+from zooid.core.stage import StageTimes, Tie
 from zooid.predictor.layout import Layout, Ways
 
 
@@ -94,6 +94,7 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
     latency_s = least_latency_s(layout)
     prepared = []
     for replica, (stages, sites) in enumerate(zip(layout.stages, layout.sites, strict=True)):
+        moments_s = []
         for at, own in enumerate(stages):
             reduced_s = left_bytes = 0.0
             for bucket in reversed(own.buckets if num_replicas > 1 and layout.library is None else ()):
@@ -103,8 +104,27 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
                     for row, other in zip(ends_s, layout.stages, strict=True)
                 )
                 reduced_s = max(reduced_s, begin_s + latency_s + left_bytes / downlink(layout.ways, sites[at]))
-            prepared.append((max(ends_s[replica][at], reduced_s), own.update_s))
+            moments_s.append(max(ends_s[replica][at], reduced_s))
+        for tie in layout.ties if layout.library is None else ():
+            moments_s = _shared_s(layout, tie, moments_s, sites, latency_s)
+        prepared += [(moment_s, own.update_s) for moment_s, own in zip(moments_s, stages, strict=True)]
     return prepared
+
+
+def _shared_s(
+    layout: Layout, tie: Tie, moments_s: Sequence[float], sites: Sequence[str], latency_s: float
+) -> list[float]:
+    """When stages that have reduced at these moments have summed what some of them share: each hears from the last of
+    the others, and takes in from them, when the first of them begins, as much as in any all-reduce."""
+    shared_s = list(moments_s)
+    number = len(tie.stages)
+    for at in tie.stages:
+        rate = downlink(layout.ways, sites[at])
+        last_s = max(moments_s[other] for other in tie.stages if other != at)
+        first_s = min(moments_s[other] for other in tie.stages if other != at)
+        taken_s = tie.num_bytes * 2 * (number - 1) / number / rate
+        shared_s[at] = max(moments_s[at], last_s + latency_s, first_s + latency_s + taken_s)
+    return shared_s
 
 
 def _returned_s(stages: Sequence[StageTimes], crossing: Sequence[float], num_grains: int, kept: int) -> float:
