@@ -24,7 +24,7 @@ from zooid.store.create_only import create_once
 from zooid.store.protocol import Data, Keys, ObjectStore, byte_view
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ClientConfig, RetryConfig, S3Config
     from obstore.store import ObjectStore as Client
 
 _SINGLE_PUT_BYTES = 32 * 2**20
@@ -312,14 +312,15 @@ def _client(url: str, parts: SplitResult) -> "Client":
             with _memories_lock:
                 return _memories.setdefault(url, MemoryStore())
         case "s3":
+            # a signature over all bytes of a put would take a nanosecond for each of them, before the first is sent;
+            # TLS protects them without
+            config: S3Config = {"unsigned_payload": True}
             endpoint = environment.s3_endpoint()
-            if endpoint is None:
-                return S3Store.from_url(url, client_options=options, retry_config=_RETRIES)
-            # obstore reads the endpoint itself. Few services but AWS resolve a host name for each bucket.
-            options["allow_http"] = endpoint.startswith("http://")
-            return S3Store.from_url(
-                url, client_options=options, retry_config=_RETRIES, virtual_hosted_style_request=False
-            )
+            if endpoint is not None:
+                # obstore reads the endpoint itself. Few services but AWS resolve a host name for each bucket.
+                options["allow_http"] = endpoint.startswith("http://")
+                config["virtual_hosted_style_request"] = False
+            return S3Store.from_url(url, config=config, client_options=options, retry_config=_RETRIES)
         case "gs":
             return GCSStore.from_url(url, client_options=options, retry_config=_RETRIES)
         case "az":
