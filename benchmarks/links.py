@@ -4,8 +4,8 @@ Two members are in network namespaces, whose links carry a known number of bytes
 through a switch, and to the namespace of the store, where `rclone serve s3` runs. `zooid.probe` measures both with 1, 4
 and 16 streams (to the store: objects in flight), iperf3 with as many connections. Both count payload as it arrives,
 and neither counts what is moved while connections gather speed. `ratio` is the probe's figure over iperf3's. It is the
-link that is compared: the server does not read again and hash what it has got, which would leave the link idle meanwhile
-where one object is in flight (and `zooid.probe` would rightly say so).
+link that is compared: the server does not read again and hash what it has got, which would leave the link idle where
+one object is in flight (and `zooid.probe` would rightly say so).
 """
 
 import itertools
