@@ -27,12 +27,17 @@ from zooid.worker import member
 
 @contextmanager
 def run_by_hand(
-    job_file: Path, num_stages: int, *, schedule: ScheduleName = "1f1b", transport: TransportName = "store"
+    job_file: Path,
+    num_stages: int,
+    *,
+    schedule: ScheduleName = "1f1b",
+    ahead: int = 0,
+    transport: TransportName = "store",
 ) -> Iterator[tuple[ObjectStore, list[WorkerSpec]]]:
     """The store of a run of one replica that is about to train, and its members' specs, which lie there."""
     with tempfile.TemporaryDirectory(prefix="zooid-run-") as folder:
         store = open_store(Path(folder).as_uri())
-        plan = plan_by_hand(job_file, num_stages, schedule, transport)
+        plan = plan_by_hand(job_file, num_stages, schedule, transport, ahead)
         yield store, _set_up(job_file, plan, secrets.token_hex(4), store, threads=1)
 
 
@@ -71,7 +76,9 @@ def _set_up(job_file: Path, plan: Plan, run: str, store: ObjectStore, threads: i
     return specs
 
 
-def plan_by_hand(job_file: Path, num_stages: int, schedule: ScheduleName, transport: TransportName) -> Plan:
+def plan_by_hand(
+    job_file: Path, num_stages: int, schedule: ScheduleName, transport: TransportName, ahead: int = 0
+) -> Plan:
     """Nothing is predicted; stages begin where a single value crosses."""
     checked = check_job(load_job(job_file))
     job = checked.job
@@ -86,6 +93,7 @@ def plan_by_hand(job_file: Path, num_stages: int, schedule: ScheduleName, transp
         grain_size=grain_size,
         num_steps=SamplePlan.of(job, checked.num_samples, grain_size).num_steps,
         schedule=schedule,
+        ahead=ahead,
         transport=transport,
     )
 
