@@ -99,6 +99,8 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
             reduced_s = left_bytes = 0.0
             for bucket in reversed(own.buckets if num_replicas > 1 and layout.library is None else ()):
                 left_bytes += 2 * (num_replicas - 1) / num_replicas * bucket.num_bytes
+                if left_bytes == 0:
+                    continue
                 begin_s = min(
                     row[at] - other[at].backward_s * (1 - bucket.at_share)
                     for row, other in zip(ends_s, layout.stages, strict=True)
