@@ -131,13 +131,8 @@ def compare(lab: Site, place: Place, scene: Scene, links: tuple[Link, ...]) -> R
     }
     print(json.dumps(row), file=sys.stderr, flush=True)
     busy = Busy()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, StepCommitted):
-            busy.note()
-
     num_steps = max(4, min(12, round(MEASURED_S / predicted.mean_s)))
-    rehearsed = lab.rehearse(scene, WARM_UP + num_steps, on_event)
+    rehearsed = lab.rehearse(scene, WARM_UP + num_steps, busy.on_event)
     measured_s = statistics.fmean(rehearsed.steps_s[WARM_UP:])
     row |= {
         "measured_s": measured_s,
@@ -208,8 +203,8 @@ def real_row(lab: Site, case: RealCase, profile: Profile, links: tuple[Link, ...
             ends_s.append(event.at_s)
             busy.note()
 
-    folder = lab.url if plan.transport == "store" else lab.folder_url
-    train_by_hand(REAL_JOB_FILE, plan, open_store(f"{folder}/{secrets.token_hex(4)}"), lab.platform(), on_event)
+    store = open_store(f"{lab.folder_of(plan.transport)}/{secrets.token_hex(4)}")
+    train_by_hand(REAL_JOB_FILE, plan, store, lab.platform(), on_event)
     counted = ends_s[WARM_UP:]
     measured_s = (counted[-1] - counted[0]) / (len(counted) - 1)
     row |= {

@@ -5,6 +5,8 @@ import resource
 import time
 from pathlib import Path
 
+from zooid.core.events import Event, StepCommitted
+
 
 class ForeignLoad:
     """Cores that processes other than this one and its (ended) children kept busy while the context was open."""
@@ -42,6 +44,11 @@ class Busy:
     def __init__(self) -> None:
         self._begin: tuple[float, float] | None = None
         self._end: tuple[float, float] | None = None
+
+    def on_event(self, event: Event) -> None:
+        """Notes every step that a run commits."""
+        if isinstance(event, StepCommitted):
+            self.note()
 
     def note(self) -> None:
         now = (time.monotonic(), _busy_s())

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from benchmarks.lab.load import Busy
 from benchmarks.lab.miniature import Miniature
 from benchmarks.lab.rehearsals import Site, site
-from zooid.core.events import Event, StepCommitted
 from zooid.core.plan import Plan
 from zooid.planner import Market, in_words
 from zooid.predictor import Proposal
@@ -67,10 +66,5 @@ class Rehearsals:
 
 def _measured(small: Miniature, lab: Site, num_steps: int, simulated_s: float) -> Step:
     busy = Busy()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, StepCommitted):
-            busy.note()
-
-    steps = small.rehearse(lab, WARM_UP + num_steps, on_event)
+    steps = small.rehearse(lab, WARM_UP + num_steps, busy.on_event)
     return Step(simulated_s, statistics.fmean(steps.steps_s[WARM_UP:]), busy.share)

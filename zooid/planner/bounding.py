@@ -14,7 +14,9 @@ import numpy as np
 
 from zooid.core.profile import Profile
 from zooid.planner.cuts.table import sums
+from zooid.planner.partition import forwards
 from zooid.predictor import Way
+from zooid.predictor.bounds import latency_s, reduced_share
 from zooid.predictor.closed_forms.arrays import Array
 
 
@@ -38,21 +40,17 @@ class Ground:
     ) -> "Ground":
         """`ways` are the one between members, or those to the store and from it."""
         layers = profile.layers
-        forward_s = sums([layer.forward_s(grain_size, crowded=crowded) for layer in layers])
-        reading_s = profile.load_s_per_sample * grain_size
-        forward_s[0, 1:] += reading_s
-        forward_s[1:-1, -1] += reading_s
-        latency_s = sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
+        message_s = latency_s(ways)
         crossing_bytes = np.array([0.0, *(layer.boundary.at(grain_size) for layer in layers)])
         crossing_bytes[-1] = 0.0
         per_byte_s = sum(1 / way.bytes_per_s for way in ways)
         return cls(
-            forward_s=forward_s,
+            forward_s=forwards(profile, grain_size, crowded=crowded),
             backward_s=sums([layer.backward_s(grain_size, crowded=crowded) for layer in layers]),
             gradient_bytes=sums(_gradient_bytes(profile)),
             crossing_bytes=crossing_bytes,
-            crossing_s=np.where(crossing_bytes > 0, latency_s + per_byte_s * crossing_bytes, 0.0),
-            latency_s=latency_s,
+            crossing_s=np.where(crossing_bytes > 0, message_s + per_byte_s * crossing_bytes, 0.0),
+            latency_s=message_s,
             down_bytes_per_s=down_bytes_per_s,
         )
 
@@ -68,7 +66,7 @@ class Ground:
         ends_s = arrives_s + before_backward_s
         reduced = np.zeros_like(self.gradient_bytes)
         if num_replicas > 1 and is_reducing:
-            reduced = 2 * (num_replicas - 1) / num_replicas * self.gradient_bytes
+            reduced = reduced_share(num_replicas) * self.gradient_bytes
         reduce_s = np.where(reduced > 0, self.latency_s + reduced / self.down_bytes_per_s, 0.0)
         prepared_s = np.where(reduced > 0, arrives_s - self.backward_s + reduce_s, 0.0)
         taken = num_grains * (self.crossing_bytes[:, None] + self.crossing_bytes) + reduced

@@ -14,7 +14,15 @@ from zooid.predictor import Way
 from zooid.predictor.closed_forms import streaming_bound_s
 from zooid.predictor.closed_forms.arrays import Array
 
-__all__ = ["Partition", "best_partitions", "partitions_for_each", "pipeline_s", "smallest_need", "table_of"]
+__all__ = [
+    "Partition",
+    "best_partitions",
+    "forwards",
+    "partitions_for_each",
+    "pipeline_s",
+    "smallest_need",
+    "table_of",
+]
 
 MAX_ENUMERATED = 5_000
 """Up to here all partitions are looked at, and all that are returned are the best there are; beyond, they are searched:
@@ -80,13 +88,9 @@ def pipeline_s(stages: list[StageTimes], num_grains: int, ways: Sequence[Way]) -
 def table_of(
     profile: Profile, grain_size: int, num_grains: int, ways: Sequence[Way], num_replicas: int = 1
 ) -> StageTable:
-    """All stages of a profile: first and last ones read the samples, as `stage_times` has it, and replicas reduce
-    their gradients as fast as any all-reduce can."""
+    """All stages of a profile; replicas reduce their gradients as fast as any all-reduce can."""
     layers = profile.layers
-    forward_s = sums([layer.forward_s(grain_size) for layer in layers])
-    reading_s = profile.load_s_per_sample * grain_size
-    forward_s[0, 1:] += reading_s
-    forward_s[1:-1, -1] += reading_s
+    forward_s = forwards(profile, grain_size)
     rate = min((way.bytes_per_s for way in ways), default=math.inf)
     reduced_s = np.zeros_like(forward_s)
     if num_replicas > 1:
@@ -99,6 +103,15 @@ def table_of(
         reduce_s=reduced_s,
         fits=np.ones(forward_s.shape, bool),
     )
+
+
+def forwards(profile: Profile, grain_size: int, *, crowded: bool = False) -> Array:
+    """[first, end]: the forward of every stage; first and last ones read the samples, as `stage_times` has it."""
+    forward_s = sums([layer.forward_s(grain_size, crowded=crowded) for layer in profile.layers])
+    reading_s = profile.load_s_per_sample * grain_size
+    forward_s[0, 1:] += reading_s
+    forward_s[1:-1, -1] += reading_s
+    return forward_s
 
 
 def _message_s(num_bytes: float, ways: Sequence[Way]) -> float:

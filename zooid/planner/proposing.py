@@ -19,7 +19,7 @@ from zooid.planner.drafts import Draft, draft
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, best_partitions, partitions_for_each, smallest_need, table_of
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
-from zooid.predictor.bounds import downlink
+from zooid.predictor.bounds import downlink, latency_s, reduced_share
 from zooid.predictor.closed_forms.arrays import Array
 
 PARTITIONS_EACH = 3
@@ -76,23 +76,23 @@ class Family:
         whole = world.stage_times(self.offer, (0, len(profile.layers)), self.grain_size, **how)
         grain_s = whole.forward_s + whole.backward_s
         ways = self.market.ways_of(self.offer, is_direct=self.transport != "store")
-        latency_s = sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
+        message_s = latency_s(ways)
         step_s = self.own_grains * grain_s
         down = downlink(world.ways, self.offer.site)
         if self.num_stages > 1:
             crossing = min(layer.boundary.at(self.grain_size) for layer in profile.layers[:-1])
-            passing_s = latency_s + sum(crossing / way.bytes_per_s for way in ways)
+            passing_s = message_s + sum(crossing / way.bytes_per_s for way in ways)
             step_s = _pipeline_s(grain_s, passing_s * (crossing > 0), self.own_grains, self.num_stages)
             step_s = max(step_s, self.own_grains * crossing * (1 if self.num_stages == 2 else 2) / down)
         if cores is not None:
             step_s = max(step_s, self.num_grains * grain_s / cores)
-        if self.num_replicas > 1 and world.library is None:
-            share = 2 * (self.num_replicas - 1) / self.num_replicas / self.num_stages
-            reduce_s = latency_s + share * sum(bucket.num_bytes for bucket in whole.buckets) / down
+        reduced = sum(bucket.num_bytes for bucket in whole.buckets)
+        if self.num_replicas > 1 and reduced and world.library is None:
+            reduce_s = message_s + reduced_share(self.num_replicas) * reduced / self.num_stages / down
             begin_s = self.own_grains * grain_s - whole.backward_s if self.num_stages == 1 else 0.0
             step_s = max(step_s, begin_s + reduce_s)
         if self.num_members > 1 and world.library is None:
-            step_s += latency_s  # the others hear of it
+            step_s += message_s  # the others hear of it
         step_s = max(step_s, self.at_least_s or 0.0)
         starting_s = startup_s(example, world)
         run_s = starting_s + step_s * profile.num_samples * profile.epochs / profile.batch_size

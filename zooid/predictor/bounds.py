@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from zooid.core.link import STORE_SITE
 from zooid.core.stage import StageTimes, Tie
-from zooid.predictor.layout import Layout, Ways
+from zooid.predictor.layout import Layout, Way, Ways
 
 
 def lower_bound_s(layout: Layout, grains: Sequence[int], kept: Sequence[int] | None = None) -> float:
@@ -98,7 +98,7 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
         for at, own in enumerate(stages):
             reduced_s = left_bytes = 0.0
             for bucket in reversed(own.buckets if num_replicas > 1 and layout.library is None else ()):
-                left_bytes += 2 * (num_replicas - 1) / num_replicas * bucket.num_bytes
+                left_bytes += reduced_share(num_replicas) * bucket.num_bytes
                 if left_bytes == 0:
                     continue
                 begin_s = min(
@@ -119,12 +119,11 @@ def _shared_s(
     """When stages that have reduced at these moments have summed what some of them share: each hears from the last of
     the others, and takes in from them, when the first of them begins, as much as in any all-reduce."""
     shared_s = list(moments_s)
-    number = len(tie.stages)
     for at in tie.stages:
         rate = downlink(layout.ways, sites[at])
         last_s = max(moments_s[other] for other in tie.stages if other != at)
         first_s = min(moments_s[other] for other in tie.stages if other != at)
-        taken_s = tie.num_bytes * 2 * (number - 1) / number / rate
+        taken_s = reduced_share(len(tie.stages)) * tie.num_bytes / rate
         shared_s[at] = max(moments_s[at], last_s + latency_s, first_s + latency_s + taken_s)
     return shared_s
 
@@ -155,9 +154,14 @@ def least_latency_s(layout: Layout) -> float:
         return 0.0
     sites = {site for row in layout.sites for site in row}
     if layout.is_direct:
-        return min((way.rtt_s for ends, way in layout.ways.items() if set(ends) <= sites), default=0.0) / 2
+        return min((latency_s([way]) for ends, way in layout.ways.items() if set(ends) <= sites), default=0.0)
     there = min(layout.ways[site, STORE_SITE].rtt_s for site in sites)
     return there + min(layout.ways[STORE_SITE, site].rtt_s for site in sites)
+
+
+def latency_s(ways: Sequence[Way]) -> float:
+    """Of a message, however small, over the one way between two members, or over those to the store and from it."""
+    return sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
 
 
 def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> float:
@@ -172,10 +176,15 @@ def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> f
 
 
 def _reduced_bytes(layout: Layout, own: StageTimes, num_replicas: int) -> float:
-    """2s(n−1)/n down every member's link, by the best of our algorithms; what a library moves, nobody knows."""
+    """Down every member's link; what a library moves, nobody knows."""
     if layout.library is not None:
         return 0.0
-    return 2 * (num_replicas - 1) / num_replicas * sum(bucket.num_bytes for bucket in own.buckets)
+    return reduced_share(num_replicas) * sum(bucket.num_bytes for bucket in own.buckets)
+
+
+def reduced_share(num_members: int) -> float:
+    """What every member takes in of an all-reduce by the best of our algorithms, as a part of its bytes."""
+    return 2 * (num_members - 1) / num_members
 
 
 def downlink(ways: Ways, site: str) -> float:
