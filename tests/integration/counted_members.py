@@ -68,9 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     class CountedExecutor(Executor):
         def run(self, *given: Any) -> Any:
             before = so_far()
-            timeline = super().run(*given)
+            recording = super().run(*given)
             steps.append({name: value - before[name] for name, value in so_far().items()})
-            return timeline
+            return recording
 
     vars(backend)["Counter"] = counter
     vars(rehearsal)["Executor"] = CountedExecutor

@@ -78,7 +78,7 @@ def a_list(schedule: ScheduleName, stage: int, num_stages: int, num_grains: int)
 
 
 def run(actor: Actor, actions: Sequence[Action], abort: Abort | None = None) -> Timeline:
-    return Executor("r0s0", actor, abort or Abort()).run(actions, needs_of(actions))
+    return Executor("r0s0", actor, abort or Abort()).run(actions, needs_of(actions)).timeline()
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])

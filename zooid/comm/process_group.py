@@ -418,13 +418,15 @@ class ProcessGroup(dist.ProcessGroup):
         num_inputs: int | None = None,
     ) -> TransferWork:
         """Begin a call; tensors of a GPU are copied to the processor's memory and back. The first are its inputs."""
-        check_devices(tensors, name)
+        is_staged = not all(tensor.is_cpu for tensor in tensors)
+        if is_staged:
+            check_devices(tensors, name)
         shown = tensors if result is None else result
         reserved = self.engine.reserve() if number is None else number
         event = begin_event(name, tensors[:num_inputs])
         work: TransferWork
         try:
-            if any(tensor.device.type != "cpu" for tensor in tensors):
+            if is_staged:
                 work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
             else:
                 work = TransferWork(start(list(tensors), reserved), shown, name)

@@ -21,9 +21,12 @@ class Batch:
     num_samples: int
 
     def to(self, device: torch.device | str) -> "Batch":
-        """On a device; a copy from pinned memory to a GPU goes on while the caller does."""
-        to_gpu = torch.device(device).type == "cuda"
-        return self._with_each(lambda tensor: tensor.to(device, non_blocking=to_gpu))
+        """On a device; a copy from pinned memory to a GPU goes on while the caller does. Samples are read into the
+        processor's memory, where they can stay."""
+        kind = torch.device(device).type
+        if kind == "cpu":
+            return self
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=kind == "cuda"))
 
     def pin_memory(self) -> "Batch":
         """In memory from which a GPU reads by itself; under the name by which a DataLoader asks for that."""

@@ -8,12 +8,16 @@ it. The transports' own threads move the bytes.
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from zooid.core.abort import Abort
 from zooid.core.timeline import Interval, Timeline
 from zooid.schedule.actions import Action, Lane, Needs
 from zooid.worker.underway import Underway
+
+_Ran = tuple[Action, float, float]
+"""What, from when, to when."""
 
 
 class Actor(Protocol):
@@ -34,14 +38,42 @@ class Executor:
         self._actor = actor
         self._abort = abort
 
-    def run(self, actions: Sequence[Action], needs: Needs) -> Timeline:
+    def run(self, actions: Sequence[Action], needs: Needs) -> "Recording":
         """Run one step's list and return when every action is done."""
-        return _Step(self._member, self._actor, self._abort, actions, needs).run()
+        start_at_s, start_s = time.time(), time.perf_counter()
+        ran = _Step(self._actor, self._abort, actions, needs).run()
+        return Recording(self._member, start_at_s, start_s, ran)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """When each action of a step ran. Few steps are looked at, so that only those are written out."""
+
+    member: str
+    start_at_s: float
+    """Unix time."""
+    start_s: float
+    """By the process's own clock, as when the actions ran."""
+    ran: list[_Ran]
+
+    def timeline(self) -> Timeline:
+        return Timeline(
+            intervals=tuple(
+                Interval(
+                    member=self.member,
+                    lane=action.lane.value,
+                    action=str(action),
+                    start_s=start_s - self.start_s,
+                    end_s=end_s - self.start_s,
+                )
+                for action, start_s, end_s in self.ran
+            ),
+            start_at_s=self.start_at_s,
+        )
 
 
 class _Step:
-    def __init__(self, member: str, actor: Actor, abort: Abort, actions: Sequence[Action], needs: Needs) -> None:
-        self._member = member
+    def __init__(self, actor: Actor, abort: Abort, actions: Sequence[Action], needs: Needs) -> None:
         self._actor = actor
         self._abort = abort
         self._actions = actions
@@ -53,11 +85,9 @@ class _Step:
                 self._allows[before].append(action)
         self._underway: dict[Action, Underway] = {}
         self._done: set[Action] = set()
-        self._intervals: list[Interval] = []
-        self._start_at_s = time.time()
-        self._start_s = time.perf_counter()
+        self._ran: list[_Ran] = []
 
-    def run(self) -> Timeline:
+    def run(self) -> list[_Ran]:
         for action in self._actions:
             if action.lane is not Lane.COMPUTE and self._num_missing[action] == 0:
                 self._underway[action] = self._actor.begin(action)
@@ -69,12 +99,12 @@ class _Step:
                 self._compute(action)
         for action in list(self._underway):
             self._finish(action)
-        return Timeline(intervals=tuple(self._intervals), start_at_s=self._start_at_s)
+        return self._ran
 
     def _compute(self, action: Action) -> None:
         start_s = time.perf_counter()
         self._actor.compute(action)
-        self._note(action, start_s, time.perf_counter())
+        self._ran.append((action, start_s, time.perf_counter()))
         self._allow(action)
 
     def _finish(self, action: Action) -> None:
@@ -85,7 +115,7 @@ class _Step:
             self._finish(before)
         underway = self._underway.pop(action)
         underway.wait()
-        self._note(action, underway.start_s, underway.end_s)
+        self._ran.append((action, underway.start_s, underway.end_s))
         self._allow(action)
 
     def _allow(self, action: Action) -> None:
@@ -95,14 +125,3 @@ class _Step:
             self._num_missing[after] -= 1
             if self._num_missing[after] == 0 and after.lane is not Lane.COMPUTE:
                 self._underway[after] = self._actor.begin(after)
-
-    def _note(self, action: Action, start_s: float, end_s: float) -> None:
-        self._intervals.append(
-            Interval(
-                member=self._member,
-                lane=action.lane.value,
-                action=str(action),
-                start_s=start_s - self._start_s,
-                end_s=end_s - self._start_s,
-            )
-        )

@@ -101,8 +101,8 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
     with at_work(spec, store, abort) as (trainer, keeper, events):
         num_steps = trainer.run()
-        if trainer.last_timeline is not None:
-            at, timeline = trainer.last_timeline
+        if (last := trainer.last_timeline) is not None:
+            at, timeline = last
             store.put(keys.timeline(at, spec.member), encode_record(timeline))
         keeper.finish(num_steps, trainer.scale)
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))

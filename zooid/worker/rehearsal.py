@@ -50,7 +50,7 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
             start_s = time.perf_counter()
             stage.begin_step()
             own = (schedule.lists[seat.replica][seat.stage], schedule.needs[seat.replica][seat.stage])
-            timelines.append(executor.run(*own))
+            timelines.append(executor.run(*own).timeline())
             if seat.rank == 0:
                 events.write(
                     StepCommitted(

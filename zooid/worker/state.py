@@ -103,8 +103,8 @@ class TrainingState:
 
     def reduce(self, bucket: int) -> list[dist.Work]:
         """Begin to sum a bucket of gradients, and with the last the statistics, over the replicas."""
-        is_last = bucket == self.num_buckets - 1
-        return self._gradients.reduce(bucket, self._changes() if is_last else ())
+        has_changes = self._is_reduced and bucket == self.num_buckets - 1
+        return self._gradients.reduce(bucket, self._changes() if has_changes else ())
 
     def share(self, number: int) -> "Sharing":
         """Begin to add up what every stage that uses the same parameters found for them."""

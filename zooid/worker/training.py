@@ -18,7 +18,7 @@ from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import SamplePlan, split_grains
 from zooid.schedule.steps import Decision, StepState, Vote
 from zooid.worker.counting import Counted
-from zooid.worker.executor import Executor
+from zooid.worker.executor import Executor, Recording
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
 from zooid.worker.stage_runner import StageRunner
@@ -89,12 +89,16 @@ class Trainer:
         self._is_patient = is_alone_on_gpu and self._job.autocast != "fp16"
         self._schedules: dict[int, StepSchedule] = {}
         self._executor = Executor(self._seat.name, self, abort)
-        self.last_timeline: tuple[int, Timeline] | None = None
-        """Of the last full step."""
+        self._last_full: tuple[int, Recording] | None = None
 
     @property
     def num_applied(self) -> int:
         return self._step.num_applied
+
+    @property
+    def last_timeline(self) -> tuple[int, Timeline] | None:
+        """Of the last full step, with its number."""
+        return None if self._last_full is None else (self._last_full[0], self._last_full[1].timeline())
 
     @property
     def scale(self) -> LossScale:
@@ -121,12 +125,12 @@ class Trainer:
         replica, stage = self._seat.replica, self._seat.stage
         try:
             self._runner.begin_step(step, indices, len(schedule.grains[replica]), self._scale)
-            timeline = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+            recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         except BaseException:
             self.drop()
             raise
         if self._samples.step_size(step) == self._samples.batch_size:
-            self.last_timeline = (step, timeline)
+            self._last_full = (step, recording)
 
     def drop(self) -> None:
         """Forget an unfinished step; it can be run again."""
