@@ -11,16 +11,18 @@ import torch
 from zooid.schedule.samples import derive_seed
 
 _current = threading.local()
+_SPREAD = 0x9E3779B97F4A7C15
+"""2⁶⁴ divided by the golden ratio: its multiples differ in high and low bits alike."""
 
 
 @contextlib.contextmanager
 def grain_randomness(seed: int, step: int, grain: int) -> Iterator[None]:
     """What is drawn inside belongs to this grain; `seed_layer` completes the seed with the layer."""
-    _current.key = (seed, step, grain)
+    _current.seed = derive_seed("grain", seed, step, grain)
     try:
         yield
     finally:
-        _current.key = None
+        _current.seed = None
 
 
 def seed_data(seed: int, step: int, grain: int) -> None:
@@ -33,9 +35,9 @@ def seed_data(seed: int, step: int, grain: int) -> None:
 
 def seed_layer(layer: int) -> None:
     """Called by generated stages at the start of every layer that draws random numbers; no-op outside a grain."""
-    key = getattr(_current, "key", None)
-    if key is not None:
-        _seed_torch(derive_seed("layer", *key, layer))
+    seed: int | None = getattr(_current, "seed", None)
+    if seed is not None:
+        _seed_torch((seed ^ layer * _SPREAD) % 2**63)
 
 
 def _seed_torch(seed: int) -> None:
