@@ -30,11 +30,15 @@ _IN_TORCH = (torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 
 def wire_view(tensor: torch.Tensor) -> memoryview:
     """The bytes of a contiguous CPU tensor, without a copy."""
+    if tensor.dtype is torch.uint8 and tensor.dim() == 1:  # as the messages of a pipeline are
+        return tensor.numpy().data
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
 
 
 def flat_values(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's values as a flat contiguous tensor: the same memory where that is possible, else a copy."""
+    if tensor.dim() == 1 and tensor.is_contiguous():
+        return tensor.detach()
     return tensor.detach().contiguous().reshape(-1)
 
 

@@ -6,7 +6,7 @@ gradients stay where autograd put them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,47 +16,46 @@ from torch import nn
 from zooid.schedule.buckets import cut_buckets
 
 
-@dataclass
 class _Bucket:
     """Flat buffers, one for each type of number: gradients, then whether the loss reached each parameter, then, in the
     last bucket, what the step did to the stage's statistics."""
 
-    parameters: list[nn.Parameter]
-    statistics: list[torch.Tensor]
-    flat: dict[torch.dtype, torch.Tensor] = field(default_factory=dict)
-
-    def like(self) -> list[torch.Tensor]:
-        """What lies in the buffers, in order."""
-        flags = [parameter.detach().new_zeros(1) for parameter in self.parameters]
-        return [*(parameter.detach() for parameter in self.parameters), *flags, *self.statistics]
+    def __init__(self, parameters: Sequence[nn.Parameter], statistics: Sequence[torch.Tensor]) -> None:
+        self.parameters = list(parameters)
+        self.has_statistics = bool(statistics)
+        self._like = [*(parameter.detach() for parameter in parameters), *statistics]
+        self.flat: dict[torch.dtype, torch.Tensor] = {}
+        """Made when the bucket is first filled."""
+        self.gradients: list[torch.Tensor] = []
+        self.flags: list[torch.Tensor] = []
+        self.statistics: list[torch.Tensor] = []
 
     def fill(self, changes: Sequence[torch.Tensor]) -> None:
         """Copy the gradients in, and let autograd's own go."""
         if not self.flat:
-            like = self.like()
-            for dtype in dict.fromkeys(value.dtype for value in like):
-                own = [value for value in like if value.dtype == dtype]
-                self.flat[dtype] = own[0].new_empty(sum(value.numel() for value in own))
-        views = self.views()
-        half = len(self.parameters)
-        for parameter, gradient, flag in zip(self.parameters, views[:half], views[half : 2 * half], strict=True):
+            self._make_room()
+        for parameter, gradient, flag in zip(self.parameters, self.gradients, self.flags, strict=True):
             flag.fill_(0 if parameter.grad is None else 1)
             if parameter.grad is None:
                 gradient.zero_()
             else:
                 gradient.copy_(parameter.grad)
                 parameter.grad = None
-        for view, change in zip(views[2 * half :], changes, strict=True):
-            view.copy_(change)
+        for statistic, change in zip(self.statistics, changes, strict=True):
+            statistic.copy_(change)
 
-    def views(self) -> list[torch.Tensor]:
-        offsets = dict.fromkeys(self.flat, 0)
+    def _make_room(self) -> None:
+        half = len(self.parameters)
+        like = [*self._like[:half], *(value.new_empty(1) for value in self._like[:half]), *self._like[half:]]
+        for dtype in dict.fromkeys(value.dtype for value in like):
+            own = [value for value in like if value.dtype == dtype]
+            self.flat[dtype] = own[0].new_empty(sum(value.numel() for value in own))
+        rest = dict(self.flat)
         views = []
-        for value in self.like():
-            start = offsets[value.dtype]
-            offsets[value.dtype] = start + value.numel()
-            views.append(self.flat[value.dtype][start : start + value.numel()].view(value.shape))
-        return views
+        for value in like:
+            views.append(rest[value.dtype][: value.numel()].view(value.shape))
+            rest[value.dtype] = rest[value.dtype][value.numel() :]
+        self.gradients, self.flags, self.statistics = views[:half], views[half : 2 * half], views[2 * half :]
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ class Gradients:
         sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
         cuts = cut_buckets(sizes, is_direct=reducing.is_direct)
         self._buckets = [
-            _Bucket(self._parameters[first:end], list(statistics) if end == len(parameters) else [])
-            for first, end in cuts
+            _Bucket(self._parameters[first:end], statistics if end == len(parameters) else ()) for first, end in cuts
         ]
         self._num_incomplete: list[int] = []
         self._works: list[list[dist.Work]] = []
@@ -124,7 +122,7 @@ class Gradients:
             return []
         while len(self._works) <= number:
             bucket = self._buckets[len(self._works)]
-            bucket.fill(changes if bucket.statistics else ())
+            bucket.fill(changes if bucket.has_statistics else ())
             works = [dist.all_reduce(flat, group=self._group, async_op=True) for flat in bucket.flat.values()]
             self._works.append([work for work in works if work is not None])
         return self._works[number]
@@ -136,15 +134,13 @@ class Gradients:
             return [parameter.grad for parameter in self._parameters]
         held: list[torch.Tensor | None] = []
         for bucket in self._buckets:
-            views, half = bucket.views(), len(bucket.parameters)
-            flags = torch.cat([flag.float() for flag in views[half : 2 * half]]).tolist() if half else []
-            held += [view if flag else None for view, flag in zip(views[:half], flags, strict=True)]
+            flags = torch.cat([flag.float() for flag in bucket.flags]).tolist() if bucket.flags else []
+            held += [gradient if flag else None for gradient, flag in zip(bucket.gradients, flags, strict=True)]
         return held
 
     def statistics(self) -> list[torch.Tensor]:
         """Changes of statistics, summed over the replicas."""
-        bucket = self._buckets[-1]
-        return bucket.views()[2 * len(bucket.parameters) :]
+        return self._buckets[-1].statistics
 
     def _completed(self, number: int, parameter: torch.Tensor) -> None:
         if not self._is_last_backward:

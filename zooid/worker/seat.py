@@ -64,19 +64,22 @@ class Messenger:
     """Messages to and from the neighbouring stages. The grain is the tag, so that none waits for one before it."""
 
     def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+        self._directions = seat.directions
+        self._ranks = {
+            kind: seat.neighbour(distance)
+            for kind, distance in _DISTANCE.items()
+            if 0 <= seat.stage + distance < seat.roster.num_stages
+        }
         self._last_sent: dict[Kind, Underway] = {}
 
     def send(self, kind: Kind, grain: int, message: torch.Tensor) -> Underway:
-        target = self._seat.neighbour(_DISTANCE[kind])
-        work = sending(message, target, grain, self._seat.directions.get(kind))
+        work = sending(message, self._ranks[kind], grain, self._directions.get(kind))
         sent = Underway([work], after=self._last_sent.get(kind))
         self._last_sent[kind] = sent
         return sent
 
     def receive(self, kind: Kind, grain: int, message: torch.Tensor) -> Underway:
-        source = self._seat.neighbour(_DISTANCE[kind])
-        return Underway([receiving(message, source, grain, self._seat.directions.get(kind))])
+        return Underway([receiving(message, self._ranks[kind], grain, self._directions.get(kind))])
 
 
 def take_seat(
