@@ -32,6 +32,8 @@ class Trained:
 
     losses: tuple[float, ...]
     state: dict[str, torch.Tensor]
+    skipped: tuple[bool, ...] = ()
+    """Of each step, whether its gradients overflowed; where losses are scaled."""
 
     def loss_difference(self, losses: tuple[float, ...]) -> float:
         """The largest between two runs of equal length."""
@@ -58,7 +60,7 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
     optimizer = job.optimizer(list(model.named_parameters()))
     scheduler = build_scheduler(job, optimizer)
     scale = LossScale.for_job(job.autocast)
-    losses = []
+    losses, skipped = [], []
     for step in range(samples.num_steps):
         optimizer.zero_grad()
         loss_sum = weight = 0.0
@@ -96,10 +98,11 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
             optimizer.step()
         if job.autocast == "fp16":
             scale = scale.after(is_finite)
+            skipped.append(not is_finite)
         if scheduler is not None:
             scheduler.step()
         losses.append(loss_sum / weight)
-    return Trained(tuple(losses), model.cpu().state_dict())
+    return Trained(tuple(losses), model.cpu().state_dict(), tuple(skipped))
 
 
 def train_untouched_model(job_file: Path) -> Trained:

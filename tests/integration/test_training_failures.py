@@ -83,8 +83,8 @@ class TestNumbersThatAreNotFinite:
         print(f"skipped: {skipped}")
         assert skipped[0]
         assert not skipped[-1]
-        assert skipped == sorted(skipped, reverse=True), "once the scale fits, it fits"
         expected = train_composed_layers(job_file)
+        assert tuple(skipped) == expected.skipped
         assert expected.losses == pytest.approx(result.losses, rel=1e-3)
 
     def test_a_loss_names_its_step_and_its_member_and_spoils_no_checkpoint(
