@@ -99,7 +99,7 @@ def reduced_over(group: Any, **changed: Any) -> Reducing:
 def finish(gradients: Gradients, changes: Sequence[Tensor] = ()) -> list[Tensor | None]:
     """What the REDUCE actions and their ends do."""
     for number in range(gradients.num_buckets):
-        for work in gradients.reduce(number, changes if number == gradients.num_buckets - 1 else ()):
+        for work in gradients.reduce(number, lambda: changes):
             work.wait()
     return gradients.held()
 

@@ -5,7 +5,7 @@ reduced as soon as the last backward of the step has filled it. With a single re
 gradients stay where autograd put them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -113,7 +113,7 @@ class Gradients:
         self._num_incomplete = [len(bucket.parameters) for bucket in self._buckets]
         self._is_last_backward = True
 
-    def reduce(self, number: int, changes: Sequence[torch.Tensor]) -> list[dist.Work]:
+    def reduce(self, number: int, changes: Callable[[], Sequence[torch.Tensor]]) -> list[dist.Work]:
         """Begin to sum a bucket over the replicas, unless it is on its way; `changes` of statistics go with the last.
 
         Buckets go in order, so that all replicas make the same calls.
@@ -122,7 +122,7 @@ class Gradients:
             return []
         while len(self._works) <= number:
             bucket = self._buckets[len(self._works)]
-            bucket.fill(changes if bucket.has_statistics else ())
+            bucket.fill(changes() if bucket.has_statistics else ())
             works = [dist.all_reduce(flat, group=self._group, async_op=True) for flat in bucket.flat.values()]
             self._works.append([work for work in works if work is not None])
         return self._works[number]
@@ -149,4 +149,4 @@ class Gradients:
         is_last = number == len(self._buckets) - 1  # with the statistics, when all is done
         if number == len(self._works) and not is_last:
             while len(self._works) < len(self._buckets) - 1 and self._num_incomplete[len(self._works)] == 0:
-                self.reduce(len(self._works), ())
+                self.reduce(len(self._works), tuple)

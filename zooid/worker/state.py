@@ -103,8 +103,7 @@ class TrainingState:
 
     def reduce(self, bucket: int) -> list[dist.Work]:
         """Begin to sum a bucket of gradients, and with the last the statistics, over the replicas."""
-        has_changes = self._is_reduced and bucket == self.num_buckets - 1
-        return self._gradients.reduce(bucket, self._changes() if has_changes else ())
+        return self._gradients.reduce(bucket, self._changes)
 
     def share(self, number: int) -> "Sharing":
         """Begin to add up what every stage that uses the same parameters found for them."""
