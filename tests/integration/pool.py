@@ -113,14 +113,14 @@ def _serve(end: Connection, log: Path) -> None:
         os.dup2(output.fileno(), 2)
     traced: dict[tuple[str, bytes], layers.LayeredModel] = {}
 
-    def trace_once(job: Job, example: layers.Batch) -> layers.LayeredModel:
+    def trace_once(job: Job, example: layers.Batch, *, why_whole: str = "") -> layers.LayeredModel:
         """A job file is traced once, unless it changes; its path stands in the spec."""
         spec_url = sys.argv[1]
         store_url, key = keys.split_spec_url(spec_url)
         job_file = decode_record(bytes(open_store(store_url).get(key)), WorkerSpec, key).job_file
         known = job_file, Path(job_file).read_bytes()
         if known not in traced:
-            traced[known] = layers.trace_job(job, example)
+            traced[known] = layers.trace_job(job, example, why_whole=why_whole)
         return traced[known]
 
     for module in (member, resuming):

@@ -75,7 +75,7 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
                 batch = collate(data, grains[number]).to(device)
                 with autocasting(job.autocast, torch.device(device)):
                     with grain_randomness(job.seed, step, number):
-                        values = stage.module(*flatten_inputs(batch))
+                        values = stage.run(*flatten_inputs(batch))
                     output = stage.model_output(values)
                     grain_sum, grain_weight = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
                 torch.autograd.backward(grain_sum * (scale.factor / job.batch_size))

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 import zooid
 from tests.unit import layer_models as models
 from zooid.core.errors import LayerError
-from zooid.layers import Batch, LayeredModel, autocasting, build_stage, trace_job
-from zooid.layers.tracing import Mode
+from zooid.layers import Batch, LayeredModel, Mode, autocasting, build_stage, trace_job
 from zooid.worker.precision import LossScale
 
 pytestmark = pytest.mark.timeout(60)

@@ -97,6 +97,8 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     job: str
     model_fingerprint: str
+    why_whole: str = ""
+    """Why the model is trained as one stage, in words; empty where it can be cut."""
     autocast: AutocastName | None = None
     """As the job had it when it was measured."""
     batch_size: int

@@ -136,6 +136,8 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     version: int = 3
     job: str
     model_fingerprint: str
+    why_whole: str = ""
+    """Why the model is trained as one stage, in words; empty where it can be cut."""
     autocast: AutocastName | None = None
     """As the job had it when it was measured."""
     zooid_version: str

@@ -13,11 +13,13 @@ from zooid.layers.checking import (
     default_device,
     trace_job,
 )
+from zooid.layers.faithful import faithful_layers
+from zooid.layers.layered import LayeredModel, Mode, ParameterHooks, apply_hooks
 from zooid.layers.marking import watching_cuts
 from zooid.layers.objective import loss_sum_and_weight, sum_and_weight
 from zooid.layers.randomness import grain_randomness, seed_data
 from zooid.layers.stages import Stage, build_stage
-from zooid.layers.tracing import LayeredModel, Mode, trace
+from zooid.layers.tracing import trace
 from zooid.layers.values import Value
 
 __all__ = [
@@ -26,8 +28,10 @@ __all__ = [
     "CheckedJob",
     "LayeredModel",
     "Mode",
+    "ParameterHooks",
     "Stage",
     "Value",
+    "apply_hooks",
     "autocasting",
     "build_model",
     "build_scheduler",
@@ -37,6 +41,7 @@ __all__ = [
     "check_job",
     "collate",
     "default_device",
+    "faithful_layers",
     "flatten_inputs",
     "grain_randomness",
     "loss_sum_and_weight",

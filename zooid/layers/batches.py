@@ -1,7 +1,7 @@
 """Samples of a data set as the tensors that a model takes."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,16 @@ class Batch:
         if kind == "cpu":
             return self
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=kind == "cuda"))
+
+    def resized(self, num_samples: int) -> "Batch":
+        """The same samples, cut off or repeated to this number."""
+        at = torch.arange(num_samples) % self.num_samples
+        resized = self._with_each(lambda tensor: tensor[at] if tensor.dim() else tensor)
+        return replace(resized, num_samples=num_samples)
+
+    def with_values(self) -> "Batch":
+        """The same, with zeros where tensors are on `meta`."""
+        return self._with_each(lambda tensor: torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor)
 
     def pin_memory(self) -> "Batch":
         """In memory from which a GPU reads by itself; under the name by which a DataLoader asks for that."""

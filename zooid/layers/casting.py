@@ -15,8 +15,8 @@ from torch.utils._pytree import tree_map
 
 from zooid.core.errors import LayerError
 from zooid.core.job import AutocastName
+from zooid.layers.layered import LayeredModel
 from zooid.layers.program import Program
-from zooid.layers.tracing import LayeredModel
 from zooid.layers.values import value_of
 
 DTYPES: dict[AutocastName, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import TreeSpec
 
+from zooid.layers.opaque import OpaqueCall
 from zooid.layers.values import is_number
 
 OPERATIONS = ("call_function", "call_method")
@@ -128,8 +129,17 @@ class Program:
         return roots
 
 
+def opaque_call(operation: fx.Node) -> OpaqueCall | None:
+    """What an operation calls that stands for code which a trace cannot follow; None for all others."""
+    call: OpaqueCall | None = operation.meta.get("opaque")
+    return call
+
+
 def written_arguments(operation: fx.Node) -> list[fx.Node]:
-    """What an operation changes in place."""
+    """What an operation changes in place; an opaque one may change any of its buffers."""
+    if (call := opaque_call(operation)) is not None:
+        state = zip(call.state_names, operation.args[2], strict=True)  # type: ignore[arg-type]
+        return [node for name, node in state if name in call.buffer_names]
     schema = getattr(operation.target, "_schema", None)
     if schema is None:
         return []
@@ -157,8 +167,8 @@ def _is_floating(node: fx.Node) -> bool:
 
 
 def is_random(operation: fx.Node) -> bool:
-    """Whether an operation, or one inside the sub-graphs that it calls, draws random numbers. Blocks may."""
-    if getattr(operation.target, "__name__", "") == "run_block":
+    """Whether an operation, or one inside the sub-graphs that it calls, draws random numbers. Opaque ones may."""
+    if opaque_call(operation) is not None:
         return True
     if torch.Tag.nondeterministic_seeded in getattr(operation.target, "tags", ()):
         return True

@@ -33,11 +33,19 @@ def seed_data(seed: int, step: int, grain: int) -> None:
     random.seed(derived)
 
 
-def seed_layer(layer: int) -> None:
-    """Called by generated stages at the start of every layer that draws random numbers; no-op outside a grain."""
+def seed_layer(layer: int, outside_torch: bool = False) -> None:
+    """Called by generated stages at the start of every layer that draws random numbers; no-op outside a grain.
+
+    `outside_torch` also seeds the generators of Python and numpy, for layers that draw from those.
+    """
     seed: int | None = getattr(_current, "seed", None)
-    if seed is not None:
-        _seed_torch((seed ^ layer * _SPREAD) % 2**63)
+    if seed is None:
+        return
+    mixed = (seed ^ layer * _SPREAD) % 2**63
+    _seed_torch(mixed)
+    if outside_torch:
+        np.random.seed(mixed % 2**32)
+        random.seed(mixed)
 
 
 def _seed_torch(seed: int) -> None:

@@ -2,20 +2,21 @@
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map, tree_unflatten
 
+from zooid.layers.layered import LayeredModel, Mode
 from zooid.layers.marking import pass_cut
-from zooid.layers.program import OPERATIONS, Program, is_random, written_arguments
+from zooid.layers.opaque import OpaqueCall, set_tensors
+from zooid.layers.program import OPERATIONS, Program, is_random, opaque_call, written_arguments
 from zooid.layers.randomness import seed_layer
-from zooid.layers.tracing import LayeredModel, Mode
 from zooid.layers.values import is_number, is_sample_count, value_of
 
 
@@ -23,11 +24,23 @@ from zooid.layers.values import is_number, is_sample_count, value_of
 class Stage:
     """`module` maps the values that cross into the first layer to those that cross out of the last one."""
 
-    module: fx.GraphModule
+    module: nn.Module
     model: LayeredModel
     first_layer: int
     end_layer: int
     mode: Mode
+
+    def run(self, *inputs: Any) -> tuple[Any, ...]:
+        """From the values that cross in to those that cross out."""
+        if self.model.whole is None:
+            values: tuple[Any, ...] = self.module(*inputs)
+            return values
+        seed_layer(0, outside_torch=True)
+        if self.module.training != (self.mode == "train"):
+            self.module.train(self.mode == "train")
+        assert self.model.input_spec is not None
+        args, kwargs = tree_unflatten(inputs, self.model.input_spec)
+        return (self.module(*args, **kwargs),)
 
     @property
     def is_last(self) -> bool:
@@ -44,6 +57,8 @@ class Stage:
 
     def model_output(self, values: tuple[Any, ...]) -> Any:
         """What the model itself would return, from the last stage's values."""
+        if self.model.whole is not None:
+            return values[0]
         return tree_unflatten(list(values), self.model.program(self.mode).output_spec)
 
     @property
@@ -69,8 +84,12 @@ def build_stage(
 
     One that is `marked` can be watched at the cuts inside it.
     """
+    if model.whole is not None:
+        _adopt(model.whole, state, model.aliases)
+        model.whole.to(device)
+        return Stage(model.whole, model, first_layer, end_layer, mode)
     program = model.program(mode)
-    building = _Building(program, state, torch.device(device))
+    building = _Building(program, state, torch.device(device), mode)
     building.receive(program.values_into(first_layer), program.span(first_layer, end_layer))
     for position in program.span(first_layer, end_layer):
         if marked and position > program.starts[first_layer]:
@@ -80,6 +99,19 @@ def build_stage(
     building.give(program.outputs if end_layer == model.num_layers else program.values_into(end_layer))
     module = fx.GraphModule(building.root, building.graph, class_name="Stage")
     return Stage(module.train(mode == "train"), model, first_layer, end_layer, mode)
+
+
+def _adopt(module: nn.Module, state: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
+    """Give a module these parameters and buffers, tied ones under all their names."""
+    given: dict[str, torch.Tensor] = {}
+    for name, own in module.named_parameters(remove_duplicate=False):
+        canonical = aliases.get(name, name)
+        tensor = given.get(canonical, state[canonical])
+        is_parameter = isinstance(tensor, nn.Parameter)
+        given[name] = given[canonical] = tensor if is_parameter else nn.Parameter(tensor, own.requires_grad)
+    for name, _ in module.named_buffers(remove_duplicate=False):
+        given[name] = state[aliases.get(name, name)]
+    set_tensors(module, given)
 
 
 @cache
@@ -95,12 +127,13 @@ def _direct(operation: OpOverload[..., Any]) -> Callable[..., Any]:
 
 
 class _Building:
-    def __init__(self, program: Program, state: dict[str, torch.Tensor], device: torch.device) -> None:
+    def __init__(self, program: Program, state: dict[str, torch.Tensor], device: torch.device, mode: Mode) -> None:
         self.graph = fx.Graph()
         self.root: dict[str, Any] = {}
         self._program = program
         self._state = state
         self._device = device
+        self._mode = mode
         self._values: dict[fx.Node, Any] = {}
         self._received: tuple[fx.Node, ...] = ()
 
@@ -118,8 +151,13 @@ class _Building:
         """Random numbers of a layer depend on the layer, not on the stage that it is in."""
         program = self._program
         layer = program.start_layers.get(position)
-        if layer is not None and any(is_random(program.operations[at]) for at in program.span(layer, layer + 1)):
-            self.graph.call_function(seed_layer, (layer,))
+        if layer is None:
+            return
+        operations = [program.operations[at] for at in program.span(layer, layer + 1)]
+        if any(is_random(operation) for operation in operations):
+            calls = [opaque_call(operation) for operation in operations]
+            outside_torch = any(call is not None and call.draws_outside_torch for call in calls)
+            self.graph.call_function(seed_layer, (layer, outside_torch))
 
     def mark(self, position: int) -> None:
         """Let the values at a cut pass where they can be watched: those with gradients.
@@ -141,6 +179,9 @@ class _Building:
     def add(self, operation: fx.Node) -> None:
         for node in operation.all_input_nodes:
             self._provide(node)
+        if (call := opaque_call(operation)) is not None:
+            self._values[operation] = self._call(call, operation)
+            return
         copied = self.graph.node_copy(operation, self._values.__getitem__)
         copied.args = tree_map(self._placed, copied.args)
         copied.kwargs = tree_map(self._placed, copied.kwargs)
@@ -149,6 +190,14 @@ class _Building:
         if isinstance(copied.target, OpOverload):
             copied.target = _direct(copied.target)
         self._values[operation] = copied
+
+    def _call(self, call: OpaqueCall, operation: fx.Node) -> fx.Node:
+        """The original code of an opaque operation, around the stage's own parameters and buffers."""
+        inputs, state = cast(tuple[list[fx.Node], list[fx.Node]], operation.args[1:])
+        tensors = [self.root[self._program.state_names[node]] for node in state]
+        caller = call.caller(tensors, self._mode, self._device)
+        given = [[self._values[node] for node in nodes] for nodes in (inputs, state)]
+        return self.graph.call_function(caller, tuple(given))
 
     def give(self, wanted: tuple[Any, ...]) -> None:
         for node in wanted:

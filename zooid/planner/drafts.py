@@ -93,6 +93,7 @@ def evaluate(made: Draft, market: Market) -> Plan:
     return Plan(
         job=profile.job,
         model_fingerprint=profile.model_fingerprint,
+        why_whole=profile.why_whole,
         autocast=profile.autocast,
         batch_size=profile.batch_size,
         grain_size=proposal.grain_size,

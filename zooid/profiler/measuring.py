@@ -19,7 +19,7 @@ from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_reside
 from zooid.core.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TiedParameter, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, trace_job
+from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, faithful_layers
 from zooid.predictor import grain_bytes
 from zooid.profiler import memory
 from zooid.profiler.company import busy_neighbours
@@ -53,7 +53,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     effort = profile_effort()
     device = _device(spec.device)
     checked = check_job(job)
-    layered = trace_job(job, checked.example)
+    layered = faithful_layers(checked)
     startup_cpu_s = time.process_time()
     progress(1, num_parts)
     kind = _device_kind(device)
@@ -103,6 +103,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     return Profile(
         job=Path(spec.job_file).stem,
         model_fingerprint=layered.fingerprint,
+        why_whole=layered.why_whole,
         autocast=job.autocast,
         zooid_version=VERSION,
         torch_version=str(torch.__version__),

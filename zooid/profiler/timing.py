@@ -233,7 +233,7 @@ class LayerTimer:
         """The loss of a batch that is on the device."""
         with autocasting(self.job.autocast, self.device):
             with grain_randomness(self.job.seed, 0, 0):
-                outputs = self.stage.module(*flatten_inputs(batch))
+                outputs = self.stage.run(*flatten_inputs(batch))
             output = self.stage.model_output(tuple(outputs))
             total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
         return total

@@ -89,7 +89,7 @@ class Evaluator:
                 inputs = flatten_inputs(batch)
             else:
                 inputs = self._into.unpack(self._messages.pop(grain), self._num_samples[grain])
-            outputs = list(self._stage.module(*inputs))
+            outputs = list(self._stage.run(*inputs))
             if not is_last:
                 self._outputs[grain] = outputs
                 return

@@ -12,7 +12,7 @@ from torch import distributed as dist
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest
-from zooid.core.errors import CheckpointError, PlanError
+from zooid.core.errors import CheckpointError, JobError, PlanError
 from zooid.core.events import Evaluated, MemberStarted, MemberTrained
 from zooid.core.job import Job, load_job
 from zooid.core.machine import peak_resident_bytes
@@ -29,6 +29,7 @@ from zooid.layers import (
     check_job,
     collate,
     default_device,
+    faithful_layers,
     trace_job,
 )
 from zooid.schedule.buckets import cut_buckets, reduces_early
@@ -55,7 +56,9 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
     plan = _read_plan(store, spec.roster)
     checked = check_job(load_job(spec.job_file))
-    layered = trace_job(checked.job, checked.example)
+    layered = faithful_layers(checked)
+    if layered.why_whole and len(plan.stages) > 1:
+        raise JobError(f"the model cannot be trained in {len(plan.stages)} stages: {layered.why_whole}; plan again")
     _check_plan(plan, layered, checked.job, checked.num_samples)
     checkpoint.write_initial(store, checked, layered, plan)
 
@@ -164,7 +167,7 @@ def at_work(
 def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
     completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
     return TrainingState(
-        Trainee(stage.module, completed, role.layered.persistent_names),
+        Trainee(stage.module, completed, role.layered.persistent_names, role.layered.hooks),
         role.job,
         {number: _tie(role, seat, number) for number in seat.tie_groups},
         Reducing(seat.stage_group, role.roster.num_replicas, role.plan.is_direct, reduces_early(seat.stage)),
@@ -177,7 +180,7 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     roster = decode_record(bytes(store.get(key)), Roster, key)
     job = load_job(spec.job_file)
     data = check_data(job)
-    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)))
+    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)), why_whole=plan.why_whole)
     _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
     facts = checkpoint.sample_facts(job, len(data), plan.grain_size)

@@ -8,9 +8,12 @@ from typing import Any
 
 from msgspec import structs
 
+from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, SampleFacts
 from zooid.core.errors import JobError
 from zooid.core.job import load_job
+from zooid.core.plan import Plan
+from zooid.core.records import decode_record
 from zooid.core.spec import WorkerSpec
 from zooid.layers import check_job, trace_job
 from zooid.store import ObjectStore
@@ -30,7 +33,8 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
     """Try the job as before a run, and compare it with the checkpoint."""
     manifest = read_manifest(store, last_step(store))
     checked = check_job(load_job(spec.job_file))
-    fingerprint = trace_job(checked.job, checked.example).fingerprint
+    plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
+    fingerprint = trace_job(checked.job, checked.example, why_whole=plan.why_whole).fingerprint
     facts = sample_facts(checked.job, checked.num_samples, checked.job.grain_size or manifest.samples.grain_size)
     changes = changes_since(manifest, facts, checked.data, fingerprint)
     if (optimizer := optimizer_class(checked)) != manifest.optimizer_class:

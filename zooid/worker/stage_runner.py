@@ -125,7 +125,7 @@ class StageRunner:
                 value.requires_grad_(differentiable)
         with autocasting(self._job.autocast, self._device):
             with grain_randomness(self._job.seed, self._step, grain):
-                outputs = list(self._stage.module(*inputs))
+                outputs = list(self._stage.run(*inputs))
             if is_last:
                 assert batch is not None
                 outputs = [self._loss(outputs, batch)]

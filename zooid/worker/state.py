@@ -1,14 +1,14 @@
 """What a member trains: parameters, buffers and optimizer, changed only by applying a prepared step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import distributed as dist
 from torch import nn
 
 from zooid.core.job import Job
-from zooid.layers import build_scheduler
+from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
 from zooid.worker.gradients import Gradients, Reducing
 
 
@@ -32,6 +32,8 @@ class Trainee:
     """Names of its parameters in the order in which a backward completes their gradients."""
     persistent_names: frozenset[str]
     """Of the state dict; other buffers are constants."""
+    hooks: ParameterHooks = field(default_factory=ParameterHooks)
+    """What the model's own code does to complete gradients."""
 
 
 class TrainingState:
@@ -51,6 +53,7 @@ class TrainingState:
         self._names = [name for name in trainee.completed if name in trained]
         assert len(self._names) == len(trained), "every parameter belongs to a layer of the stage"
         self._parameters = [trained[name] for name in self._names]
+        self._hooks = trainee.hooks
         self._ties = ties or {}
         self._num_replicas = reducing.num_replicas
         self._buffers = [
@@ -110,7 +113,11 @@ class TrainingState:
         return Sharing(self._ties[number], self._hold(), self._named)
 
     def square_sum(self) -> torch.Tensor:
-        """Σg² of the held gradients, tied ones at one of their stages; not finite where any of them is not."""
+        """Σg² of the held gradients, tied ones at one of their stages; not finite where any of them is not.
+
+        They are complete now, so that hooks on parameters run here, once in a step, as in the plain loop.
+        """
+        self._held = {**self._hold(), **apply_hooks(self._hooks, self._complete())}
         elsewhere = {name for tie in self._ties.values() if not tie.counts_here for name in tie.names}
         own = [gradient for name, gradient in self._hold().items() if gradient is not None and name not in elsewhere]
         if not own:
@@ -127,6 +134,9 @@ class TrainingState:
             torch._foreach_mul_(own, scale)
         for parameter, gradient in zip(self._parameters, held.values(), strict=True):
             parameter.grad = gradient
+        for name, hooks in self._hooks.after_accumulation.items():
+            for hook in hooks if held.get(name) is not None else ():
+                hook(dict(self._named)[name])
         if self.optimizer is not None:
             self.optimizer.step()
         self.advance()
@@ -153,6 +163,11 @@ class TrainingState:
         if not self._held:
             self._held = dict(zip(self._names, self._gradients.held(), strict=True))
         return self._held
+
+    def _complete(self) -> dict[str, torch.Tensor]:
+        """Gradients of the parameters that the loss reached, where hooks ask for them."""
+        wanted = self._hooks.of_gradients
+        return {name: own for name, own in self._hold().items() if own is not None and name in wanted}
 
     def _changes(self) -> list[torch.Tensor]:
         """What the step did to the buffers: exactly 0 where it did nothing."""

@@ -1,0 +1,208 @@
+"""Compares a model's layers with the untouched model on real samples: both must compute the same, forward and backward.
+
+Both run on the same samples with the same seeds. Layers run as stages do, each on detached copies of what crosses its
+cuts. What is compared: outputs, the loss, every gradient and every buffer, in training and in evaluation.
+"""
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from zooid.core.job import Job
+from zooid.layers.batches import Batch, flatten_inputs
+from zooid.layers.casting import autocasting
+from zooid.layers.layered import LayeredModel, Mode, apply_hooks
+from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.stages import Stage, build_stage
+
+MOST_STAGES = 12
+"""A model of more layers is compared in stages of several: each costs a moment to generate."""
+ROUNDING = 2.0**12
+"""Two results differ by rounding where they differ by less than so many units in the last place of the largest."""
+_SEED = 20
+_CPU = torch.device("cpu")
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first thing that layers compute otherwise than the model."""
+
+    what: str
+    """What differs, in words, with the parameter or the module."""
+    relative: float
+    """Largest difference, as a part of the largest number in it."""
+    is_in_forward: bool
+
+    def __str__(self) -> str:
+        return f"{self.what} differs by {self.relative:.2g} of its size"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What one forward and backward computed."""
+
+    outputs: Tensors
+    gradients: Tensors
+    buffers: Tensors
+
+
+def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: Sequence[Batch]) -> Difference | None:
+    """Run both on each batch in turn, training and then evaluation; None where all is the same up to rounding.
+
+    The model's weights and buffers are as before in the end.
+    """
+    chain = Chain(job, layered, model)
+    with _buffers_restored(model):
+        for batch in batches:
+            found = _first_difference(run_model(job, model, batch), chain.run(batch))
+            if found is not None:
+                return found
+    with _buffers_restored(model), torch.no_grad():
+        chain = Chain(job, layered, model, "eval")
+        outputs = _model_outputs(job, model.eval(), batches[0], "eval")
+        model.train()
+        return _first_difference(Ran(outputs, {}, {}), Ran(chain.outputs(batches[0]), {}, {}))
+
+
+def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
+    """One forward and backward of the untouched model."""
+    model.zero_grad()
+    outputs = _model_outputs(job, model, batch, "train")
+    torch.autograd.backward(outputs["loss"])
+    gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.zero_grad()
+    return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
+
+
+def _model_outputs(job: Job, model: nn.Module, batch: Batch, mode: Mode) -> Tensors:
+    seed_everything()
+    with autocasting(job.autocast, _CPU):
+        output = model(*batch.args, **batch.kwargs)
+        return _outputs(job, output, batch)
+
+
+class Chain:
+    """All layers of a model as stages in a row, in one process."""
+
+    def __init__(self, job: Job, layered: LayeredModel, model: nn.Module, mode: Mode = "train") -> None:
+        self._job = job
+        self._hooks = layered.hooks
+        parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        num_stages = min(MOST_STAGES, layered.num_layers)
+        cuts = [layered.num_layers * number // num_stages for number in range(num_stages + 1)]
+        self._stages = [
+            build_stage(layered, first, end, {**parameters, **buffers}, _CPU, mode) for first, end in pairwise(cuts)
+        ]
+        self._buffers = buffers
+
+    def run(self, batch: Batch) -> Ran:
+        """One forward and backward."""
+        passed: list[tuple[Stage, list[Any], tuple[Any, ...]]] = []
+        for stage in self._stages:
+            stage.module.zero_grad()
+        seed_everything()
+        with autocasting(self._job.autocast, _CPU):
+            values: Sequence[Any] = flatten_inputs(batch)
+            for stage in self._stages:
+                inputs = [_passed_on(v, flag) for v, flag in zip(values, stage.differentiable_inputs, strict=True)]
+                values = stage.run(*inputs)
+                passed.append((stage, inputs, values if not stage.is_last else ()))
+            outputs = _outputs(self._job, self._stages[-1].model_output(tuple(values)), batch)
+        torch.autograd.backward(outputs["loss"])
+        for (_, _, results), (_, received, _) in reversed(list(pairwise(passed))):
+            pairs = [(r, v.grad) for r, v in zip(results, received, strict=True) if _has_gradient(r, v)]
+            torch.autograd.backward([result for result, _ in pairs], [gradient for _, gradient in pairs])
+        gradients = apply_hooks(self._hooks, self._gradients())
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
+
+    def outputs(self, batch: Batch) -> Tensors:
+        """One forward, without gradients."""
+        seed_everything()
+        with torch.no_grad(), autocasting(self._job.autocast, _CPU):
+            values: Sequence[Any] = flatten_inputs(batch)
+            for stage in self._stages:
+                values = stage.run(*values)
+            return _outputs(self._job, self._stages[-1].model_output(tuple(values)), batch)
+
+    def _gradients(self) -> Tensors:
+        total: Tensors = {}
+        for stage in self._stages:
+            for name, parameter in stage.module.named_parameters():
+                if parameter.grad is not None:
+                    total[name] = parameter.grad if name not in total else total[name] + parameter.grad
+        return total
+
+
+def seed_everything() -> None:
+    """Seed all generators that a forward may draw from."""
+    torch.manual_seed(_SEED)
+    np.random.seed(_SEED)
+    random.seed(_SEED)
+
+
+def _passed_on(value: Any, is_differentiable: bool) -> Any:
+    return value.detach().requires_grad_(is_differentiable) if isinstance(value, torch.Tensor) else value
+
+
+def _has_gradient(result: Any, received: Any) -> bool:
+    return isinstance(result, torch.Tensor) and result.requires_grad and received.grad is not None
+
+
+def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
+    """The loss, and every tensor of floating-point numbers that the model returns."""
+    loss, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+    return {"loss": loss, **{f"output {number}": leaf for number, leaf in enumerate(leaves)}}
+
+
+@contextlib.contextmanager
+def _buffers_restored(model: nn.Module) -> Iterator[None]:
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
+
+
+def _first_difference(wanted: Ran, found: Ran) -> Difference | None:
+    of_outputs = _between("the {}", wanted.outputs, found.outputs, is_in_forward=True)
+    of_gradients = _between("the gradient of {}", wanted.gradients, found.gradients, is_in_forward=False)
+    return of_outputs or of_gradients or _between("the buffer {}", wanted.buffers, found.buffers, is_in_forward=True)
+
+
+def _between(
+    what: str, wanted: Tensors, found: Mapping[str, torch.Tensor], *, is_in_forward: bool
+) -> Difference | None:
+    """The first that differs, in the model's order; a missing one differs by all of its size."""
+    largest = max((_largest(tensor) for tensor in wanted.values()), default=0.0)
+    for name, tensor in wanted.items():
+        other = found.get(name)
+        if other is None or other.shape != tensor.shape:
+            if other is None and _largest(tensor) == 0:
+                continue
+            return Difference(what.format(name), 1.0, is_in_forward)
+        scale = _largest(tensor) + 1e-3 * largest
+        difference = _largest(tensor.double() - other.double())
+        precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
+        if not difference <= ROUNDING * precision * scale:
+            return Difference(what.format(name), difference / scale if scale else 1.0, is_in_forward)
+    return None
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0

@@ -1,0 +1,59 @@
+"""A model that cannot be cut, as one layer: the untouched module."""
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_flatten
+
+from zooid.layers.batches import Batch
+from zooid.layers.layered import LayeredModel, parameter_hooks, persistent_names, tied_names
+from zooid.layers.opaque import OpaqueCall, opaque_operation, take_apart
+from zooid.layers.program import Program
+from zooid.layers.values import Size, Value
+
+
+def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:
+    """The model as a single layer, which is trained by calling the model itself; `why` says why it cannot be cut."""
+    aliases = tied_names(model)
+    program = _program(model, example, aliases)
+    return LayeredModel(
+        program,
+        program,
+        ("model",),
+        persistent_names(model, aliases),
+        aliases,
+        parameter_hooks(model),
+        whole=model,
+        input_spec=tree_flatten((example.args, example.kwargs))[1],
+        why_whole=why,
+    )
+
+
+def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Program:
+    """One operation, which uses all parameters and buffers, from the model's inputs to its output."""
+    graph = fx.Graph()
+    inputs, _ = tree_flatten((example.args, example.kwargs))
+    input_nodes = [graph.placeholder(f"input_{number}") for number in range(len(inputs))]
+    for node, value in zip(input_nodes, inputs, strict=True):
+        node.meta["val"] = value
+        if isinstance(value, torch.Tensor) and value.dim():
+            sizes = (Size(0, 1), *(Size(size) for size in value.shape[1:]))
+            node.meta["value"] = Value(value.dtype, sizes)
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    names = {aliases.get(name, name): tensor for name, tensor in tensors.items()}
+    state = {graph.placeholder(f"state_{number}"): name for number, name in enumerate(names)}
+    for node, name in state.items():
+        node.meta["val"] = names[name]
+    arguments, _ = take_apart("", ([], {}))
+    call = OpaqueCall("", model, arguments, tuple(names), frozenset(dict(model.named_buffers())))
+    operation = graph.call_function(opaque_operation(), ("#0", input_nodes, list(state)))
+    operation.meta |= {"val": None, "opaque": call}
+    _, spec = tree_flatten(None)
+    return Program(
+        operations=(operation,),
+        inputs=tuple(input_nodes),
+        state_names=state,
+        parameter_names=frozenset(aliases.get(name, name) for name, _ in model.named_parameters()),
+        constants={},
+        outputs=(operation,),
+        output_spec=spec,
+    )
