@@ -5,6 +5,7 @@ cuts. What is compared: outputs, the loss, every gradient and every buffer, in t
 """
 
 import contextlib
+import io
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from zooid.core.errors import LayerError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.casting import autocasting
@@ -61,23 +63,38 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
 
     The model's weights and buffers are as before in the end.
     """
-    chain = Chain(job, layered, model)
     with _buffers_restored(model):
+        chain = Chain(job, layered, model)
         for batch in batches:
-            found = _first_difference(run_model(job, model, batch), chain.run(batch))
-            if found is not None:
+            wanted = run_model(job, model, batch)
+            with _as_layers(), contextlib.redirect_stderr(io.StringIO()):
+                ran = chain.run(batch)
+            if (found := _first_difference(wanted, ran)) is not None:
                 return found
     with _buffers_restored(model), torch.no_grad():
-        chain = Chain(job, layered, model, "eval")
-        outputs = _model_outputs(job, model.eval(), batches[0], "eval")
+        outputs = _model_outputs(job, model.eval(), batches[0])
         model.train()
-        return _first_difference(Ran(outputs, {}, {}), Ran(chain.outputs(batches[0]), {}, {}))
+        with _as_layers(), contextlib.redirect_stderr(io.StringIO()):
+            found_outputs = Chain(job, layered, model, "eval").outputs(batches[0])
+        return _first_difference(Ran(outputs, {}, {}), Ran(found_outputs, {}, {}))
+
+
+@contextlib.contextmanager
+def _as_layers() -> Iterator[None]:
+    """What layers raise where the model does not, in words."""
+    try:
+        yield
+    except LayerError:
+        raise
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise LayerError(f"cut into layers it fails: {type(error).__name__}: {first_line}") from error
 
 
 def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
     """One forward and backward of the untouched model."""
     model.zero_grad()
-    outputs = _model_outputs(job, model, batch, "train")
+    outputs = _model_outputs(job, model, batch)
     torch.autograd.backward(outputs["loss"])
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -85,7 +102,7 @@ def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
     return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
 
 
-def _model_outputs(job: Job, model: nn.Module, batch: Batch, mode: Mode) -> Tensors:
+def _model_outputs(job: Job, model: nn.Module, batch: Batch) -> Tensors:
     seed_everything()
     with autocasting(job.autocast, _CPU):
         output = model(*batch.args, **batch.kwargs)
@@ -124,7 +141,7 @@ class Chain:
         for (_, _, results), (_, received, _) in reversed(list(pairwise(passed))):
             pairs = [(r, v.grad) for r, v in zip(results, received, strict=True) if _has_gradient(r, v)]
             torch.autograd.backward([result for result, _ in pairs], [gradient for _, gradient in pairs])
-        gradients = apply_hooks(self._hooks, self._gradients())
+        gradients = self._after_accumulation(apply_hooks(self._hooks, self._gradients()))
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
 
@@ -136,6 +153,16 @@ class Chain:
             for stage in self._stages:
                 values = stage.run(*values)
             return _outputs(self._job, self._stages[-1].model_output(tuple(values)), batch)
+
+    def _after_accumulation(self, gradients: Tensors) -> Tensors:
+        """What the model's hooks leave of complete gradients when they are in their parameters."""
+        for stage in self._stages:
+            for name, parameter in stage.module.named_parameters():
+                for hook in self._hooks.after_accumulation.get(name, ()) if name in gradients else ():
+                    parameter.grad = gradients[name].clone()
+                    hook(parameter)
+                    gradients[name] = parameter.grad
+        return gradients
 
     def _gradients(self) -> Tensors:
         total: Tensors = {}

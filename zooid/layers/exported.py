@@ -14,11 +14,11 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export.graph_signature import InputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
-from zooid.layers.opaque import OpaqueCall, is_plain, opaque_operation
+from zooid.layers.opaque import OpaqueCall, is_plain, know_dataclasses, opaque_operation
 from zooid.layers.program import Program
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
@@ -41,7 +41,7 @@ def export(model: nn.Module, example: Batch) -> torch.export.ExportedProgram:
         exported = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     for symbol, bounds in exported.range_constraints.items():
         if str(symbol).startswith("s") and bounds.upper < _ANY_NUMBER:
-            raise LayerError(f"its code takes another course for more than {bounds.upper} samples")
+            raise LayerError(f"its code depends on the number of samples: it differs from {bounds.upper + 1} on")
     return exported
 
 
@@ -66,8 +66,9 @@ def _as_if_on_processor(model: nn.Module) -> Iterator[None]:
             tensors.update(own)
 
 
-def _tensors_of(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
-    return module._parameters, module._buffers
+def _tensors_of(module: nn.Module) -> list[dict[str, Any]]:
+    """Where a module keeps its tensors; scripted ones keep them elsewhere, and are never on `meta`."""
+    return [tensors for tensors in (module._parameters, module._buffers) if isinstance(tensors, dict)]
 
 
 @contextmanager
@@ -80,7 +81,12 @@ def _plain_output(model: nn.Module) -> Iterator[None]:
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return tree_map(lambda leaf: leaf if is_plain(leaf) else None, original.forward(self, *args, **kwargs))
+        found = original.forward(self, *args, **kwargs)
+        know_dataclasses(found)
+        plain = tree_map(lambda leaf: leaf if is_plain(leaf) else None, found)
+        if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(plain)):
+            raise LayerError(f"it returns a {type(found).__name__}, of which no tensor can be told")
+        return plain
 
     model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
     try:

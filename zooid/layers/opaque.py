@@ -8,6 +8,7 @@ original Python code.
 
 import contextlib
 import copy
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from zooid.core.errors import LayerError
@@ -81,8 +82,16 @@ def is_plain(leaf: Any) -> bool:
     return isinstance(leaf, (torch.Tensor, torch.SymInt, *_PLAIN))
 
 
+def know_dataclasses(nest: Any) -> None:
+    """Let torch look into the dataclasses in a nest, as it looks into tuples and dicts."""
+    while unknown := {type(leaf) for leaf in tree_leaves(nest) if dataclasses.is_dataclass(leaf)}:
+        for kind in unknown:
+            torch.export.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+
+
 def take_apart(path: str, nest: Any) -> tuple[Structure, list[torch.Tensor]]:
     """The structure and the tensors of arguments or results."""
+    know_dataclasses(nest)
     leaves, spec = tree_flatten(nest)
     for leaf in leaves:
         if not is_plain(leaf):
@@ -174,16 +183,16 @@ def _with_state(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> nn.Mo
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     try:
         copied = copy.deepcopy(module, dict(shared))
+        _set_tensors(copied, tensors)
     except Exception as error:
         raise LayerError(
             f"a {type(module).__name__} cannot be copied ({type(error).__name__}: {error}), which its stage has to do; "
             "let it hold nothing that copy.deepcopy refuses"
         ) from error
-    set_tensors(copied, tensors)
     return copied
 
 
-def set_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+def _set_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Replace parameters and buffers, given by their names in the module."""
     for name, tensor in tensors.items():
         owner_path, _, leaf = name.rpartition(".")

@@ -12,9 +12,9 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map, tree_unflatten
 
-from zooid.layers.layered import LayeredModel, Mode
+from zooid.layers.layered import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.marking import pass_cut
-from zooid.layers.opaque import OpaqueCall, set_tensors
+from zooid.layers.opaque import OpaqueCall
 from zooid.layers.program import OPERATIONS, Program, is_random, opaque_call, written_arguments
 from zooid.layers.randomness import seed_layer
 from zooid.layers.values import is_number, is_sample_count, value_of
@@ -85,8 +85,8 @@ def build_stage(
     One that is `marked` can be watched at the cuts inside it.
     """
     if model.whole is not None:
-        _adopt(model.whole, state, model.aliases)
-        model.whole.to(device)
+        remove_parameter_hooks(model.whole)
+        _adopt(model.whole.to(device), state, model.aliases)
         return Stage(model.whole, model, first_layer, end_layer, mode)
     program = model.program(mode)
     building = _Building(program, state, torch.device(device), mode)
@@ -102,16 +102,12 @@ def build_stage(
 
 
 def _adopt(module: nn.Module, state: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
-    """Give a module these parameters and buffers, tied ones under all their names."""
-    given: dict[str, torch.Tensor] = {}
-    for name, own in module.named_parameters(remove_duplicate=False):
-        canonical = aliases.get(name, name)
-        tensor = given.get(canonical, state[canonical])
-        is_parameter = isinstance(tensor, nn.Parameter)
-        given[name] = given[canonical] = tensor if is_parameter else nn.Parameter(tensor, own.requires_grad)
-    for name, _ in module.named_buffers(remove_duplicate=False):
-        given[name] = state[aliases.get(name, name)]
-    set_tensors(module, given)
+    """Give a module these values. Its tensors stay the same objects, since its code may hold them elsewhere, too."""
+    with torch.no_grad():
+        for name, own in (*module.named_parameters(), *module.named_buffers()):
+            given = state[aliases.get(name, name)]
+            if given is not own:
+                own.copy_(given)
 
 
 @cache

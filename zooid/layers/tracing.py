@@ -1,9 +1,9 @@
 """Traces a model in training and in evaluation, with the batch dimension left open, and divides both into layers."""
 
-import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import fx, nn
@@ -14,9 +14,9 @@ from zooid.layers.chances import CertainChances
 from zooid.layers.cutting import cut_alike
 from zooid.layers.exported import NeedsWeights, export, read_program
 from zooid.layers.layered import LayeredModel, parameter_hooks, persistent_names, tied_names
-from zooid.layers.opaque import Results, Untraceable, known_calls, measure_results
+from zooid.layers.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
 from zooid.layers.program import Program, module_path
-from zooid.layers.watch import Watch, hooked_modules, opaque_modules
+from zooid.layers.watch import Site, Watch, hooked_modules, opaque_modules
 from zooid.layers.whole import whole_model
 
 
@@ -26,105 +26,165 @@ def trace(model: nn.Module, example: Batch) -> LayeredModel:
     Modules whose code a trace would lose, or cannot follow, become opaque operations. Where that takes the whole model,
     it is one layer, and `why_whole` says why.
     """
-    aliases = tied_names(model)
-    example = example.with_values()
-    opaque: dict[str, str] = hooked_modules(model)
-    measured: Results = {}
-    while True:
-        opaque = _outermost(opaque)
-        if "" in opaque:
-            return whole_model(model, example, opaque[""])
-        try:
-            with _mode_kept(model):
-                train = _traced(model.train(), example, aliases, opaque, measured)
-                evaluation = _traced(model.eval(), example, aliases, opaque, measured)
-        except _Unfinished as unfinished:
-            opaque |= unfinished.opaque
-            continue
-        except _NeedsValues as needs:
-            if _is_on_meta(model):
-                raise NeedsWeights(str(needs)) from needs
-            measured |= {needs.path: _measure(model, example).get(needs.path, [])}
-            if not measured[needs.path]:
-                opaque[_callable_path(model, needs.path.rpartition(".")[0])] = str(needs)
-            continue
-        train, evaluation = cut_alike((train, evaluation))
-        return _layered(model, train, evaluation, aliases)
-
-
-def _layered(model: nn.Module, train: Program, evaluation: Program, aliases: dict[str, str]) -> LayeredModel:
+    _refuse_lost_values(model)
+    tracer = _Tracer(model, example.with_values())
+    try:
+        train, evaluation = cut_alike(tracer.programs())
+    except _NotCut as refusal:
+        return whole_model(model, example, str(refusal))
     names = [module_path(_first_with_parameters(train, start)) for start in train.starts]
-    return LayeredModel(
-        train, evaluation, _distinct(names), persistent_names(model, aliases), aliases, parameter_hooks(model)
-    )
+    persistent = persistent_names(model, tracer.aliases)
+    return LayeredModel(train, evaluation, _distinct(names), persistent, tracer.aliases, parameter_hooks(model))
 
 
-class _Unfinished(Exception):
-    """A trace that has to be made again, with further opaque modules."""
-
-    def __init__(self, opaque: dict[str, str]) -> None:
-        super().__init__()
-        self.opaque = opaque
+AnyError = TypeVar("AnyError", bound=Exception)
 
 
-class _NeedsValues(LayerError):
-    """An opaque module that runs on nothing but real values."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(reason)
-        self.path = path
+class _NotCut(LayerError):
+    """A model that only runs as it is."""
 
 
-def _traced(
-    model: nn.Module, example: Batch, aliases: dict[str, str], opaque: dict[str, str], measured: Results
-) -> Program:
-    """The program of the model as it is, in training or evaluation."""
-    with known_calls({}) as calls:
-        watch = Watch(model, calls, measured)
-        try:
-            with watch.watching(), opaque_modules(model, opaque, watch), CertainChances():
-                exported = export(model, example)
-            program = read_program(exported, aliases, dict(calls))
-        except NeedsWeights:
-            raise
-        except Exception as error:
-            raise _next_attempt(model, error, watch, opaque) from error
-    if watch.found:
-        raise _Unfinished(watch.found)
-    return program
+class _Tracer:
+    """Traces a model again and again, until everything that a trace cannot follow is inside an opaque operation."""
+
+    def __init__(self, model: nn.Module, example: Batch) -> None:
+        self.aliases = tied_names(model)
+        self._model = model
+        self._example = example
+        self._opaque: dict[str, str] = hooked_modules(model)
+        """Opaque modules by path, with the reason."""
+        self._measured: Results | None = None
+        """What modules return in real runs, where that was needed."""
+        self._by_value: set[str] = set()
+        """Opaque modules that only run on real values."""
+        self._decided: dict[Site, bool] = {}
+        """Conditions on values of which only one outcome does not raise."""
+
+    def programs(self) -> tuple[Program, Program]:
+        """The programs of training and evaluation."""
+        with _mode_kept(self._model):
+            while True:
+                train = self._traced(self._model.train())
+                evaluation = self._traced(self._model.eval()) if train is not None else None
+                if train is not None and evaluation is not None:
+                    return train, evaluation
+
+    def _traced(self, model: nn.Module) -> Program | None:
+        """The program of the model in its present mode; None where it has to be traced again, with more opaque."""
+        with known_calls({}) as calls:
+            watch = self._watch(calls, self._decided)
+            try:
+                exported = self._export(watch)
+                program = read_program(exported, self.aliases, dict(calls))
+            except NeedsWeights:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a trace, or the model's own code, raises
+                self._learn_from(error, watch)
+                return None
+        if watch.found:
+            self._make_opaque(watch.found)
+            return None
+        return program
+
+    def _watch(self, calls: dict[str, OpaqueCall], decided: dict[Site, bool]) -> Watch:
+        measured = {path: results for path, results in (self._measured or {}).items() if path in self._by_value}
+        return Watch(self._model, calls, measured, decided)
+
+    def _export(self, watch: Watch) -> torch.export.ExportedProgram:
+        with watch.watching(), opaque_modules(self._model, self._opaque, watch), CertainChances():
+            return export(self._model, self._example)
+
+    def _learn_from(self, error: Exception, watch: Watch) -> None:
+        """Make the module opaque in whose code a trace failed, and those of its class, which would fail alike."""
+        if watch.undecided is not None and self._decide(watch.undecided):
+            return
+        reason = _reason(error)
+        untraceable = _cause(error, Untraceable)
+        path = untraceable.path if untraceable is not None else watch.paths.innermost_of_error(error)
+        if untraceable is not None:
+            self._make_opaque({**watch.found, _callable_path(self._model, untraceable.path): str(untraceable)})
+        elif path is None:
+            self._without_blame(watch, reason)
+        elif (inside := next((outer for outer in self._opaque if _is_inside(path, outer)), None)) is not None:
+            self._run_by_value([inside], reason)
+        else:
+            failed = type(self._model.get_submodule(path))
+            alike = [] if failed.__module__.startswith("torch.nn.") else _of_class(self._model, failed)
+            self._make_opaque({**watch.found, **dict.fromkeys((*alike, path), reason)})
+
+    def _without_blame(self, watch: Watch, reason: str) -> None:
+        """Nothing says where a trace failed: look into no module that the model calls, then run those by value."""
+        children = _children(self._model)
+        if new := [path for path in children if not any(_is_inside(path, outer) for outer in self._opaque)]:
+            self._make_opaque({**watch.found, **dict.fromkeys(new, reason)})
+        elif not self._by_value.issuperset(self._opaque):
+            self._run_by_value(self._opaque, reason)
+        else:
+            self._make_opaque({"": reason})
+
+    def _make_opaque(self, reasons: dict[str, str]) -> None:
+        self._opaque = _outermost({**self._opaque, **reasons})
+        if "" in self._opaque:
+            if _is_on_meta(self._model):
+                raise NeedsWeights(self._opaque[""])
+            raise _NotCut(self._opaque[""])
+
+    def _run_by_value(self, paths: Iterable[str], reason: str) -> None:
+        """Take what these opaque modules return from real runs; where that varies, what calls them is opaque, too."""
+        if _is_on_meta(self._model):
+            raise NeedsWeights(reason)
+        if self._measured is None:
+            self._measured = _measure(self._model, self._example)
+        for path in list(paths):
+            if path in self._by_value or not self._measured.get(path):
+                self._make_opaque({_callable_path(self._model, path.rpartition(".")[0]): reason})
+            self._by_value.add(path)
+
+    def _decide(self, site: Site) -> bool:
+        """Whether a condition on values has one outcome that does nothing but raise; then the other one is taken."""
+        for outcome in (True, False):
+            with known_calls({}) as calls:
+                watch = self._watch(calls, {**self._decided, site: outcome})
+                try:
+                    self._export(watch)
+                except Exception as error:  # noqa: BLE001  # whatever the model's own code raises
+                    if site.is_raised_by(error):
+                        self._decided[site] = not outcome
+                        return True
+        return False
 
 
-def _next_attempt(model: nn.Module, error: Exception, watch: Watch, opaque: dict[str, str]) -> Exception:
-    """What to do about a trace that failed: make the module opaque in whose code it failed, and those of its class."""
-    reason = f"{type(error).__name__}: {_in_short(str(error))}"
-    blamed = error
-    while not isinstance(blamed, Untraceable) and (blamed.__cause__ or blamed.__context__) is not None:
-        cause = blamed.__cause__ or blamed.__context__
-        assert isinstance(cause, Exception)
-        blamed = cause
-    if isinstance(blamed, Untraceable):
-        return _Unfinished({**watch.found, _callable_path(model, blamed.path): str(blamed)})
-    path = watch.paths.innermost_of_error(error)
-    if path is None:
-        return _Unfinished({**watch.found, **_children(model, opaque, reason)})
-    inside = next((outer for outer in opaque if _is_inside(path, outer)), None)
-    if inside is not None:
-        return _NeedsValues(inside, reason)
-    failed = type(model.get_submodule(path))
-    alike = {} if failed.__module__.startswith("torch.nn.") else _of_class(model, failed)
-    return _Unfinished({**watch.found, **dict.fromkeys((*alike, path), reason)})
+def _reason(error: Exception) -> str:
+    """Why a trace failed, in words that say what the model does."""
+    text = str(error)
+    if "Constraints violated" in text or "specialized" in text:
+        return f"its code fixes the number of samples ({_in_short(text)})"
+    if isinstance(error, LayerError):
+        return text
+    return f"{type(error).__name__}: {_in_short(text)}"
+
+
+def _cause(error: BaseException | None, kind: type[AnyError]) -> AnyError | None:
+    """The first error of a kind among an error and what caused it."""
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _measure(model: nn.Module, example: Batch) -> Results:
-    """Results of all modules in real runs on a copy of the model, on two samples and on three."""
-    copied = copy.deepcopy(model)
+    """Results of all modules in real runs, on two samples and on three; buffers stay as they were."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def run(size: int) -> None:
         resized = example.resized(size)
         with torch.no_grad():
-            copied(*resized.args, **resized.kwargs)
+            model(*resized.args, **resized.kwargs)
 
-    return measure_results(copied, [partial(run, 2), partial(run, 3)])
+    try:
+        return measure_results(model, [partial(run, 2), partial(run, 3)])
+    finally:
+        for name, buffer in model.named_buffers():
+            buffer.copy_(before[name])
 
 
 def _outermost(opaque: dict[str, str]) -> dict[str, str]:
@@ -147,17 +207,17 @@ def _callable_path(model: nn.Module, path: str) -> str:
     return path
 
 
-def _children(model: nn.Module, opaque: dict[str, str], reason: str) -> dict[str, str]:
-    """The modules that the model's own forward calls; the model itself where they are opaque already."""
-    found: dict[str, str] = {}
-    waiting = [(path, child) for path, child in model.named_children()]
+def _children(model: nn.Module) -> list[str]:
+    """The modules that the model's own forward calls, also those in lists and sequences."""
+    found: list[str] = []
+    waiting = list(model.named_children())
     while waiting:
         path, child = waiting.pop(0)
         if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             waiting += [(f"{path}.{name}", inner) for name, inner in child.named_children()]
-        elif path not in opaque:
-            found[path] = reason
-    return found or {"": reason}
+        else:
+            found.append(path)
+    return found
 
 
 def _of_class(model: nn.Module, kind: type[nn.Module]) -> list[str]:
@@ -166,6 +226,14 @@ def _of_class(model: nn.Module, kind: type[nn.Module]) -> list[str]:
 
 def _is_on_meta(model: nn.Module) -> bool:
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
+
+
+def _refuse_lost_values(model: nn.Module) -> None:
+    """On `meta`, tensors that are neither parameters nor buffers have lost their values for good."""
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor) and value.is_meta:
+                raise NeedsWeights(f"{path}.{name} is a tensor, but neither a parameter nor a buffer")
 
 
 def _in_short(message: str) -> str:

@@ -2,9 +2,10 @@
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType, TracebackType
+from dataclasses import dataclass
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,32 @@ class Paths:
         return found
 
 
+@dataclass(frozen=True)
+class Site:
+    """A place in somebody's code."""
+
+    code: CodeType
+    line: int
+
+    @staticmethod
+    def of(frame: FrameType | None) -> "Site | None":
+        """Where the innermost code runs that is not torch's."""
+        while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
+            frame = frame.f_back
+        return None if frame is None else Site(frame.f_code, frame.f_lineno)
+
+    def is_raised_by(self, error: BaseException | None) -> bool:
+        """Whether an error was raised by the very function that this place is in."""
+        while error is not None:
+            traceback = error.__traceback__
+            while traceback is not None and traceback.tb_next is not None:
+                traceback = traceback.tb_next
+            if traceback is not None and traceback.tb_frame.f_code is self.code:
+                return True
+            error = error.__cause__ or error.__context__
+        return False
+
+
 def hooked_modules(model: nn.Module) -> dict[str, str]:
     """Modules with hooks on gradients, which a trace drops; by path, with the reason."""
     return {
@@ -71,10 +98,15 @@ def hooked_modules(model: nn.Module) -> dict[str, str]:
 class Watch:
     """What was seen in one traced forward."""
 
-    def __init__(self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results, decided: dict[Site, bool]
+    ) -> None:
         """`measured` are results of real runs, for modules that only run on real values."""
         self.paths = Paths(model)
-        self._measured = measured or {}
+        self.undecided: Site | None = None
+        """Where a condition on values has ended the trace."""
+        self._measured = measured
+        self._decided = decided
         self.found: dict[str, str] = {}
         """Modules that have to be opaque, with the reason."""
         self._calls = calls
@@ -104,12 +136,29 @@ class Watch:
             patches.enter_context(_replaced(torch.utils.checkpoint, _GENERATOR, self._recompute))
             patches.enter_context(self._noted(saved_tensors_hooks, "__enter__", RECOMPUTED))
             patches.enter_context(self._noted(torch.Tensor, "register_hook", GRADIENT_HOOK))
+            patches.enter_context(_replaced(torch.Tensor, "__bool__", self._truth()))
             patches.callback(register_module_forward_pre_hook(self._enter).remove)
             patches.callback(register_module_forward_hook(self._leave, always_call=True).remove)
             yield
 
     def note(self, path: str | None, reason: str) -> None:
         self.found.setdefault(path or "", reason)
+
+    def _truth(self) -> Callable[[torch.Tensor], bool]:
+        """`bool(tensor)`, which has no answer in a trace, but where one was decided on."""
+        original = torch.Tensor.__bool__
+
+        def truth(tensor: torch.Tensor) -> bool:
+            site = None if self._is_paused else Site.of(sys._getframe(1))
+            if site in self._decided:
+                return self._decided[site]
+            try:
+                return original(tensor)
+            except Exception:
+                self.undecided = site
+                raise
+
+        return truth
 
     @contextmanager
     def _noted(self, owner: Any, name: str, reason: str) -> Iterator[None]:

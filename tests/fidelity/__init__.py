@@ -1,0 +1,1 @@
+"""Small models that each do one thing which a trace may lose, trained in several layouts against a plain loop."""
