@@ -16,6 +16,7 @@ def bare_plan(
     batch_size: int,
     grain_size: int,
     fingerprint: str = "",
+    why_whole: str = "",
     num_steps: int = 1,
     num_replicas: int = 1,
     schedule: ScheduleName = "1f1b",
@@ -29,6 +30,7 @@ def bare_plan(
     return Plan(
         job=job,
         model_fingerprint=fingerprint,
+        why_whole=why_whole,
         batch_size=batch_size,
         grain_size=grain_size,
         num_replicas=num_replicas,

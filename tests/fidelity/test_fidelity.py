@@ -79,15 +79,6 @@ def nothing_compared() -> Iterator[None]:
 
 LOST = ("OwnBackward", "ReversedGradient", "BackwardHook", "ParameterHook", "TensorHook", "ForwardHookWithGradient")
 OTHERS = ("TwoResults", "OwnWeight", "BackwardPreHook", "ClampingHook", "AccumulationHook", "Counter", "Remembers")
-    *LOST,
-    "TwoResults",
-    "OwnWeight",
-    "BackwardPreHook",
-    "ClampingHook",
-    "AccumulationHook",
-    "Counter",
-    "Remembers",
-)
 
 
 def ends_wrong(case: Case) -> bool:

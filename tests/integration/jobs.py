@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.lab.plans import bare_plan
 from zooid.core.job import load_job
 from zooid.core.plan import Plan, ScheduleName, TransportName
-from zooid.layers import check_job, trace_job
+from zooid.layers import LayeredModel, check_job, faithful_layers
 
 BATCH_SIZE = 40
 GRAIN_SIZE = 6
@@ -135,13 +135,15 @@ def plan_by_hand(
     """A plan that was not searched for: stages begin at layer 0 and at the cuts, or are so many of about equal length;
     nothing is predicted."""
     job = load_job(job_file)
-    fingerprint, num_layers, num_samples = _traced(job_file)
+    layered, num_samples = _traced(job_file)
+    num_layers = layered.num_layers
     if isinstance(cuts, int):
         cuts = tuple(num_layers * number // cuts for number in range(1, cuts))
     assert job.grain_size is not None
     return bare_plan(
         job=job_file.stem,
-        fingerprint=fingerprint,
+        fingerprint=layered.fingerprint,
+        why_whole=layered.why_whole,
         spans=list(pairwise((0, *cuts, num_layers))),
         batch_size=job.batch_size,
         grain_size=job.grain_size,
@@ -156,7 +158,6 @@ def plan_by_hand(
 
 
 @functools.cache
-def _traced(job_file: Path) -> tuple[str, int, int]:
+def _traced(job_file: Path) -> tuple[LayeredModel, int]:
     checked = check_job(load_job(job_file))
-    layered = trace_job(checked.job, checked.example)
-    return layered.fingerprint, layered.num_layers, checked.num_samples
+    return faithful_layers(checked), checked.num_samples
