@@ -1,15 +1,20 @@
 """Every model is trained exactly, as stages or as one stage, or refused with the cause; none is silently different."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from unittest.mock import patch
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from tests.fidelity.cases import CASES, Case
 from tests.fidelity.training import largest_difference, train_in_stages, train_plainly
 from zooid.core.errors import ZooidError
-from zooid.layers import LayeredModel, ParameterHooks, check_job, faithful_layers
+from zooid.layers import Batch, LayeredModel, ParameterHooks, Stage, build_stage, check_job, faithful_layers, trace
 from zooid.layers.watch import Watch
 
 pytestmark = [
@@ -56,6 +61,53 @@ def test_weights_equal_those_of_a_plain_loop(case: Case) -> None:
 def test_what_cannot_be_trained_exactly_is_refused_with_the_cause(case: Case) -> None:
     with pytest.raises(ZooidError, match=case.why):
         layers_of(case)
+
+
+def saved_bytes(stage: Stage, inputs: Tensor) -> int:
+    """Bytes that autograd keeps of a forward, parameters left out."""
+    parameters = {parameter.data_ptr() for parameter in stage.module.parameters()}
+    kept = 0
+
+    def pack(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += 0 if tensor.data_ptr() in parameters else tensor.numel() * tensor.element_size()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        stage.run(inputs)
+    return kept
+
+
+class Deep(nn.Module):
+    """Ten activations, of which recomputation keeps none."""
+
+    def __init__(self, *, recomputes: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*(part for _ in range(10) for part in (nn.Linear(6, 6), nn.Tanh())))
+        self.recomputes = recomputes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(self.body, x, use_reentrant=False) if self.recomputes else self.body(x)  # type: ignore[no-any-return]
+
+
+def test_recomputation_saves_the_memory_that_it_saves_in_the_model() -> None:
+    example = Batch((torch.randn(2, 6),), {}, None, 2)
+    kept = {}
+    for recomputes in (False, True):
+        model = Deep(recomputes=recomputes)
+        layered = trace(model, example)
+        stage = build_stage(layered, 0, layered.num_layers, dict(model.named_parameters()), "cpu")
+        kept[recomputes] = saved_bytes(stage, torch.randn(64, 6))
+    assert kept[False] >= 10 * 64 * 6 * 4
+    assert kept[True] <= 2 * 64 * 6 * 4
+
+
+def test_a_job_may_ask_for_the_untouched_model() -> None:
+    case = next(case for case in CASES if case.name == "Plain")
+    found = faithful_layers(check_job(dataclasses.replace(case.job(), whole=True)))
+    assert found.num_layers == 1
+    assert found.why_whole == "job.whole is True"
+    assert max(differences(case, found).values()) <= TOLERANCE
 
 
 @contextmanager

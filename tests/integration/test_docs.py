@@ -56,6 +56,7 @@ def may_confine() -> bool:
     [
         "tutorial.md",
         "jobs.md",
+        "faithful.md",
         "training.md",
         "planning.md",
         "predicting.md",

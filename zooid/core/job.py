@@ -47,6 +47,8 @@ class Job:
     """Called by the first member with every StepCommitted and Evaluated event."""
     data_workers: int = 0
     """Processes of each member that read its samples ahead; 0 reads them when they are needed."""
+    whole: bool = False
+    """True trains the model as one stage, by its own code, although it could be cut."""
 
     def __post_init__(self) -> None:
         for name, form in (
@@ -80,6 +82,8 @@ class Job:
             raise JobError(f"job.autocast is {self.autocast!r}; give 'bf16', 'fp16' or None")
         if not _is_whole(self.data_workers) or self.data_workers < 0:
             raise JobError(f"job.data_workers is {self.data_workers!r}; it must be a whole number of at least 0")
+        if not isinstance(self.whole, bool):
+            raise JobError(f"job.whole is {self.whole!r}; give True to train the model by its own code, or False")
         if not _is_whole(self.seed):
             raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
 

@@ -23,6 +23,8 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
     Where the model cannot be cut, or its layers compute something else, it is one layer, and `why_whole` says why.
     """
     job, model, example = checked.job, checked.model, checked.example
+    if job.whole:
+        return whole_model(model, example, "job.whole is True")
     before = python_state(model)
     run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
     if attribute := changed_attribute(before, python_state(model)):
