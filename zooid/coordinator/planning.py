@@ -20,6 +20,7 @@ from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
 from zooid.core.errors import InputError, JobError, PlanError
 from zooid.core.events import PhaseStarted
+from zooid.core.job_source import check_source
 from zooid.core.link import Links
 from zooid.core.machine import cpu_share, memory_bytes, num_cores
 from zooid.core.offer import Offer
@@ -208,12 +209,14 @@ def _read(store: ObjectStore, offer: Offer) -> Profile:
 
 
 def check_job_file(job_file: str | Path) -> Path:
-    """The file's full path; that it defines a job is found out by the first member, which can import torch."""
+    """The file's full path. What is wrong with it for certain is refused here; the first member, which can import
+    torch, finds the rest."""
     file = Path(job_file).resolve()
     if not file.is_file():
         raise JobError(
             f"there is no job file {job_file}; give the path of a Python file that defines `job = zooid.Job(…)`"
         )
+    check_source(file, str(job_file))
     return file
 
 

@@ -129,7 +129,7 @@ def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) ->
             f"the job file of the run in {store.url} is not at {before.job_file or 'a place that is known'} any more; "
             "give its path with --job (in Python, job_file=)"
         )
-    return Path(before.job_file)
+    return check_job_file(before.job_file)
 
 
 def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:

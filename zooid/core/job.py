@@ -57,6 +57,8 @@ class Job:
             ("optimizer", "(named parameters) -> torch.optim.Optimizer"),
         ):
             _check_callable(name, getattr(self, name), form)
+        if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
+            raise JobError(already_built(type(self.model).__name__))
         if self.loss is not None:
             _check_callable("loss", self.loss, "(output, target) -> mean loss, or None if the model's output has .loss")
         for name in ("batch_size", "epochs"):
@@ -96,7 +98,7 @@ def load_job(path: str | Path) -> Job:
     name = f"zooid_job_{file.stem}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
-        raise JobError(f"{path} is not a Python file; a job file ends in .py and defines `job = zooid.Job(…)`")
+        raise not_python(path)
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     if str(file.parent) not in sys.path:
@@ -112,8 +114,26 @@ def load_job(path: str | Path) -> Job:
     job = getattr(module, "job", None)
     if not isinstance(job, Job):
         found = "no `job`" if job is None else f"a `job` that is a {type(job).__name__}"
-        raise JobError(f"{path} defines {found}; define `job = zooid.Job(model=…, loss=…, data=…, …)` at its top level")
+        raise no_job(path, found)
     return job
+
+
+def not_python(path: str | Path) -> JobError:
+    """The refusal of a file that Python does not run."""
+    return JobError(f"{path} is not a Python file; a job file ends in .py and defines `job = zooid.Job(…)`")
+
+
+def no_job(path: str | Path, found: str) -> JobError:
+    """The refusal of a job file that defines something else than a job."""
+    return JobError(f"{path} defines {found}; define `job = zooid.Job(model=…, loss=…, data=…, …)` at its top level")
+
+
+def already_built(kind: str) -> str:
+    """What to say about a model that is given in place of a function that builds it."""
+    return (
+        f"job.model is a {kind} that is already built; give a function that builds it, because every member builds its "
+        f"own: model=lambda: {kind}(…)"
+    )
 
 
 def _check_callable(name: str, value: object, form: str) -> None:

@@ -1,0 +1,34 @@
+"""Python files that are read without being run."""
+
+import ast
+import warnings
+from pathlib import Path
+
+from zooid.core.errors import JobError
+
+
+def parsed_file(file: Path, shown: str) -> ast.Module:
+    """The file's syntax tree; a syntax error is shown with its line and a caret."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise JobError(f"{shown} cannot be read: {error.strerror}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python gives them when the file is run
+        try:
+            compile(data, str(file), "exec", dont_inherit=True)  # finds more than parsing does, as a stray `return`
+            return ast.parse(data, str(file))
+        except SyntaxError as error:
+            raise JobError(_syntax_error(error, shown)) from error
+        except ValueError as error:  # null bytes, before Python 3.12
+            raise JobError(f"{shown} is not Python: {error}") from error
+
+
+def _syntax_error(error: SyntaxError, shown: str) -> str:
+    where = f"{shown}, line {error.lineno}" if error.lineno else shown
+    text = (error.text or "").rstrip("\n")
+    if not text.strip():
+        return f"{where}: {error.msg}"
+    line = text.lstrip()
+    caret = " " * max((error.offset or 1) - 1 - (len(text) - len(line)), 0) + "^"
+    return f"{where}: {error.msg}\n    {line}\n    {caret}"
