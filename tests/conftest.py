@@ -18,6 +18,7 @@ ALONE = (
     "tests/integration/test_backend_faults.py::TestInterruptedRank",
     "tests/integration/test_backend_faults.py::TestKilledRank",
     "tests/integration/test_backend_faults.py::TestStoppedRank",
+    "tests/integration/test_job_errors.py::test_a_wrong_job_file_is_refused_within_two_seconds",
     "tests/integration/test_laboratory.py",
     "tests/integration/test_limits.py",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",

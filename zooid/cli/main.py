@@ -2,7 +2,9 @@
 
 import signal
 import sys
+import traceback
 from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,11 +18,15 @@ from zooid.cli.rehearse import rehearse
 from zooid.cli.resume import resume
 from zooid.cli.timeline import timeline
 from zooid.cli.train import train
-from zooid.core.errors import InputError, MemberFailed, ZooidError
+from zooid.core.errors import InputError, ZooidError
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
+"""What typer makes of Ctrl-C."""
+EXIT_SIGNAL = 128
+"""Added to the number of a signal that ended the command, as shells have it."""
+VERBOSE = "--verbose"
 
 app = typer.Typer(
     help="Train deep neural networks fast and cheaply on resources that come and go.",
@@ -29,6 +35,17 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def everywhere(
+    verbose: Annotated[
+        bool, typer.Option(VERBOSE, help="Show the whole traceback of an error; may stand anywhere in a command.")
+    ] = False,
+) -> None:
+    """Train deep neural networks fast and cheaply on resources that come and go."""
+
+
 app.command()(profile)
 app.command()(plan)
 app.command()(predict)
@@ -42,26 +59,39 @@ app.command()(clean)
 
 def main() -> None:
     """Run a command; errors that zooid raises on purpose become one clear line and a status."""
+    signals: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        """Being asked to end is treated as Ctrl-C: members are ended first."""
+        signals.append(number)
+        raise KeyboardInterrupt
+
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
-            signal.signal(number, _interrupt)
+            signal.signal(number, interrupt)
     errors = Console(stderr=True)
+    words = [word for word in sys.argv[1:] if word != VERBOSE]
+    is_verbose = VERBOSE in sys.argv[1:]
     try:
-        app()
+        app(words)
     except SystemExit as end:
-        if end.code == EXIT_INTERRUPTED:  # what typer makes of Ctrl-C
-            errors.print("interrupted: all members have ended", highlight=False)
-        raise
+        if end.code != EXIT_INTERRUPTED:
+            raise
+        errors.print("interrupted: all members have ended", highlight=False)
+        sys.exit(EXIT_SIGNAL + (signals[0] if signals else signal.SIGINT))
     except ZooidError as error:
-        if isinstance(error, MemberFailed) and error.traceback_text:
-            errors.print(error.traceback_text, highlight=False, markup=False, style="dim")
-        errors.print(f"error: {error}", highlight=False, markup=False, style="bold red", soft_wrap=True)
+        details = error.traceback_text or traceback.format_exc() if is_verbose else error.details
+        _print_error(errors, details, str(error))
         sys.exit(EXIT_INPUT if isinstance(error, InputError) else EXIT_FAILED)
+    except OSError as error:
+        _print_error(errors, traceback.format_exc() if is_verbose else "", str(error))
+        sys.exit(EXIT_FAILED)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Being asked to end is treated as Ctrl-C: members are ended first."""
-    raise KeyboardInterrupt
+def _print_error(errors: Console, details: str, message: str) -> None:
+    if details:
+        errors.print(details.rstrip(), highlight=False, markup=False, style="dim", soft_wrap=True)
+    errors.print(f"error: {message}", highlight=False, markup=False, style="bold red", soft_wrap=True)
 
 
 if __name__ == "__main__":

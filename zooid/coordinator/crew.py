@@ -43,12 +43,14 @@ class Crew:
     """Members on one platform. Leaving the context ends every one that still runs.
 
     Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
+    `during` says what members do whose names no user knows, as `while the job was being measured`.
     """
 
-    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool) -> None:
+    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool, during: str = "") -> None:
         self._platform = platform
         self._store = store
         self._checks_input = checks_input
+        self._during = during
         self._running: list[_Running] = []
 
     def __enter__(self) -> "Crew":
@@ -113,12 +115,15 @@ class Crew:
             return None
 
     def _describe(self, member: str, end: Exit, words: Failure | None) -> ZooidError:
-        if words is not None and words.is_input_error and self._checks_input:
-            kind = getattr(errors, words.error, errors.InputError)
-            refused: ZooidError = kind(words.message)
-            return refused
-        failure = MemberFailed(member, str(end), words.message if words is not None else "")
-        failure.traceback_text = words.traceback if words is not None else self._log_tail(member)
+        if words is None:
+            failure: ZooidError = MemberFailed(member, str(end), during=self._during)
+            failure.details = self._log_tail(member)
+            return failure
+        if words.is_input_error and self._checks_input:
+            failure = getattr(errors, words.error, errors.InputError)(words.message)
+        else:
+            failure = MemberFailed(member, str(end), words.message, self._during)
+        failure.details, failure.traceback_text = words.user_frames, words.traceback
         return failure
 
     def _log_tail(self, member: str) -> str:

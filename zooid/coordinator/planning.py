@@ -177,13 +177,18 @@ def _measure_at_once(job_file: Path, tasks: Sequence[_Task], platform: Platform[
     with ExitStack() as started:
         crews = []
         for task in tasks:
-            crew = Crew(platform, task.store, checks_input=True)
+            crew = Crew(platform, task.store, checks_input=True, during=_during(task.offer))
             crews.append(started.enter_context(crew))
             crew.start("profiler", [_spec(job_file, task)], [task.offer])
         wait_for_all(crews, poll)
     for task in tasks:
         task.relay.flush()
     return [_read(task.store, task.offer) for task in tasks]
+
+
+def _during(offer: Offer) -> str:
+    where = "" if offer.name == LOCAL else f" on {offer.name}"
+    return f"while the job was being measured{where}"
 
 
 def _spec(job_file: Path, task: _Task) -> ProfilerSpec:

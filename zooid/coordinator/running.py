@@ -40,6 +40,11 @@ _TIMEOUT_FACTOR = 10.0
 """A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
 member long before; this is for members that are left alone."""
 _METER_INTERVAL_S = 0.5
+_PREPARING = {
+    True: "while the initial weights were being written",
+    False: "while the job was being compared with the checkpoint",
+}
+"""What the one member does that comes before a roster: of a new run, and of one that goes on."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class Run:
         self._store.put(keys.plan(self._number), encode_record(plan))
         is_new = self._number == 0
         self.enter("prepare" if is_new else "checking the job against the checkpoint")
-        with Crew(self.platform, self._store, checks_input=True) as crew:
+        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[is_new]) as crew:
             task: Literal["prepare", "check"] = "prepare" if is_new else "check"
             largest = max(plan.member_offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
             crew.start("worker", [self._spec("preparer" if is_new else "checker", task, largest, plan)], [largest])

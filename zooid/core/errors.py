@@ -29,6 +29,11 @@ ZooidError
 class ZooidError(Exception):
     """The root: catch this to catch everything that zooid raises on purpose."""
 
+    details = ""
+    """What a user reads beside the message: frames of the user's own files, or the end of a member's log."""
+    traceback_text = ""
+    """The member's whole traceback; empty where no member raised it."""
+
 
 class InputError(ZooidError):
     """What the user gave is refused before anything starts."""
@@ -115,11 +120,17 @@ class TrainingError(ZooidError):
 
 
 class MemberFailed(ZooidError):
-    """A member exited before its work was done; the message is one line, the traceback the member's own."""
+    """A member exited before its work was done; the message is one line, the traceback the member's own.
 
-    def __init__(self, member: str, exit_text: str, detail: str = "") -> None:
-        first_line = detail.strip().partition("\n")[0]
-        super().__init__(f"member {member} {exit_text}" + (f": {first_line}" if first_line else ""))
+    `during` replaces the name of a member that the user has never heard of, as `while the job was being measured`.
+    """
+
+    def __init__(self, member: str, exit_text: str, cause: str = "", during: str = "") -> None:
+        cause = cause.strip().partition("\n")[0]
+        if during:
+            message = f"{during}: {cause}" if cause else f"{during}, its process {exit_text}"
+        else:
+            message = f"member {member} {exit_text}" + (f": {cause}" if cause else "")
+        super().__init__(message)
         self.member = member
         self.exit_text = exit_text
-        self.traceback_text = ""

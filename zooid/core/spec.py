@@ -164,6 +164,8 @@ class Failure(FileRecord, frozen=True, kw_only=True, tag="failure"):
     """Class of the error."""
     message: str
     traceback: str
+    user_frames: str = ""
+    """The part of the traceback that is in the user's own files."""
     is_input_error: bool
     """The user's input was refused: the message alone explains it."""
     is_consequence: bool

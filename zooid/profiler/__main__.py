@@ -24,11 +24,12 @@ def main() -> int:
 def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
     import torch
 
+    torch.set_num_threads(spec.num_threads)
+    job = load_job(spec.job_file)  # before what else takes half a second to import: a wrong job is refused sooner
+
     from zooid.profiler.measuring import measure_job
 
-    torch.set_num_threads(spec.num_threads)
     with _reported(spec, store) as progress:
-        job = load_job(spec.job_file)
         profile = measure_job(job, spec, store, progress)
         store.put(keys.PROFILE, encode_record(profile))
 

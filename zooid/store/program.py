@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from zooid.core import keys
 from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, PeerLost, ZooidError
+from zooid.core.frames import user_frames
 from zooid.core.records import decode_one_of, encode_record
 from zooid.core.spec import Failure, JobSpec, MemberSpec
 from zooid.store.objects import open_store
@@ -71,6 +72,7 @@ def _failure(spec: MemberSpec, error: Exception) -> Failure:
         error=type(error).__name__,
         message=str(error) if isinstance(error, ZooidError) else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),
+        user_frames=user_frames(error),
         is_input_error=isinstance(error, InputError),
         is_consequence=isinstance(error, (CommAborted, CommTimeout, PeerLost)),
     )
