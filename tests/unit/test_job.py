@@ -27,6 +27,15 @@ def restored_imports() -> Iterator[None]:
         del sys.modules[name]
 
 
+class BuiltModel:
+    """What tells a model apart from a function: it has parameters."""
+
+    def __call__(self) -> None: ...
+
+    def named_parameters(self) -> list[tuple[str, float]]:
+        return []
+
+
 def parts(**changed: Any) -> dict[str, Any]:
     valid = {"model": list, "loss": max, "data": list, "optimizer": list, "batch_size": 8, "epochs": 2}
     return valid | changed
@@ -41,6 +50,7 @@ def test_a_valid_job_keeps_its_parts() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
+        ({"model": BuiltModel()}, r"job.model is a BuiltModel that is already built; .*: model=lambda: BuiltModel\("),
         ({"model": 3}, r"job.model is 3; it must be a callable: \(\) -> nn.Module"),
         ({"data": [1]}, r"job.data is \[1\]; it must be a callable: \(\) -> Dataset"),
         ({"optimizer": None}, r"job.optimizer is None; it must be a callable: \(named parameters\) -> torch.optim"),
@@ -57,6 +67,10 @@ def test_a_valid_job_keeps_its_parts() -> None:
 def test_a_part_that_cannot_be_used_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(JobError, match=message):
         Job(**parts(**changed))
+
+
+def test_a_class_of_models_is_a_function_that_builds_one() -> None:
+    assert Job(**parts(model=BuiltModel)).model is BuiltModel
 
 
 def test_a_job_cannot_be_changed_after_its_checks() -> None:

@@ -124,6 +124,8 @@ class Wrapped(nn.Module):
             {"loss": None, "model": lambda: nn.Sequential(Classifier(), Wrapped())},
             "the model's output .dict. carries no .loss; give a loss",
         ),
+        (given_samples(lambda index: ("a film", index % 2)), r"text as inputs \('a film'\).*tokenizer's input_ids"),
+        (given_samples(lambda index: (torch.zeros(3), "good")), r"text as targets \('good'\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(changed: dict[str, Any], message: str) -> None:
@@ -161,6 +163,13 @@ def test_initial_weights_follow_from_the_seed() -> None:
     weights = [build_model(job_of(seed=seed)).state_dict()["out.weight"] for seed in (1, 1, 2)]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_compiled_model_is_trained_as_the_module_inside_it() -> None:
+    """Compiling is put off until a first call, which never comes."""
+    checked = check_job(job_of(model=lambda: torch.compile(Classifier(), backend=failing(AssertionError("compiled")))))
+    assert isinstance(checked.model, Classifier)
+    assert checked.model.state_dict().keys() == Classifier().state_dict().keys()
 
 
 def test_a_model_on_meta_holds_no_weights() -> None:

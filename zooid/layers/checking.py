@@ -1,5 +1,6 @@
 """Tries a job's parts on two samples before anything is started, and says what does not fit."""
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,16 @@ def build_model(job: Job) -> nn.Module:
     model = _call("model", job.model)
     if not isinstance(model, nn.Module):
         raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
-    return model.train()
+    return _uncompiled(model).train()
+
+
+def _uncompiled(model: nn.Module) -> nn.Module:
+    """The module behind `torch.compile`, which computes the same: stages are cut from it, and its names are plain."""
+    original = getattr(model, "_orig_mod", None)
+    if not isinstance(original, nn.Module):
+        return model
+    logging.getLogger(__name__).info("job.model() returned a compiled module; the module inside is trained")
+    return _uncompiled(original)
 
 
 def build_model_on_meta(job: Job) -> nn.Module:
@@ -110,6 +120,7 @@ def check_job(job: Job) -> CheckedJob:
     """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
     data = check_data(job)
     example = collate(data, range(EXAMPLE_SIZE))
+    _refuse_text(example)
     model = build_model(job)
     _check_optimizer(job, model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -119,10 +130,22 @@ def check_job(job: Job) -> CheckedJob:
         _check_numbers("the model's output", output, example)
         _check_loss(job, output, example)
         if evaluation is not None:
-            _check_metrics(job, model, collate(evaluation, range(1)))
+            first = collate(evaluation, range(1))
+            _refuse_text(first, "evaluation")
+            _check_metrics(job, model, first)
         for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
             buffer.copy_(buffers[name])
     return CheckedJob(job, data, model, example)
+
+
+def _refuse_text(example: Batch, data: str = "data") -> None:
+    for what, value in (("inputs", (example.args, example.kwargs)), ("targets", example.target)):
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, str | bytes):
+                raise JobError(
+                    f"job.{data}() has text as {what} ({leaf[:40]!r}), but models and losses take numbers; turn it "
+                    "into tensors in the data set, for example into a tokenizer's input_ids"
+                )
 
 
 def _forward(model: nn.Module, example: Batch, data: str = "data") -> Any:
