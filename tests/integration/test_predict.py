@@ -58,7 +58,7 @@ def test_json_is_the_record_and_a_run_stands_beside_it(folder: Path, plan: Plan)
     found = decode_record(plain.stdout.encode(), Forecast, "stdout")
     assert found.measured is None
     url = write_run(folder / "run", plan, [1.0, 0.2, 0.2], found.timeline)
-    ended = zooid("predict", "made.plan.json", "--compare", url, "--store", "aws.us-east-1", "--json", cwd=folder)
+    ended = zooid("predict", "made.plan.json", "--compare", url, "--store-at", "aws.us-east-1", "--json", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     compared = decode_record(ended.stdout.encode(), Forecast, "stdout")
     assert compared.measured is not None
@@ -94,9 +94,9 @@ def write_others(folder: Path, plan: Plan, made: Profile) -> None:
         (["made.plan.json", "--profile", "large.profile.json"], "another batch size than the profile: 16, not 64"),
         (["tcp.plan.json"], "no link from 'here' to 'here' is known"),
         (["tcp.plan.json", "--links", "nothing.links.json"], "`bandwidth_bytes_per_s` of here to here must be above 0"),
-        (["cents.plan.json", "--store", "aws.us-east-1"], "dollars, not cents, for an hour"),
-        (["made.plan.json", "--store", "s3://bucket/run"], "give the place instead of the URL"),
-        (["made.plan.json", "--store", "moon.far-side"], "moon"),
+        (["cents.plan.json", "--store-at", "aws.us-east-1"], "dollars, not cents, for an hour"),
+        (["made.plan.json", "--store-at", "s3://bucket/run"], "give the place instead of the URL"),
+        (["made.plan.json", "--store-at", "moon.far-side"], "moon"),
         (["made.plan.json", "--compare", "file:///nowhere/at/all"], "holds no run"),
         (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "page and trace would both be a.html"),
     ],

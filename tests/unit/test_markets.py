@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from tests.unit.profiles import layer, link, profile
 from zooid.cli import options
@@ -12,7 +13,7 @@ from zooid.core.link import STORE_SITE
 from zooid.core.plan import Limits
 from zooid.core.profile import Profile
 from zooid.core.records import encode_record
-from zooid.planner import search
+from zooid.planner import search, why_not
 
 MEASURED = profile(
     [layer(0.01, out_bytes=1e5, parameter_bytes=4_000_000) for _ in range(4)],
@@ -59,11 +60,50 @@ class TestMarket:
 
     def test_an_offer_without_links_is_left_out_and_said(self) -> None:
         offers = offers_named(["aws.lambda.1769", "azure.vm.nc6"])
-        market, notes = market_for(offers, {"local": MEASURED})
+        market, _ = market_for(offers, {"local": MEASURED})
         assert [offer.name for offer in market.offers] == ["aws.lambda.1769"]
-        assert any(note.startswith("azure.vm.nc6 is left out: no link of azure.eastus is known") for note in notes)
+        assert [each.offers for each in market.left_out] == [("azure.vm.nc6",)]
+        assert market.left_out[0].reason.startswith("no link of azure.eastus is known, neither to the store nor")
         with pytest.raises(PlanError, match=r"azure\.vm\.nc6 is left out"):
             market_for(offers[1:], {"local": MEASURED})
+
+    def test_offers_left_out_for_one_reason_are_one_line(self) -> None:
+        market, _ = market_for(offers_named(["aws.lambda.1769", "azure.aci", "azure.vm.nc6"]), {"local": MEASURED})
+        found = search(market, Limits(max_members=1))
+        [line] = [sentence for sentence in found.reasons if "left out" in sentence]
+        assert line.startswith(
+            "azure.aci.cpu.4x4, azure.aci.cpu.4x8, azure.aci.cpu.4x16 and 3 more are left out: no link"
+        )
+        assert "--links" in line
+
+    def test_an_offer_that_was_left_out_is_explained_like_any_other(self) -> None:
+        market, _ = market_for(offers_named(["aws.lambda.1769", "azure.aci", "azure.vm.nc6"]), {"local": MEASURED})
+        found = search(market, Limits(max_members=1))
+        assert why_not(found, "azure.vm").startswith("azure.vm.nc6 is left out: no link of azure.eastus is known")
+        assert why_not(found, "aws.lambda.1769").startswith("aws.lambda.1769 is in the pick")
+        with pytest.raises(InputError, match="nothing was planned on gcp"):
+            why_not(found, "gcp")
+
+    def test_an_offer_that_the_transport_does_not_reach_is_left_out(self) -> None:
+        offers = offers_named(["aws.lambda.1769", "gcp.t4.spot.us-central1"])
+        market, _ = market_for(offers, {"local": MEASURED}, store_at="owned", transport="tcp")
+        assert [offer.name for offer in market.offers] == ["gcp.t4.spot.us-central1"]
+        assert market.left_out[0].reason.startswith("no link of aws.us-east-1.lambda is known between members; measure")
+
+    def test_an_offer_whose_traffic_has_no_price_is_left_out(self) -> None:
+        """Both sites of the store's way are looked at, since either may be the one that is charged."""
+        near, far = (
+            structs.replace(each, name=f"{provider}.{each.name}")
+            for each, provider in zip(
+                offers_named(["aws.lambda.1769", "aws.lambda.3072"]), ("aws", "nobody"), strict=True
+            )
+        )
+        far = structs.replace(far, site="nobody.anywhere")
+        links = [link(1e8, from_site=far.site), link(1e8, from_site=STORE_SITE, to_site=far.site)]
+        market, _ = market_for([near, far], {"local": MEASURED}, links=links, store_at="aws.us-east-1")
+        assert [offer.name for offer in market.offers] == [near.name]
+        assert market.left_out[0].offers == (far.name,)
+        assert market.left_out[0].reason.startswith("no price is known for traffic from nobody")
 
     def test_links_that_are_given_count_more_than_those_of_the_catalog(self) -> None:
         slow = [
@@ -75,7 +115,9 @@ class TestMarket:
 
     def test_where_the_store_is_has_to_be_said_where_members_are_in_several_places(self) -> None:
         offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])
-        with pytest.raises(InputError, match=r"rented at gcp.europe-west1, gcp.us-central1.* say where it is"):
+        with pytest.raises(
+            InputError, match=r"rented at gcp.europe-west1, gcp.us-central1.* say where it is with --store-at"
+        ):
             market_for(offers, {"local": MEASURED})
         market, _ = market_for(offers, {"local": MEASURED}, store_at="owned")
         assert market.world.prices.storage.usd_per_put == 0

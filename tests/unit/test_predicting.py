@@ -41,7 +41,7 @@ class TestSums:
     def test_parts_of_a_step_sum_to_it_and_terms_of_the_bill_to_the_total(self, replicas: int, stages: int) -> None:
         made = a_profile(links=store_links(20 * MB, 0.003), spread=Spread(of_steps=0.1, of_runs=0.05))
         plan = a_plan(made, rented(), replicas, stages)
-        found = zooid.predict(plan, made, store=AWS)
+        found = zooid.predict(plan, made, store_at=AWS)
         assert found.parts.step_s == pytest.approx(found.step_p50_s)
         for parts in parts_by_member(found.timeline).values():
             assert parts.step_s == pytest.approx(found.step_p50_s)
@@ -81,17 +81,17 @@ class TestSums:
         made = a_profile()
         usd = {}
         for stages in (1, 2, 4):
-            found = zooid.predict(a_plan(made, owned(), stages=stages), made, store=AWS)
+            found = zooid.predict(a_plan(made, owned(), stages=stages), made, store_at=AWS)
             usd[stages] = {term.kind: term.usd for term in found.prediction.cost_terms}["requests"]
         assert 0 < usd[1] < usd[2] < usd[4]
-        free = zooid.predict(a_plan(made, owned(), stages=4), made, store="file:///tmp/somewhere")
+        free = zooid.predict(a_plan(made, owned(), stages=4), made, store_at="file:///tmp/somewhere")
         assert {term.kind: term.usd for term in free.prediction.cost_terms}["requests"] == 0
 
     def test_checkpoints_are_in_the_bill(self) -> None:
         made = a_profile()
         plan = a_plan(made, owned())
-        often = zooid.predict(plan, made, store=AWS, checkpoints=zooid.CheckpointRule(every_steps=1))
-        seldom = zooid.predict(plan, made, store=AWS, checkpoints=zooid.CheckpointRule())
+        often = zooid.predict(plan, made, store_at=AWS, checkpoints=zooid.CheckpointRule(every_steps=1))
+        seldom = zooid.predict(plan, made, store_at=AWS, checkpoints=zooid.CheckpointRule())
         assert often.prediction.run_usd > seldom.prediction.run_usd
         assert often.prediction.step_s == seldom.prediction.step_s
 
@@ -125,7 +125,7 @@ class TestBottleneck:
     def test_requests_that_are_most_of_the_bill_are_mentioned(self) -> None:
         made = a_profile()
         plan = a_plan(made, owned(usd_per_hour=0.001), stages=4)
-        assert "of the bill" in zooid.predict(plan, made, store=AWS).bottleneck.sentence
+        assert "of the bill" in zooid.predict(plan, made, store_at=AWS).bottleneck.sentence
         assert "of the bill" not in zooid.predict(plan, made).bottleneck.sentence
 
 
@@ -206,9 +206,9 @@ class TestRefusals:
         second = structs.replace(plan.offers[0], name="other")
         stages = (plan.stages[0], structs.replace(plan.stages[1], offer="other"))
         mixed = structs.replace(plan, offers=(*plan.offers, second), stages=stages)
-        with pytest.raises(PlanError, match="stands on own, other; give a profile for each"):
+        with pytest.raises(PlanError, match=r"made from a profile of own and of other, which is not given;"):
             zooid.predict(mixed, made)
-        with pytest.raises(PlanError, match="no profile for other, but for own"):
+        with pytest.raises(PlanError, match=r"made from a profile of other, which is not given; .*--profile"):
             zooid.predict(mixed, {"own": made})
         slower = structs.replace(made, layers=tuple(layer(0.03) for _ in range(4)))
         both = zooid.predict(mixed, {"own": made, "other": slower})
@@ -237,17 +237,29 @@ class TestRefusals:
         made = a_profile()
         in_cents = a_plan(made, rented(usd_per_hour=100.0))
         with pytest.raises(InputError, match=r"`usd_per_hour` of aws\.made\.up is 100\.0; .* dollars, not cents"):
-            zooid.predict(in_cents, made, store=AWS)
+            zooid.predict(in_cents, made, store_at=AWS)
+
+    def test_a_store_is_where_the_plan_has_it_or_where_rented_members_are(self) -> None:
+        made = a_profile()
+        plan = a_plan(made, rented(), stages=2)
+        nearby = zooid.predict(plan, made, store_at=AWS).prediction
+        assert zooid.predict(plan, made).prediction == nearby
+        assert zooid.predict(structs.replace(plan, store_at=AWS), made).prediction == nearby
+        owned_store = zooid.predict(structs.replace(plan, store_at="owned"), made).prediction
+        assert owned_store == zooid.predict(plan, made, store_at="owned").prediction != nearby
 
     def test_a_store_whose_prices_nobody_knows(self) -> None:
         made = a_profile()
         plan = a_plan(made, rented())
-        with pytest.raises(InputError, match=r"say where it is, for example aws\.us-east-1"):
-            zooid.predict(plan, made)
+        elsewhere = structs.replace(plan.offers[0], name="gcp.other", region="us-west1")
+        with pytest.raises(
+            InputError, match=r"say where it is with --store-at .*, for example --store-at aws\.us-east-1"
+        ):
+            zooid.predict(structs.replace(plan, offers=(*plan.offers, elsewhere)), made)
         with pytest.raises(InputError, match="give the place instead of the URL"):
-            zooid.predict(plan, made, store="s3://bucket/run")
+            zooid.predict(plan, made, store_at="s3://bucket/run")
         with pytest.raises((PlanError, CatalogError), match="moon"):
-            zooid.predict(plan, made, store="moon.far-side")
+            zooid.predict(plan, made, store_at="moon.far-side")
 
     def test_samples_of_what_the_plan_does_not_use(self) -> None:
         made = a_profile()
@@ -348,7 +360,7 @@ class TestWhatUsersSee:
         found = zooid.predict(plan, made)
         measured = structs.replace(found.timeline, intervals=tuple(slower(each) for each in found.timeline.intervals))
         url = write_run(tmp_path / "run", plan, [1.0, 2 * found.prediction.step_s], measured)
-        return zooid.predict(plan, made, store=AWS, compare=url)
+        return zooid.predict(plan, made, store_at=AWS, compare=url)
 
     def test_tables_say_all_of_it(self, tmp_path: Path) -> None:
         found = self.compared(tmp_path)

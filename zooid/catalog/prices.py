@@ -102,7 +102,8 @@ def storage_price(place: Place) -> StoragePrice:
     known = ", ".join(f"{row.provider}.{row.region}" for row in own or storage_prices())
     raise PlanError(
         f"no price is known for an object store at {place}; storage.csv of the catalog has {known}: add a row with "
-        f"`provider` {place.provider} and `region` {place.region}, or use a store at one of those"
+        f"`provider` {place.provider} and `region` {place.region}, or name one of "
+        "those with --store-at (in Python, store_at=)"
     )
 
 

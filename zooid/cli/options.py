@@ -23,6 +23,13 @@ JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that d
 Store = Annotated[
     str | None, typer.Option(help="Folder of the run in object storage: s3://bucket/run-7, gs://…, az://…, file:///…")
 ]
+StoreAt = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PLACE",
+        help="Where the store is, for its prices, as aws.us-east-1; where rented members are by default.",
+    ),
+]
 On = Annotated[
     str | None,
     typer.Option(

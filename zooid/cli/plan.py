@@ -8,9 +8,13 @@ from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
+from zooid.coordinator.markets import offers_named
+from zooid.core.errors import InputError
 from zooid.core.link import Links
 from zooid.core.records import encode_record
+from zooid.core.search import Search
 from zooid.planner import why_not as explain_why_not
+from zooid.planner.market import is_named
 from zooid.report import plan_table, search_page, search_table, view_for, write_page
 
 
@@ -36,7 +40,7 @@ def plan(
     transport: options.Transport = None,
     links: options.LinksFile = None,
     store: options.Store = None,
-    store_at: Annotated[str | None, typer.Option(help="Where the store is, for its prices, as aws.us-east-1.")] = None,
+    store_at: options.StoreAt = None,
     on: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,7 +48,8 @@ def plan(
         ),
     ] = None,
     why_not: Annotated[
-        str | None, typer.Option(metavar="OFFER", help="Say in a sentence why nothing on this offer was picked.")
+        list[str] | None,
+        typer.Option(metavar="OFFER", help="Say why nothing on this offer was picked; may be given several times."),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -55,6 +60,7 @@ def plan(
     console = Console()
     limits = options.limits_from(layout, members, deadline, budget, schedule, transport)
     chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
+    _refuse_others(why_not or [], on or ["local"])
     measured = options.profiles_from(profile, job)
     target = out or Path(f"{job.stem}.plan.json")
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
@@ -76,11 +82,24 @@ def plan(
     write_page(page, search_page(found, origin=str(job)))
     if as_json:
         console.file.write(encode_record(found).decode())
+        _say_why_not(Console(stderr=True), found, why_not or [])
         return
     console.print(search_table(found))
     console.print(plan_table(found.pick))
     for sentence in found.reasons:
         console.print(sentence, highlight=False, soft_wrap=True)
-    if why_not is not None:
-        console.print(explain_why_not(found, why_not), highlight=False, soft_wrap=True)
+    _say_why_not(console, found, why_not or [])
     console.print(f"plan: {target}\npicture: {page}", highlight=False, soft_wrap=True)
+
+
+def _refuse_others(names: list[str], on: list[str]) -> None:
+    """Before anything is measured: what is not among the offers is never answered."""
+    offers = [offer.name for offer in offers_named(on)]
+    for name in names:
+        if not any(is_named(offer, name) for offer in offers):
+            raise InputError(f"--why-not is {name!r}, but --on names {', '.join(offers)}; give one of them")
+
+
+def _say_why_not(console: Console, found: Search, names: list[str]) -> None:
+    for name in names:
+        console.print(explain_why_not(found, name), highlight=False, markup=False, soft_wrap=True)

@@ -15,7 +15,6 @@ from zooid.core.errors import InputError
 from zooid.core.files import replaced_whole
 from zooid.core.link import Links
 from zooid.core.plan import Plan
-from zooid.core.profile import Profile
 from zooid.core.records import encode_record
 from zooid.report import chrome_trace, facts_in_words, prediction_page, prediction_tables, timeline_table, write_page
 
@@ -23,8 +22,10 @@ from zooid.report import chrome_trace, facts_in_words, prediction_page, predicti
 def predict(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, as `zooid plan` writes it.")],
     profile: Annotated[
-        Path | None,
-        typer.Option(help="The profile that it was made from; JOB.profile.json beside the plan if not given."),
+        list[Path] | None,
+        typer.Option(
+            help="The profile that it was made from, or several; those of the job beside the plan if not given."
+        ),
     ] = None,
     links: Annotated[
         Path | None,
@@ -34,12 +35,7 @@ def predict(
         Path | None,
         typer.Option(help="All-reduces, as `zooid probe --only all-reduce` writes them; for plans over gloo or nccl."),
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE", help="Where the run's store is, for its prices: aws.us-east-1; owned if not given."
-        ),
-    ] = None,
+    store_at: options.StoreAt = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
     compare: Annotated[
@@ -61,13 +57,14 @@ def predict(
     wanted = options.read_file(plan, Plan)
     page = out or Path(f"{wanted.job}.prediction.html")
     refuse_same_file(page, trace)
-    measured = options.read_file(_profile_file(plan, wanted, profile), Profile)
+    measured = options.profiles_from(profile or _profile_files(plan, wanted), Path(wanted.job))
+    assert measured is not None, "no prediction without a profile"
     found = coordinator.predict(
         wanted,
         measured,
         links=options.read_file(links, Links) if links else None,
         samples=options.read_file(samples, AllReduceSamples) if samples else None,
-        store=store,
+        store_at=store_at,
         checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints) or DEFAULT_RULE,
         compare=compare,
     )
@@ -92,12 +89,14 @@ def predict(
             console.print(f"{what}: {file}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _profile_file(plan_file: Path, plan: Plan, given: Path | None) -> Path:
-    if given is not None:
-        return given
-    file = plan_file.parent / f"{plan.job}.profile.json"
-    if not file.is_file():
+def _profile_files(plan_file: Path, plan: Plan) -> list[Path]:
+    """The job's profile beside the plan, and those of the plan's offers, under the names that `zooid profile` gives."""
+    names = dict.fromkeys(offer.name.rpartition(":")[2] for offer in plan.member_offers)
+    own = [plan_file.parent / f"{plan.job}.{name}.profile.json" for name in names]
+    files = [file for file in (plan_file.parent / f"{plan.job}.profile.json", *own) if file.is_file()]
+    if not files:
         raise InputError(
-            f"there is no {file}, where the profile that the plan was made from is looked for; name it with --profile"
+            f"there is no {plan_file.parent / plan.job}.profile.json, where the profile that the plan was made from is "
+            "looked for; name its file with --profile, or measure the job with `zooid profile`"
         )
-    return file
+    return files

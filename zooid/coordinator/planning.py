@@ -21,7 +21,7 @@ from zooid.core import keys
 from zooid.core.errors import InputError, JobError, PlanError
 from zooid.core.events import PhaseStarted
 from zooid.core.job_source import check_source
-from zooid.core.link import Links
+from zooid.core.link import Link, Links
 from zooid.core.machine import cpu_share, memory_bytes, num_cores
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
@@ -127,9 +127,9 @@ def search(job_file: str | Path, **how: Unpack[Wishes]) -> Search:
     offers = offers_named(names)
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     measured = how.get("measured")
+    here = [name for name in names if name.partition(":")[0] in (LOCAL, LIMITED)]
     if measured is None:
-        here = [name for name in names if name.partition(":")[0] in (LOCAL, LIMITED)] or [LOCAL]
-        measured = profiles(file, store=how.get("store"), on=here, on_event=on_event, platform=platform)
+        measured = profiles(file, store=how.get("store"), on=here or [LOCAL], on_event=on_event, platform=platform)
     known = {LOCAL: measured} if isinstance(measured, Profile) else dict(measured)
     if isinstance(measured, Profile) and len(offers) == 1:
         known = {offers[0].name: measured}
@@ -137,10 +137,34 @@ def search(job_file: str | Path, **how: Unpack[Wishes]) -> Search:
         if each.job != file.stem:
             raise PlanError(f"the profile is of the job {each.job}, not of {file.stem}; measure this one")
     limits = how.get("limits") or Limits()
-    links = peer_links(limits, names[0], how.get("links"), on_event, platform)
-    market, notes = market_for(offers, known, links=links, store_at=how.get("store_at"), quotas=how.get("quotas"))
-    found_plans = find(market, limits, how.get("goal") or "balanced", how.get("hour_usd"))
+    given = how.get("links")
+    links: tuple[Link, ...] = ()
+    if here or given is not None:  # what is not here has its links in the catalog, or else cannot be measured
+        links = peer_links(limits, here[0] if here else LOCAL, given, on_event, platform)
+    market, notes = market_for(
+        offers,
+        known,
+        links=links,
+        store_at=how.get("store_at"),
+        quotas=how.get("quotas"),
+        transport=limits.transport,
+    )
+    found_plans = _with_links(find(market, limits, how.get("goal") or "balanced", how.get("hour_usd")), links)
     return structs.replace(found_plans, reasons=(*found_plans.reasons, *notes))
+
+
+def _with_links(found: Search, links: tuple[Link, ...]) -> Search:
+    """Plans keep the links that were given or measured for them, so that they can be predicted again."""
+
+    def kept(plan: Plan) -> Plan:
+        return structs.replace(plan, links=links)
+
+    return structs.replace(
+        found,
+        pick=kept(found.pick),
+        runner_up=None if found.runner_up is None else kept(found.runner_up),
+        front=tuple(map(kept, found.front)),
+    )
 
 
 def measure(

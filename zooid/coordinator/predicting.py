@@ -8,18 +8,19 @@ from typing import get_args
 
 from msgspec import structs
 
-from zooid.catalog import OWNED, prices_for, store_place
+from zooid.catalog import OWNED, store_place
 from zooid.catalog.tables import check_offer
+from zooid.coordinator.markets import links_for, prices_at, profile_for
 from zooid.coordinator.measured import measured_run
 from zooid.coordinator.offers import LOCAL, held_to, prices_in_words
 from zooid.core.all_reduce import AllReduceSample, AllReduceSamples, Library
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, PlanError
 from zooid.core.forecast import Forecast
-from zooid.core.link import Link, Links
+from zooid.core.link import Links
 from zooid.core.offer import Offer
 from zooid.core.plan import Plan
-from zooid.core.prices import FREE, Prices
+from zooid.core.prices import Prices
 from zooid.core.profile import Profile
 from zooid.predictor import Proposal, World, forecast, lay_out, ways_from
 from zooid.predictor.layout import AllReduceTime
@@ -33,27 +34,29 @@ def predict(
     *,
     links: Links | None = None,
     samples: AllReduceSamples | None = None,
-    store: str | None = None,
+    store_at: str | None = None,
     checkpoints: CheckpointRule = DEFAULT_RULE,
     data: DataSet | None = None,
     compare: str | None = None,
 ) -> Forecast:
     """What a plan takes and costs, what holds it back, and what one more replica or twice the batch would bring.
 
-    `profile` is the one that the plan was made from, or one for each of its offers, by name. `links` are needed where
-    members are connected; `samples` of a library's all-reduces make a plan for that library more certain. `store` is
-    where the run's store is, for its prices: a place such as `aws.us-east-1`, or the URL of a folder of one's own.
+    `profile` is the one that the plan was made from, or several by the names of their offers. `links` are needed where
+    members are connected; `samples` of a library's all-reduces make a plan for that library more certain. `store_at` is
+    where the run's store is, for its prices: a place such as `aws.us-east-1`, or the URL of a folder of one's own; if
+    not given, where the plan has it.
     `data` is what members load, if the data set is charged for. `compare` is the folder of a run of this plan, whose
     measured times are put beside the predicted ones. Nothing is started.
     """
     profiles = _profiles(plan, profile)
     for each in profiles.values():
         check_fits(plan, each)
-    proposal, prices = Proposal.of(plan), _prices(plan, store)
+    given = () if links is None else links.links
+    proposal, prices = Proposal.of(plan), _prices(plan, store_at)
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
-        ways=ways_from(_links(profiles, links)),
+        ways=ways_from(links_for(plan.offers, [given, plan.links, *(each.links for each in profiles.values())])),
         looks="folder" if is_folder else "store",
         prices=prices,
     )
@@ -88,53 +91,40 @@ def check_fits(plan: Plan, profile: Profile) -> None:
 
 
 def _profiles(plan: Plan, given: Profile | Mapping[str, Profile]) -> dict[str, Profile]:
-    """One for each offer that stages stand on."""
-    names = list(dict.fromkeys(offer.name for offer in plan.member_offers))
+    """A profile for each offer that members stand on, measured or estimated as when the plan was made."""
+    offers = {offer.name: offer for offer in plan.member_offers}
+    is_estimate = bool(plan.prediction.estimated_from)
     if isinstance(given, Profile):
-        if len(names) > 1:
-            raise PlanError(f"the plan stands on {', '.join(names)}; give a profile for each of them, by these names")
-        return {names[0]: given}
-    if missing := [name for name in names if name not in given]:
+        is_of_offer = len(offers) == 1 and is_estimate == given.is_estimate
+        given = {next(iter(offers)) if is_of_offer else LOCAL: given}
+    if not given:
+        raise PlanError(f"no profile is given; give those of {', '.join(offers)}, or one to estimate theirs from")
+    found = {name: profile_for(offer, given) for name, offer in offers.items()}
+    if unmeasured := [name for name, profile in found.items() if profile.is_estimate and not is_estimate]:
         raise PlanError(
-            f"there is no profile for {', '.join(missing)}, but for {', '.join(given) or 'nothing'}; measure the job "
-            "there, too"
+            f"the plan was made from a profile of {' and of '.join(unmeasured)}, which is not given; add it with "
+            "--profile (in Python, by the name of its offer)"
         )
-    return {name: given[name] for name in names}
+    return found
 
 
-def _links(profiles: Mapping[str, Profile], given: Links | None) -> list[Link]:
-    """What is given counts, and what profiles saw of other directions."""
-    chosen = list(given.links) if given is not None else []
-    directions = {(link.from_site, link.to_site) for link in chosen}
-    for profile in profiles.values():
-        chosen += [link for link in profile.links if (link.from_site, link.to_site) not in directions]
-    return chosen
+def _prices(plan: Plan, store_at: str | None) -> Prices:
+    """Prices of requests, storage and traffic; unknown ones are refused, and members' in another unit."""
+    for offer in plan.offers:
+        if offer.kind != OWNED:
+            check_offer(offer)
+    place = None if store_at is None else _place(store_at)
+    return prices_at(plan.offers, place or plan.store_at or None)
 
 
-def _prices(plan: Plan, store: str | None) -> Prices:
-    """Of requests, storage and traffic; unknown ones are refused, and members' in another unit."""
-    rented = [offer for offer in plan.offers if offer.kind != OWNED]
-    for offer in rented:
-        check_offer(offer)
-    if store is None and rented:
-        names = ", ".join(offer.name for offer in rented)
-        raise InputError(
-            f"members are rented ({names}), so that it depends on the store's place what requests and traffic cost; "
-            "say where it is, for example aws.us-east-1, or owned"
-        )
-    if store is None:
-        return FREE
-    return prices_for(plan.offers, _place(store))
-
-
-def _place(store: str) -> str:
-    """As it is given, or that of a URL."""
-    if "://" not in store:
-        return store
+def _place(store_at: str) -> str:
+    """A place as it is given, or that of a URL."""
+    if "://" not in store_at:
+        return store_at
     try:
-        return store_place(store, "")
+        return store_place(store_at, "")
     except PlanError as error:
-        raise InputError(f"{error}: give the place instead of the URL, for example aws.us-east-1") from error
+        raise InputError(f"{error}: give the place instead of the URL, for example --store-at aws.us-east-1") from error
 
 
 def _store_in_words(prices: Prices) -> str:

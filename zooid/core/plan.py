@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Literal
 
 from zooid.core.job import AutocastName
+from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
 from zooid.core.timeline import StepParts
@@ -116,6 +117,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     """What all members of each replica stand on, where replicas differ; otherwise what their stages say."""
     offers: tuple[Offer, ...]
     """The offers that stages and replicas name, with the prices the prediction used."""
+    store_at: str = ""
+    """Place of the store whose prices the prediction used, as `aws.us-east-1` or `owned`; empty without prices."""
+    links: tuple[Link, ...] = ()
+    """Links that were given or measured for the prediction, beside those of the profile and of the catalog."""
     prediction: Prediction
 
     def __post_init__(self) -> None:

@@ -33,6 +33,14 @@ class Prices:
     missing: Mapping[tuple[str, str], str]
     """Of ways that have no price: why, and what to do about it. They matter only to plans that use them."""
 
+    @property
+    def store_at(self) -> str:
+        """Place of the run's store, as `aws.us-east-1` or `owned`; empty where nobody asked for prices."""
+        storage = self.storage
+        if self.egress is None:
+            return ""
+        return storage.provider if storage == FREE_STORAGE else f"{storage.provider}.{storage.region}"
+
     def usd_per_gb(self, from_site: str, to_site: str) -> float:
         """Of traffic; PlanError where nobody knows."""
         if self.egress is None:

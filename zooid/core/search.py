@@ -50,6 +50,13 @@ class Candidate(Record, frozen=True, kw_only=True):
     """Of what could not be: which limit it breaks, or what it lacks."""
 
 
+class LeftOut(Record, frozen=True, kw_only=True):
+    """Offers that no plan can stand on, all for one reason."""
+
+    offers: tuple[str, ...]
+    reason: str
+
+
 class Search(FileRecord, frozen=True, kw_only=True, tag="search"):
     """A pick with its reasons."""
 
@@ -62,6 +69,8 @@ class Search(FileRecord, frozen=True, kw_only=True, tag="search"):
     front: tuple[Plan, ...]
     """All within the limits to which no other is both faster and cheaper, the fastest first."""
     candidates: tuple[Candidate, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    """Offers that were asked for, but that nothing could be planned on."""
     num_simulated: int
     proof: Proof
     """Among the candidates, for the simulator."""

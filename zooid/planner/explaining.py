@@ -14,6 +14,8 @@ from zooid.planner.refusals import broken_limit
 
 _ALIKE = 0.005
 """Below this difference two plans take, or cost, the same."""
+_MOST_NAMES = 3
+"""So many offers are named in a sentence, of those that were left out."""
 _PARTS = {
     "compute_s": "computing",
     "transfer_s": "transfers that nothing hides",
@@ -43,12 +45,32 @@ def reasons(
     return tuple(sentences)
 
 
+def left_out_in_words(offers: Sequence[str], reason: str) -> str:
+    """
+    >>> left_out_in_words(["a", "b", "c", "d", "e"], "nobody knows its price")
+    'a, b, c and 2 more are left out: nobody knows its price.'
+    """
+    shown, num_more = ", ".join(offers[:_MOST_NAMES]), len(offers) - _MOST_NAMES
+    names = f"{shown} and {num_more} more" if num_more > 0 else shown
+    return f"{names} {'is' if len(offers) == 1 else 'are'} left out: {reason}."
+
+
 def why_not(found: Search, name: str) -> str:
     """Why nothing on this offer, or on those whose names begin so, was picked."""
+    absent = [
+        left_out_in_words(named, each.reason)
+        for each in found.left_out
+        if (named := [offer for offer in each.offers if is_named(offer, name)])
+    ]
     own = [each for each in found.candidates if any(is_named(offer, name) for offer in each.offers)]
-    if not own:
+    if not own and not absent:
         offers = dict.fromkeys(offer for each in found.candidates for offer in each.offers)
         raise InputError(f"nothing was planned on {name}; the candidates stand on {', '.join(offers)}")
+    return " ".join((*([_why_not_planned(found, name, own)] if own else []), *absent))
+
+
+def _why_not_planned(found: Search, name: str, own: Sequence[Candidate]) -> str:
+    """The same of an offer that candidates stand on."""
     if any(is_named(offer.name, name) for offer in found.pick.member_offers):
         return f"{name} is in the pick: {in_words(found.pick)}."
     objective = objective_of(found.goal, found.hour_usd)

@@ -7,6 +7,7 @@ from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.offer import Offer
 from zooid.core.profile import Profile
+from zooid.core.search import LeftOut
 from zooid.predictor import Way, World, ways_from
 from zooid.predictor.layout import Looks
 
@@ -20,6 +21,8 @@ class Market:
     quotas: Mapping[str, int] = field(default_factory=dict)
     """How many members may stand on an offer, by its name or by the beginning of several names; the rest is unlimited.
     What several have in common they share."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Offers that were asked for, but that are not among `offers`."""
 
     def __post_init__(self) -> None:
         if not self.offers:

@@ -20,7 +20,7 @@ from zooid.core.plan import Limits, Plan
 from zooid.core.search import Candidate, Goal, Proof, Search, Verdict
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft, draft, evaluate
-from zooid.planner.explaining import reasons
+from zooid.planner.explaining import left_out_in_words, reasons
 from zooid.planner.market import Market
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
 from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, grain_sizes
@@ -97,9 +97,13 @@ def search(
         runner_up=runner_up,
         front=tuple(front),
         candidates=tuple(map(_candidate, tried)),
+        left_out=market.left_out,
         num_simulated=sum(each.plan is not None for each in tried),
         proof=proof,
-        reasons=reasons(pick, runner_up, beyond, limits, objective),
+        reasons=(
+            *reasons(pick, runner_up, beyond, limits, objective),
+            *(left_out_in_words(each.offers, each.reason) for each in market.left_out),
+        ),
     )
 
 

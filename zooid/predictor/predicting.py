@@ -200,7 +200,7 @@ def predict(
             run_p95_usd=total_usd(late_terms),
             cost_terms=terms,
             parts=parts_of_step(steps.timeline),
-            estimated_from=profile.estimated_from,
+            estimated_from=next(filter(None, (world.profile_of(member).estimated_from for member in members)), ""),
         ),
         steps.timeline,
     )
