@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from tests.integration.test_docs import job_file
 from tests.unit.predicted import MB, a_plan, a_profile, owned, rented, write_run
 from tests.unit.profiles import SITE, link, store_links
 from tests.unit.test_timelines import TimelinePage as Page
 from zooid.core.forecast import Forecast
-from zooid.core.link import Links
+from zooid.core.link import STORE_SITE, Links
 from zooid.core.plan import Plan
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
@@ -112,3 +113,61 @@ def test_bad_input_is_refused_with_one_line(
     assert "Traceback" not in ended.stderr
     assert ended.stdout == ""
     assert sorted(path.name for path in folder.iterdir()) == before
+
+
+WHY_NOT = ["--why-not", "aws.lambda.512", "--why-not", "azure.vm.nc6"]
+
+
+class TestPlannedByCommand:
+    @pytest.fixture
+    def job(self, tmp_path: Path) -> Path:
+        """A folder with a job and a profile of this machine that nobody has to measure."""
+        links = (link(20 * MB, from_site="local"), link(20 * MB, from_site=STORE_SITE, to_site="local"))
+        (tmp_path / "job.py").write_text(job_file())
+        (tmp_path / "job.profile.json").write_bytes(encode_record(a_profile(job="job", links=links)))
+        return tmp_path
+
+    def plan(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        return zooid("plan", "job.py", "--profile", "job.profile.json", "--members", "2", *arguments, cwd=folder)
+
+    def test_why_not_answers_as_often_as_it_is_asked_also_about_what_was_left_out(self, job: Path) -> None:
+        ended = self.plan(job, "--on", "aws.lambda", "--on", "azure.vm.nc6", "--store-at", "aws.us-east-1", *WHY_NOT)
+        assert ended.returncode == 0, ended.stderr
+        small, absent = ended.stdout.splitlines()[-4:-2]
+        assert small.startswith("The best on aws.lambda.512, ")
+        assert absent.startswith("azure.vm.nc6 is left out: no link of azure.eastus is known")
+
+    def test_why_not_about_what_was_not_asked_for_is_refused_before_anything_else(self, job: Path) -> None:
+        ended = self.plan(job, "--why-not", "aws.lambda.1769")
+        assert ended.returncode == 2
+        assert ended.stderr == "error: --why-not is 'aws.lambda.1769', but --on names local; give one of them\n"
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--on", "aws.lambda"],
+            ["--on", "local", "--on", "aws.lambda.1769"],
+            ["--on", "gcp.t4", "--store-at", "owned"],
+        ],
+        ids=["estimates", "mixed", "places"],
+    )
+    def test_what_was_planned_is_predicted_without_further_options(self, job: Path, arguments: list[str]) -> None:
+        assert self.plan(job, *arguments).returncode == 0
+        ended = zooid("predict", "job.plan.json", "--json", cwd=job)
+        assert ended.returncode == 0, ended.stderr
+        found = decode_record(ended.stdout.encode(), Forecast, "stdout")
+        planned = decode_record((job / "job.plan.json").read_bytes(), Plan, "job.plan.json")
+        assert found.prediction.step_s == pytest.approx(planned.prediction.step_s)
+        assert found.prediction.run_usd == pytest.approx(planned.prediction.run_usd)
+
+    def test_the_profile_of_an_offer_is_found_beside_the_plan(self, job: Path) -> None:
+        offer = "aws.lambda.1769"
+        (job / "job.profile.json").rename(job / f"job.{offer}.profile.json")
+        ended = zooid("plan", "job.py", "--profile", f"job.{offer}.profile.json", "--on", f"local:{offer}", cwd=job)
+        assert ended.returncode == 0, ended.stderr
+        assert zooid("predict", "job.plan.json", cwd=job).returncode == 0
+        (job / f"job.{offer}.profile.json").unlink()
+        ended = zooid("predict", "job.plan.json", cwd=job)
+        assert ended.returncode == 2
+        assert "there is no job.profile.json" in ended.stderr
+        assert "--profile" in ended.stderr
