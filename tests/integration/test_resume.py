@@ -3,6 +3,7 @@
 Losses and weights are compared with those of one process that was never interrupted.
 """
 
+import io
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import zooid
 from tests.integration.jobs import plan_by_hand, write_job
@@ -25,10 +27,11 @@ from tests.integration.test_docs import job_file as documented_job
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
-from zooid.core.events import CheckpointSaved, Event, StepCommitted
+from zooid.core.events import CheckpointSaved, Event, OptimizerChanged, StepCommitted
 from zooid.core.job import load_job
 from zooid.layers import build_model, check_data, collate
-from zooid.store import open_store
+from zooid.report import view_for
+from zooid.store import clear, open_store
 from zooid.store.checkpoints import complete_steps, last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(300)
@@ -265,6 +268,46 @@ class TestRefused:
             zooid.resume(url, plan=plan, platform=pool)
         store.put(key, whole)
         assert len(zooid.resume(url, plan=plan, platform=pool).losses) == NUM_STEPS - interrupted.step
+
+
+class TestChangedSettings:
+    """What the job file gives the optimizer holds, and the difference is said once."""
+
+    LATE = "lambda own: torch.optim.lr_scheduler.StepLR(own, step_size=2, gamma=0.5)"
+
+    def resume(self, file: Path, url: str, step: int, pool: PoolPlatform) -> list[Event]:
+        """From this step, as if the run had been cut short before its later checkpoints."""
+        for later in complete_steps(open_store(url)):
+            if later > step:
+                clear(open_store(url), keys.checkpoint(later))
+        events: list[Event] = []
+        zooid.resume(url, job_file=file, on_event=events.append, platform=pool)
+        return events
+
+    def test_the_learning_rate_of_the_job_file_holds_and_is_said(self, pool: PoolPlatform, tmp_path: Path) -> None:
+        fields = {"epochs": "2", "scheduler": self.LATE}
+        first = write_job(tmp_path / "job.py", fields=fields)
+        url, rule = (tmp_path / "run").as_uri(), CheckpointRule(every_steps=2, keep=9)
+        zooid.train(first, store=url, plan=plan_by_hand(first), checkpoints=rule, platform=pool)
+        slower = "lambda named: torch.optim.AdamW(named, lr=1e-3, weight_decay=0.5)"
+        second = write_job(tmp_path / "slower.py", fields={**fields, "optimizer": slower})
+        events = self.resume(second, url, 4, pool)
+        [changed] = [event for event in events if isinstance(event, OptimizerChanged)]
+        assert (changed.settings["lr"], changed.before["lr"]) == (("0.001",), ("0.01",))
+        rates = {event.step: event.learning_rate for event in events if isinstance(event, StepCommitted)}
+        assert rates == pytest.approx({4: 1e-3 / 4, 5: 1e-3 / 4, 6: 1e-3 / 8, 7: 1e-3 / 8})
+        assert self.line(changed) == (
+            "optimizer: learning rate 0.001 (was 0.01 in the checkpoint), "
+            "weight decay 0.5 (was 0.01 in the checkpoint)\n"
+        )
+        again = self.resume(second, url, 6, pool)
+        assert not any(isinstance(event, OptimizerChanged) for event in again), "the checkpoint has the new rate"
+
+    def line(self, event: Event) -> str:
+        console = Console(file=io.StringIO(), width=400)
+        with view_for(console, as_json=False) as view, console.capture() as shown:
+            view.show(event)
+        return shown.get()
 
 
 class TestCommandLine:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from msgspec import structs
+
 from zooid.coordinator.crew import Crew
 from zooid.coordinator.lease import Lease
 from zooid.coordinator.offers import num_threads, prices_in_words
@@ -20,6 +22,7 @@ from zooid.core.events import (
     Event,
     MemberExited,
     Metered,
+    OptimizerChanged,
     PhaseStarted,
     RunFinished,
     RunStarted,
@@ -85,6 +88,7 @@ class Run:
         self._writer = EventWriter(store, "coordinator")
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
+        self._settings: dict[str, tuple[str, ...]] = {}
 
     @property
     def job_file(self) -> Path:
@@ -123,11 +127,14 @@ class Run:
             largest = max(plan.member_offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
             crew.start("worker", [self._spec("preparer" if is_new else "checker", task, largest, plan)], [largest])
             crew.wait(self.relay.poll)
+        self.relay.flush()
 
     def train(self, plan: Plan, first_step: int = 0) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step."""
         self.enter("train")
-        roster = roster_for(plan, self._claim.run, self._number, first_step)
+        roster = structs.replace(
+            roster_for(plan, self._claim.run, self._number, first_step), optimizer_settings=self._settings
+        )
         self._store.create(keys.roster(self._number), encode_record(roster))
         self._emit(_run_started(plan, roster, self._store))
         begin_s = time.monotonic()
@@ -158,6 +165,8 @@ class Run:
                 self._steps.append(event)
             case CheckpointSaved():
                 self._checkpoint = event.url
+            case OptimizerChanged():
+                self._settings = event.settings
         self._on_event(event)
 
     def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:

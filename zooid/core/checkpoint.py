@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
+from msgspec import field
+
 from zooid.core import keys
 from zooid.core.records import FileRecord, Record, require
 
@@ -72,6 +74,8 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
     """Digest of the sizes of the data set's shards, on which the order of samples rests; empty where it has none."""
     optimizer_class: str
     """Whose state it is; another optimizer could not go on from it."""
+    optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What the job gave the optimizer, as `lr`: the different values of its groups of parameters, in words."""
     shards: tuple[Shard, ...]
     """Parameters and buffers of the model's state dict, each name in exactly one shard."""
     optimizer: tuple[Shard, ...] = ()
@@ -88,9 +92,9 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
 
     def __post_init__(self) -> None:
         require(self.step >= 0, f"`step` is {self.step}; it must be at least 0")
-        for field in ("shards", "optimizer"):
-            names = [name for shard in getattr(self, field) for name in shard.names]
-            require(len(names) == len(set(names)), f"`{field}` hold a name twice")
+        for kind in ("shards", "optimizer"):
+            names = [name for shard in getattr(self, kind) for name in shard.names]
+            require(len(names) == len(set(names)), f"`{kind}` hold a name twice")
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,14 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     """Whose prices the dollars are, in words."""
 
 
+class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_changed"):
+    """A run goes on with other settings of its optimizer than the checkpoint was trained with."""
+
+    settings: dict[str, tuple[str, ...]]
+    """What the job gives the optimizer now, as `lr`: the different values of its groups of parameters."""
+    before: dict[str, tuple[str, ...]]
+
+
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     member: str
     num_layers: int
@@ -114,6 +122,7 @@ Event = (
     PhaseStarted
     | ProfileProgress
     | RunStarted
+    | OptimizerChanged
     | MemberStarted
     | MemberTrained
     | StepCommitted

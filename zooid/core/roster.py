@@ -1,5 +1,7 @@
 """Who trains: the numbered list of members that holds from one step on, until a later roster replaces it."""
 
+from msgspec import field
+
 from zooid.core.records import FileRecord, Record, require
 
 
@@ -22,6 +24,8 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     members: tuple[RosterMember, ...]
     shares: tuple[int, ...]
     """Whole grains of a full step for each replica."""
+    optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Those of the job, where they differ from the checkpoint's: what its own checkpoints will hold."""
 
     def __post_init__(self) -> None:
         require(self.number >= 0 and self.resume_step >= 0, "`number` and `resume_step` must be at least 0")

@@ -1,6 +1,7 @@
 """A run as it goes on: a progress bar on a terminal, plain lines elsewhere, JSON for machines."""
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from zooid.core.events import (
     Event,
     MemberStarted,
     Metered,
+    OptimizerChanged,
     PhaseStarted,
     ProfileProgress,
     RunFinished,
@@ -32,6 +34,8 @@ _PHASES = {
     "rehearse": "starting the members",
     "train": "starting the members",
 }
+_SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
+"""What people call entries of an optimizer's groups of parameters."""
 _LINE_INTERVAL_S = 2.0
 
 
@@ -115,6 +119,8 @@ class LineView(_Quiet):
         match event:
             case PhaseStarted():
                 self._line(_PHASES.get(event.phase, event.phase))
+            case OptimizerChanged():
+                self._line(_optimizer_changed(event))
             case RunStarted():
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
@@ -179,6 +185,8 @@ class BarView:
                 self._next_task(_PHASES.get(event.phase, event.phase), 1)
             case ProfileProgress():
                 self._update(completed=event.done, total=event.total)
+            case OptimizerChanged():
+                self._progress.console.print(_optimizer_changed(event), highlight=False)
             case RunStarted():
                 self._started = event
                 self._progress.console.print(
@@ -218,6 +226,22 @@ class BarView:
 def _evaluated(event: Evaluated) -> str:
     metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
     return f"epoch {event.epoch + 1} evaluated on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
+
+
+def _optimizer_changed(event: OptimizerChanged) -> str:
+    """
+    `optimizer: learning rate 0.001 (was 0.01 in the checkpoint)`.
+    """
+    changes = [
+        f"{_SETTINGS.get(key, key)} {_values(event.settings, key)} (was {_values(event.before, key)} in the checkpoint)"
+        for key in event.settings | event.before
+        if event.settings.get(key) != event.before.get(key)
+    ]
+    return f"optimizer: {', '.join(changes)}"
+
+
+def _values(settings: Mapping[str, tuple[str, ...]], key: str) -> str:
+    return " and ".join(settings.get(key, ("not given",)))
 
 
 def _usd(event: RunStarted) -> str:

@@ -17,7 +17,7 @@ from zooid.core.records import encode_record
 from zooid.layers import CheckedJob, LayeredModel
 from zooid.store import ObjectStore, open_store
 from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
-from zooid.worker.optimizer_state import load_optimizer_tensors, parameter_of
+from zooid.worker.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
 from zooid.worker.packing import pack
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "last_step",
     "load_checkpoint",
     "load_optimizer",
-    "optimizer_class",
     "read_manifest",
     "read_optimizer_tensors",
     "read_tensors",
     "sample_facts",
+    "whole_optimizer",
     "write_initial",
 ]
 
@@ -124,6 +124,7 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
     parts = division_of(layered, plan, num_replicas=1).parts(0)
     for part in parts:
         _write(store, part.model, state)
+    optimizer = whole_optimizer(checked)
     constant = Shard(key=keys.CONSTANTS, names=tuple(sorted(constants)))
     if constants:
         _write(store, constant, constants)
@@ -132,7 +133,8 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
         model_fingerprint=layered.fingerprint,
         samples=sample_facts(checked.job, checked.num_samples, plan.grain_size),
         data_shards=digest_of_shards(checked.data),
-        optimizer_class=optimizer_class(checked),
+        optimizer_class=type(optimizer).__name__,
+        optimizer_settings=optimizer_settings(optimizer),
         shards=tuple(part.model for part in parts),
         constants=(constant,) if constants else (),
         aliases=layered.aliases,
@@ -156,8 +158,10 @@ def digest_of_shards(data: object) -> str:
     return hashlib.blake2b(repr(sizes).encode(), digest_size=8).hexdigest() if sizes else ""
 
 
-def optimizer_class(checked: CheckedJob) -> str:
-    return type(checked.job.optimizer(list(checked.model.named_parameters()))).__name__
+def whole_optimizer(checked: CheckedJob) -> torch.optim.Optimizer:
+    """The job's optimizer for all parameters; those of members have their own stage's."""
+    optimizer: torch.optim.Optimizer = checked.job.optimizer(list(checked.model.named_parameters()))
+    return optimizer
 
 
 def _open(url: str) -> tuple[ObjectStore, CheckpointManifest]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import structs
 from torch import distributed as dist
 
 from zooid.core import keys
@@ -186,6 +187,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     facts = checkpoint.sample_facts(job, len(data), plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
         raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
+    if roster.optimizer_settings:
+        manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
     device = default_device()
     if device.type == "cuda":
         device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())

@@ -25,6 +25,16 @@ _TYPES: dict[str, tuple[type, torch.dtype]] = {
 }
 _LARGEST_INT = 2**63 - 1
 _NOTHING = "none"
+_MEMBERS = frozenset({"params", "param_names"})
+"""Entries of a group that say which parameters it has, rather than what it does with them."""
+
+
+def optimizer_settings(optimizer: torch.optim.Optimizer) -> dict[str, tuple[str, ...]]:
+    """What an optimizer was given, as `lr`: the different values of its groups of parameters, in words."""
+    keys = dict.fromkeys(key for group in optimizer.param_groups for key in group if key not in _MEMBERS)
+    return {
+        key: tuple(dict.fromkeys(str(group[key]) for group in optimizer.param_groups if key in group)) for key in keys
+    }
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, nn.Parameter]]) -> Tensors:
