@@ -63,7 +63,7 @@ def write_checkpoint(store: ObjectStore, step: int, *, is_complete: bool = True)
 def write_run(folder: Path, *, steps: tuple[int, ...] = (0, 8)) -> ObjectStore:
     """What a run of two stages leaves that has ended after its checkpoint of the last of these steps."""
     job = folder / "job.py"
-    job.write_text("")
+    job.write_text("job = None\n")
     store = open_store((folder / "run").as_uri())
     claim = RunClaim(run="7", job_file=str(job), checkpoints=CheckpointRule(every_steps=4, keep=3))
     store.put(keys.CLAIM, encode_record(claim))

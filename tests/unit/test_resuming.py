@@ -107,7 +107,7 @@ class TestGoingOn:
         zooid.resume(store.url, plan=a_plan(2, 2), platform=ScriptedPlatform())
         store.put(keys.claim(2), encode_record(RunClaim(run="7", nonce="of one that was killed at once")))
         elsewhere = Path(open_store(store.url).url.removeprefix("file://")).parent / "moved.py"
-        elsewhere.write_text("")
+        elsewhere.write_text("job = None\n")
         platform = ScriptedPlatform()
         zooid.resume(store.url, job_file=elsewhere, platform=platform)
         assert {spec.roster for spec in platform.specs} == {3}
@@ -250,7 +250,7 @@ class TestGivenPlans:
     @pytest.fixture
     def job(self, tmp_path: Path) -> Iterator[Path]:
         file = tmp_path / "job.py"
-        file.write_text("")
+        file.write_text("job = None\n")
         yield file
         assert not (tmp_path / "new").exists(), "nothing was begun"
 
