@@ -1,11 +1,14 @@
 """What the command says about a job that cannot be trained: soon, and without tracebacks of our own code."""
 
+import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import zooid
+from tests.integration.test_cli import ZOOID, zooid
 from tests.integration.test_docs import job_file
 
 AT_ONCE_S = 2.0
@@ -77,3 +80,36 @@ def test_what_fails_while_a_job_is_measured_is_said_without_inner_names(tmp_path
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
     assert last == "error: while the job was being measured, its process was killed by signal 6 (SIGABRT)"
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    ids=["INT", "TERM", "HUP"],
+)
+def test_a_signal_ends_members_first_and_the_status_tells_which_it_was(
+    number: signal.Signals, status: int, tmp_path: Path
+) -> None:
+    started = tmp_path / "started"
+    slow = f"import time, pathlib\npathlib.Path({str(started)!r}).touch()\ntime.sleep(600)\n"
+    (tmp_path / "job.py").write_text(slow + job_file())
+    with subprocess.Popen(
+        [*ZOOID, "profile", "job.py"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not started.exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        assert process.wait(30) == status
+    assert said == "interrupted: all members have ended\n"
+    assert [pid for pid in os.listdir("/proc") if pid.isdigit() and is_in(pid, tmp_path)] == []
+
+
+def is_in(pid: str, folder: Path) -> bool:
+    """Whether a process runs in this folder."""
+    try:
+        return Path("/proc", pid, "cwd").resolve() == folder
+    except OSError:
+        return False

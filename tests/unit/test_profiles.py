@@ -149,7 +149,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     file = tmp_path / "job.py"
-    file.write_text("")
+    file.write_text("job = None\n")
     return file
 
 
@@ -199,9 +199,9 @@ def test_what_is_known_goes_to_the_offer_that_it_is_of(job: Path) -> None:
 
 def test_when_one_fails_all_end_and_the_failed_one_is_named(job: Path) -> None:
     platform = Pretending(failing="512")
-    with pytest.raises(MemberFailed, match=r"member profiler-aws\.lambda\.512 exited with status 9") as failed:
+    with pytest.raises(MemberFailed, match=r"measured on limited:aws\.lambda\.512, its process exited with") as failed:
         coordinator.profiles(job, on=[WHOLE, QUARTER, "local"], platform=platform)
-    assert failed.value.traceback_text == "its last words"
+    assert failed.value.details == "its last words"
     assert [member.spec.site for member in platform.members] == [WHOLE, QUARTER]
     assert all(member.is_terminated for member in platform.members)
 
