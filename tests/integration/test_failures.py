@@ -255,7 +255,7 @@ class TestRefusedInput:
         error = attempt.train(file)
         assert isinstance(error, JobError)
         assert str(error).startswith(f"{file} defines no `job`; define `job = zooid.Job(")
-        self.assert_only_launched(attempt, ["profiler"])
+        self.assert_only_launched(attempt, [])
 
     def test_a_plan_of_another_model(self, pooled: Attempt) -> None:
         job_file = write_job(pooled.folder / "changed.py")

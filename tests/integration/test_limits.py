@@ -366,7 +366,7 @@ class TestOffers:
         platform = Watched(lambda launch: look if launch.member == "r0s0" else [])
         with pytest.raises(MemberFailed, match="member r0s0 exited with status 7") as caught:
             zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=platform)
-        assert caught.value.traceback_text.split() == ["1.0", "1", str(1769 * MIB)]
+        assert caught.value.details.split() == ["1.0", "1", str(1769 * MIB)]
         assert [launch.member for launch in launched] == ["preparer", "r0s0"]
         assert {launch.size for launch in launched} == {Size(1.0, 1769 * MIB)}
         assert {launch.num_threads for launch in launched} == {1}
