@@ -235,6 +235,7 @@ def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         predicted_usd=usd,
         members=tuple(member.name for member in roster.members),
         prices=prices_in_words(plan.offers[0]),
+        why_whole=plan.why_whole,
     )
 
 

@@ -40,6 +40,8 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     members: tuple[str, ...]
     prices: str
     """Whose prices the dollars are, in words."""
+    why_whole: str = ""
+    """Why the model is trained as one stage, in words; empty where it could be cut."""
 
 
 class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_changed"):

@@ -34,6 +34,8 @@ def reasons(
     """What the pick is, where its time goes, why the next best lost, and what binds. `beyond` are plans that would
     break a limit."""
     sentences = [f"{in_words(pick)} takes {_about(pick)}."]
+    if pick.why_whole:
+        sentences.append(f"The model is trained as one stage, without a pipeline: {pick.why_whole}.")
     if pick.prediction.parts is not None and pick.prediction.step_s > 0:
         sentences.append(f"A step of it goes into {_parts_in_words(pick.prediction.parts)}.")
     if runner_up is not None:

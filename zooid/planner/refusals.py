@@ -15,6 +15,11 @@ def no_layout(market: Market, limits: Limits, smallest_grain: int) -> str:
     profile = market.profile
     num_layers = len(profile.layers)
     if limits.num_stages is not None and limits.num_stages > num_layers:
+        if profile.why_whole:
+            return (
+                f"{limits.num_stages} stages are asked for, but {profile.job} can only be trained as one: "
+                f"{profile.why_whole}. Ask for one stage, with as many replicas as you like, or change the model"
+            )
         return (
             f"{limits.num_stages} stages are asked for, but {profile.job} has only {num_layers} layers; ask for fewer"
         )

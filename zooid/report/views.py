@@ -125,6 +125,8 @@ class LineView(_Quiet):
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
                 self._line(f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}")
+                if event.why_whole:
+                    self._line(_whole(event))
             case StepCommitted() if self._started and self._is_due(event):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
@@ -192,6 +194,8 @@ class BarView:
                 self._progress.console.print(
                     f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}", highlight=False
                 )
+                if event.why_whole:
+                    self._progress.console.print(_whole(event), highlight=False, markup=False, soft_wrap=True)
                 self._next_task("starting the members", len(event.members))
             case MemberStarted() if self._started:
                 self._num_members += 1
@@ -226,6 +230,10 @@ class BarView:
 def _evaluated(event: Evaluated) -> str:
     metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
     return f"epoch {event.epoch + 1} evaluated on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
+
+
+def _whole(event: RunStarted) -> str:
+    return f"the model is trained as one stage, without a pipeline: {event.why_whole}"
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:
