@@ -163,7 +163,7 @@ class TestWholeJob:
         model.load_state_dict(zooid.load_checkpoint(finished.result.checkpoint))
         assert job.evaluation is not None
         assert job.loss is not None
-        batch = collate(job.evaluation(), range(NUM_EVALUATED))
+        batch = collate(job.evaluation(), range(NUM_EVALUATED), job)
         with torch.no_grad():
             output = model.eval()(*batch.args)
             loss = float(job.loss(output, batch.target))

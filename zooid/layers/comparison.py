@@ -20,7 +20,7 @@ from zooid.core.job import Job
 from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.casting import autocasting
 from zooid.layers.layered import LayeredModel, Mode, apply_hooks
-from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.objective import Objective
 from zooid.layers.stages import Stage, build_stage
 
 MOST_STAGES = 12
@@ -163,7 +163,7 @@ def _has_gradient(result: Any, received: Any) -> bool:
 
 def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
     """The loss, and every tensor of floating-point numbers that the model returns."""
-    loss, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+    loss, _ = Objective(job).sum_and_weight(output, batch.target, float(batch.num_samples))
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
     return {"loss": loss, **{f"output {number}": leaf for number, leaf in enumerate(leaves)}}
 

@@ -49,7 +49,7 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
 def _other_batches(checked: CheckedJob) -> Sequence[Batch]:
     """Further samples, in another number."""
     indices = [(EXAMPLE_SIZE + number) % checked.num_samples for number in range(_LATER_SAMPLES)]
-    return [collate(checked.data, indices)]
+    return [collate(checked.data, indices, checked.job)]
 
 
 def _in_words(difference: Difference) -> str:

@@ -12,6 +12,8 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map, tree_unflatten
 
+from zooid.core.errors import JobError
+from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.layered import LayeredModel, Mode
 from zooid.layers.marking import pass_cut
 from zooid.layers.opaque import OpaqueCall, set_tensors
@@ -54,6 +56,18 @@ class Stage:
     @property
     def differentiable_outputs(self) -> tuple[bool, ...]:
         return () if self.is_last else self._differentiable(self.end_layer)
+
+    def inputs_of(self, batch: Batch) -> list[Any]:
+        """A batch's inputs, which must have the sizes that were traced: with others, results could be wrong."""
+        inputs = flatten_inputs(batch)
+        shapes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
+        expected = [value.shape(batch.num_samples) for value in self.model.values_into(0, self.mode)]
+        if shapes != expected:
+            raise JobError(
+                f"a grain of {batch.num_samples} samples has inputs of shapes {shapes}, but the model was traced with "
+                f"{expected}; pad all samples to one length"
+            )
+        return inputs
 
     def model_output(self, values: tuple[Any, ...]) -> Any:
         """What the model itself would return, from the last stage's values."""
