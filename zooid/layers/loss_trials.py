@@ -33,8 +33,8 @@ _LEAST_EVIDENCE = 1e-6
 """A smaller difference between two forms may be due to rounding, too."""
 
 Rows = Sequence[int]
-Evaluate = Callable[[Rows, torch.Tensor | None], Any]
-"""(rows of the pair, labels instead of its own) -> what the loss returns."""
+Evaluate = Callable[[Rows, Batch], Any]
+"""(rows of the pair, its batch, of which labels may have been changed) -> what the loss returns."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,10 @@ class _Probe:
     second: float
     both: float
     first_twice: float
+
+    @property
+    def is_constant(self) -> bool:
+        return self.first == self.second == self.both == self.first_twice
 
     def is_explained(self, form: LossForm) -> bool:
         """Whether a loss of this form has these values, up to rounding."""
@@ -92,21 +96,23 @@ def find_form(job: Job, model: nn.Module, pairs: Sequence[tuple[Batch, Any]]) ->
     """
     if job.loss is None:
         return _form_of_pairs(job, [_model_pair(job, pairs[-1][0], model)])
+    noisy = _with_noise(job, *pairs[0])
     try:
-        noisy = _with_noise(job, *pairs[0])
         return _form_of_pairs(job, [*noisy, *(_output_pair(job, batch, output) for batch, output in pairs)])
-    except _NotTried:  # as where dimension 0 of the output is not that of the samples
+    except _NotTried:
         return _form_of_pairs(job, [_model_pair(job, batch, model) for batch, _ in pairs])
 
 
 def _form_of_pairs(job: Job, pairs: Sequence[_Pair]) -> LossForm:
     first = pairs[0]
-    value = first.evaluate((0, 1), None)
+    value = _evaluated(first, (0, 1), first.batch)
     if isinstance(value, tuple) and len(value) == 2:
         return _weighted_form(job, pairs)
     if _is_random(first):  # its values say nothing; it is taken at its word
         return LossForm()
-    probes = [_probe(pair, pair.batch, None) for pair in pairs]
+    probes = [_probe(pair, pair.batch) for pair in pairs]
+    if not first.is_model_run and all(probe.is_constant for probe in probes):
+        raise _NotTried("the loss does not depend on the rows of the output, as where the output carries a loss")
     for forms in _label_forms(job, first.batch):
         explaining = [form for form in forms if all(probe.is_explained(form) for probe in probes)]
         form = _ignoring_form(explaining, first)
@@ -124,9 +130,8 @@ def _form_of_pairs(job: Job, pairs: Sequence[_Pair]) -> LossForm:
 def _output_pair(job: Job, batch: Batch, output: Any) -> _Pair:
     """Rows of what the model has made of two samples; where batch statistics matter, they stay those of the two."""
 
-    def evaluate(rows: Rows, labels: torch.Tensor | None) -> Any:
-        target = batch.target if labels is None else labels
-        return loss_value(job, _rows(_exact(output), rows), _rows(target, rows))
+    def evaluate(rows: Rows, changed: Batch) -> Any:
+        return loss_value(job, _rows(_exact(output), rows), _rows(changed.target, rows))
 
     return _Pair(batch, evaluate, is_model_run=False)
 
@@ -144,7 +149,7 @@ def _with_noise(job: Job, batch: Batch, output: Any) -> list[_Pair]:
 
     pair = _output_pair(job, batch, tree_map(disturbed, output))
     try:
-        value = pair.evaluate((0, 1), None)
+        value = pair.evaluate((0, 1), batch)
     except Exception:  # noqa: BLE001  # whatever it is, this loss is tried without noise
         return []
     numbers = value if isinstance(value, tuple) else (value,)
@@ -154,13 +159,8 @@ def _with_noise(job: Job, batch: Batch, output: Any) -> list[_Pair]:
 def _model_pair(job: Job, batch: Batch, model: nn.Module) -> _Pair:
     """Rows of two samples, run through the model in evaluation, where no sample depends on the others."""
 
-    def evaluate(rows: Rows, labels: torch.Tensor | None) -> Any:
-        kwargs, target = dict(batch.kwargs), batch.target
-        if labels is not None and job.loss is None:
-            kwargs[_label_name(batch)] = labels
-        elif labels is not None:
-            target = labels
-        args, kwargs, target = _rows((batch.args, kwargs, target), rows)
+    def evaluate(rows: Rows, changed: Batch) -> Any:
+        args, kwargs, target = _rows((changed.args, changed.kwargs, changed.target), rows)
         torch.manual_seed(0)
         with _in_evaluation(model), _in_single_precision(model):
             output = model(*args, **kwargs)
@@ -172,17 +172,21 @@ def _model_pair(job: Job, batch: Batch, model: nn.Module) -> _Pair:
     return _Pair(batch, evaluate, is_model_run=True)
 
 
-def _probe(pair: _Pair, batch: Batch, labels: torch.Tensor | None) -> _Probe:
+def _probe(pair: _Pair, batch: Batch) -> _Probe:
     # A loss may squeeze a batch of one, which no model that is run for this minds.
     once = 1 if pair.is_model_run else 2
     first, second = (0,) * once, (1,) * once
-    losses = [_number(pair, rows, labels) for rows in (first, second, first + second, first + first)]
+    losses = [_number(pair, rows, batch) for rows in (first, second, first + second, first + first)]
     return _Probe(batch, *losses)
 
 
-def _number(pair: _Pair, rows: Rows, labels: torch.Tensor | None) -> float:
+def _number(pair: _Pair, rows: Rows, batch: Batch) -> float:
+    return float(_evaluated(pair, rows, batch))
+
+
+def _evaluated(pair: _Pair, rows: Rows, batch: Batch) -> Any:
     try:
-        return float(pair.evaluate(rows, labels))
+        return pair.evaluate(rows, batch)
     except ZooidError:
         raise
     except Exception as error:
@@ -198,16 +202,17 @@ def _is_random(pair: _Pair) -> bool:
     values = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        values.append(_number(pair, (0, 1), None))
+        values.append(_number(pair, (0, 1), pair.batch))
     return values[0] != values[1]
 
 
 def _label_forms(job: Job, batch: Batch) -> Iterator[list[LossForm]]:
     """The means over labels that this loss might be, by the label that is ignored."""
-    name = "" if job.loss is not None else _label_name(batch)
-    labels = batch.kwargs.get(name) if name else batch.target
-    if not isinstance(labels, torch.Tensor) or labels.dtype not in (torch.int64, torch.int32) or labels.dim() == 0:
+    named = {"": batch.target, **{name: batch.kwargs.get(name) for name in _LABEL_NAMES}}
+    name = next((name for name, labels in named.items() if _is_labels(labels)), None)
+    if name is None:
         return
+    labels = named[name]
     own = getattr(job.loss, "ignore_index", None)
     commonly = _IGNORED_BY_LOSSES if job.loss is not None else _IGNORED_BY_MODELS
     for ignored in dict.fromkeys((*([own] if isinstance(own, int) else []), *commonly)):
@@ -217,8 +222,8 @@ def _label_forms(job: Job, batch: Batch) -> Iterator[list[LossForm]]:
         ]
 
 
-def _label_name(batch: Batch) -> str:
-    return next((name for name in _LABEL_NAMES if name in batch.kwargs), "")
+def _is_labels(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype in (torch.int64, torch.int32) and value.dim() > 0
 
 
 def _ignoring_form(forms: Sequence[LossForm], pair: _Pair) -> LossForm | None:
@@ -233,7 +238,7 @@ def _ignoring_form(forms: Sequence[LossForm], pair: _Pair) -> LossForm | None:
     target = pair.batch.target if form.labels else labels
     batch = Batch(pair.batch.args, kwargs, target, pair.batch.num_samples)
     try:
-        probe = _probe(pair, batch, labels)
+        probe = _probe(pair, batch)
     except JobError:  # this loss does not take such a label
         return None
     best = min(forms, key=probe.error)
@@ -270,7 +275,7 @@ def _weighted_form(job: Job, pairs: Sequence[_Pair]) -> LossForm:
     total_weight = 0.0
     for pair in pairs:
         (one, one_weight), (other, other_weight), (both, weight) = (
-            tuple(map(float, pair.evaluate(rows, None))) for rows in ((0, 0), (1, 1), (0, 0, 1, 1))
+            tuple(map(float, _evaluated(pair, rows, pair.batch))) for rows in ((0, 0), (1, 1), (0, 0, 1, 1))
         )
         total_weight += weight / 2
         size = max(abs(one), abs(other), abs(both))
@@ -290,7 +295,7 @@ def _is_random_pair(pair: _Pair) -> bool:
     values = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        values.append(tuple(map(float, pair.evaluate((0, 1), None))))
+        values.append(tuple(map(float, _evaluated(pair, (0, 1), pair.batch))))
     return values[0] != values[1]
 
 

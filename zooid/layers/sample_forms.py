@@ -32,13 +32,14 @@ def inputs_and_target(value: Any, what: str, *, has_loss: bool) -> tuple[Any, An
         return value[0], None
     if isinstance(value, (tuple, list)) and len(value) == 2:
         return value[0], value[1]
+    refuse_text(what, value)
     size = f" of {len(value)} values" if isinstance(value, (tuple, list)) else ""
     raise JobError(f"{what} is a {type(value).__name__}{size}; {_FORMS}")
 
 
 def stack(what: str, values: list[Any]) -> Any:
     """One batch of equal parts of samples, along a new dimension 0, as a DataLoader does it."""
-    refuse_text(f"{what} of a sample of job.data()", values[0])
+    refuse_text(f"{what} of samples of job.data()", values[0])
     try:
         return default_collate([_with_tensors(value) for value in values])
     except Exception as error:
@@ -55,9 +56,10 @@ def refuse_text(what: str, value: Any) -> None:
     text = next((leaf for leaf in tree_leaves(value) if isinstance(leaf, (str, bytes))), None)
     if text is not None:
         names = [name for name, entry in value.items() if entry is text] if isinstance(value, Mapping) else []
+        quoted = f"{names[0]!r}: {text[:40]!r}" if names else repr(text[:40])
         raise JobError(
-            f"{what} hold text ({f'{names[0]!r}: ' if names else ''}{text[:40]!r}); make tokens of it in job.data or "
-            "in job.collate, and leave the text itself out"
+            f"{what}: this is text ({quoted}); make tokens of it in job.data or in job.collate, and leave the text "
+            "itself out"
         )
 
 
