@@ -8,6 +8,7 @@ import zooid
 from tests.integration.jobs import plan_by_hand
 from tests.integration.pool import PoolPlatform
 from tests.integration.reference import train_untouched_model
+from zooid.core.plan import Limits
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -107,5 +108,19 @@ def test_a_run_is_the_plain_loop(
     expected = train_untouched_model(job_file)
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=cuts)
     result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool)
+    assert expected.loss_difference(result.losses) <= TOLERANCE
+    assert expected.weight_difference(result.checkpoint) <= TOLERANCE
+
+
+def test_samples_padded_to_the_longest_of_a_grain_are_trained_on_by_replicas(tmp_path: Path) -> None:
+    job_file = tmp_path / "job.py"
+    job_file.write_text(
+        TEXTS.replace("(LENGTH - len(sample[name]))", "(longest - len(sample[name]))").replace(
+            "    def column", '    longest = max(len(sample["input"]) for sample in samples)\n\n    def column'
+        )
+    )
+    expected = train_untouched_model(job_file)
+    limits = Limits(num_replicas=2)
+    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), limits=limits)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(result.checkpoint) <= TOLERANCE

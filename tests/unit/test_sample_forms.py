@@ -114,10 +114,12 @@ def test_processes_that_read_ahead_collate_as_well() -> None:
 
 
 def test_sizes_that_depend_on_the_samples_are_noticed() -> None:
-    reason = "job.collate gives inputs of different sizes: 3 for the first two samples, and 2 for sample 1; pad all"
+    reason = "inputs have different sizes: 3 for the first two samples of job.data(), and 2 for sample 1 of job.data();"
     assert varying_sizes(job_of(SAMPLES, collate=padded), SAMPLES).startswith(reason)
-    assert varying_sizes(job_of(SAMPLES, collate=padded_to_4), SAMPLES) == ""
-    assert varying_sizes(job_of(), [(torch.ones(2), 0)] * 4) == ""
+    assert varying_sizes(job_of(SAMPLES, collate=padded_to_4), SAMPLES, SAMPLES[:1]) == ""
+    short, long = [(torch.ones(2), 0)] * 4, [(torch.ones(2, 3), 0)] * 4
+    assert varying_sizes(job_of(), short) == ""
+    assert "2×3 for sample 0 of job.evaluation(); pad all" in varying_sizes(job_of(), short, long)
 
 
 @pytest.mark.parametrize(

@@ -88,21 +88,22 @@ def spread_indices(data: Any, count: int) -> list[int]:
     return [number * num_samples // count for number in range(count)]
 
 
-def varying_sizes(job: Job, data: Any) -> str:
+def varying_sizes(job: Job, data: Any, evaluation: Any = None) -> str:
     """Why the sizes of a batch do not follow from its number of samples, from a few of them; empty where they do.
 
-    Messages between stages are of sizes that were traced, with the number of samples alone left open.
+    Layers, and the messages between stages, are of sizes that were traced, with the number of samples alone left open.
     """
-    if job.collate is None:
-        return ""
     expected = _sizes(collate(data, range(2), job))
-    for index in spread_indices(data, _NUM_SIZES_TRIED):
-        sizes = _sizes(collate(data, [index], job))
-        if sizes != expected:
-            return (
-                f"job.collate gives inputs of different sizes: {_in_words(expected)} for the first two samples, "
-                f"and {_in_words(sizes)} for sample {index}; pad all samples to one length to train in several stages"
-            )
+    for name, samples in (("data", data), ("evaluation", evaluation)):
+        # Without a collate of the job's own, samples of different sizes cannot be stacked anyway.
+        count = _NUM_SIZES_TRIED if job.collate is not None else 1
+        for index in spread_indices(samples, count) if samples is not None else ():
+            sizes = _sizes(collate(samples, [index], job))
+            if sizes != expected:
+                return (
+                    f"inputs have different sizes: {_in_words(expected)} for the first two samples of job.data(), and "
+                    f"{_in_words(sizes)} for sample {index} of job.{name}(); pad all samples to one length"
+                )
     return ""
 
 

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.core.loss_form import LossForm
-from zooid.layers.batches import Batch, collate, spread_indices, varying_sizes
+from zooid.layers.batches import Batch, collate, spread_indices
 from zooid.layers.casting import autocasting, note_autocast
 from zooid.layers.exported import NeedsWeights
 from zooid.layers.iterables import OrderedSamples, is_iterable
@@ -129,8 +129,6 @@ def check_job(job: Job) -> CheckedJob:
     """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
     data = check_data(job)
     example = collate(data, range(EXAMPLE_SIZE), job)
-    if reason := varying_sizes(job, data):
-        raise JobError(reason)
     model = build_model(job)
     _check_optimizer(job, model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}

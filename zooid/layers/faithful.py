@@ -4,8 +4,8 @@ import logging
 from collections.abc import Sequence
 
 from zooid.core.errors import LayerError
-from zooid.layers.batches import Batch, collate
-from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, trace_job
+from zooid.layers.batches import Batch, collate, varying_sizes
+from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, check_evaluation, trace_job
 from zooid.layers.comparison import Difference, find_difference, run_model
 from zooid.layers.layered import LayeredModel
 from zooid.layers.python_state import changed_attribute, python_state
@@ -23,6 +23,8 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
     Where the model cannot be cut, or its layers compute something else, it is one layer, and `why_whole` says why.
     """
     job, model, example = checked.job, checked.model, checked.example
+    if reason := varying_sizes(job, checked.data, check_evaluation(job)):
+        return whole_model(model, example, reason)
     before = python_state(model)
     run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
     if attribute := changed_attribute(before, python_state(model)):
