@@ -62,12 +62,12 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
     The model's weights and buffers are as before in the end.
     """
     chain = Chain(job, layered, model)
-    with _buffers_restored(model):
+    with buffers_restored(model):
         for batch in batches:
             found = _first_difference(run_model(job, model, batch), chain.run(batch))
             if found is not None:
                 return found
-    with _buffers_restored(model), torch.no_grad():
+    with buffers_restored(model), torch.no_grad():
         chain = Chain(job, layered, model, "eval")
         outputs = _model_outputs(job, model.eval(), batches[0], "eval")
         model.train()
@@ -169,7 +169,8 @@ def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
 
 
 @contextlib.contextmanager
-def _buffers_restored(model: nn.Module) -> Iterator[None]:
+def buffers_restored(model: nn.Module) -> Iterator[None]:
+    """A trial must not leave a trace in batch-norm statistics."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield

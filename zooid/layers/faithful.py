@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch, collate, varying_sizes
 from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, check_evaluation, trace_job
-from zooid.layers.comparison import Difference, find_difference, run_model
+from zooid.layers.comparison import Difference, buffers_restored, find_difference, run_model
 from zooid.layers.layered import LayeredModel
 from zooid.layers.python_state import changed_attribute, python_state
 from zooid.layers.whole import whole_model
@@ -26,7 +26,8 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
     if reason := varying_sizes(job, checked.data, check_evaluation(job)):
         return whole_model(model, example, reason)
     before = python_state(model)
-    run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
+    with buffers_restored(model):
+        run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
     if attribute := changed_attribute(before, python_state(model)):
         return whole_model(
             model,
