@@ -286,11 +286,11 @@ class TestDroppedStep:
             thread.join(10)
 
         thread = threading.Thread(target=set_it)
-        thread.start()
         with at_work_alone(hooked, abort=abort) as (trainer, _, _, _):
             for _ in range(self.STEP):
                 trainer.run_step()
             before = snapshot(trainer)
+            thread.start()
             hook_loss(hooked, at_call(3, wait_for_abort))
             with pytest.raises(CommAborted, match="the roster changes"):
                 trainer.run_step()
