@@ -103,7 +103,7 @@ def measure(quick: bool) -> Iterator[Row]:
 def compare(name: str, job: Job, profile: Profile) -> Iterator[Row]:
     """Stages of a cut into two and into four, run alone, beside the sums of their layers."""
     size = 16
-    batch = collate(job.data(), range(size))
+    batch = collate(job.data(), range(size), job)
     layered = trace_job(job, batch)
     model = build_model(job).cuda()
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}

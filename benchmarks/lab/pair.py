@@ -78,7 +78,7 @@ def stock_steps(spec: WorkerSpec, plan: Plan, schedule: str, group: Any) -> Step
     """The same stage of the same model on the same samples, by torch's own schedules."""
     job = load_job(spec.job_file)
     data = check_data(job)
-    layered = trace_job(job, collate(data, range(2)))
+    layered = trace_job(job, collate(data, range(2), job))
     model = build_model(job)
     own = plan.stages[dist.get_rank()]
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -93,7 +93,9 @@ def stock_steps(spec: WorkerSpec, plan: Plan, schedule: str, group: Any) -> Step
 
     def step() -> None:
         nonlocal count
-        batch = collate(data, [index for grain in samples.grains(count % samples.steps_per_epoch) for index in grain])
+        batch = collate(
+            data, [index for grain in samples.grains(count % samples.steps_per_epoch) for index in grain], job
+        )
         count += 1
         optimizer.zero_grad()
         if dist.get_rank() == 0:

@@ -82,7 +82,7 @@ def plan_by_hand(
     """Nothing is predicted; stages begin where a single value crosses."""
     checked = check_job(load_job(job_file))
     job = checked.job
-    layered = trace_job(job, collate(checked.data, range(2)))
+    layered = trace_job(job, collate(checked.data, range(2), job))
     grain_size = job.grain_size or job.batch_size
     cuts = [0, *(_narrow_cut(layered, number, num_stages) for number in range(1, num_stages)), layered.num_layers]
     return bare_plan(

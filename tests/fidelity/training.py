@@ -13,6 +13,7 @@ from zooid.core.job import Job
 from zooid.layers import (
     Batch,
     LayeredModel,
+    Objective,
     Stage,
     apply_hooks,
     build_model,
@@ -20,7 +21,6 @@ from zooid.layers import (
     check_data,
     collate,
     flatten_inputs,
-    loss_sum_and_weight,
     trace_job,
 )
 from zooid.schedule.samples import SamplePlan, split_grains
@@ -49,7 +49,7 @@ def train_plainly(job: Job, *, grain_by_grain: bool, num_replicas: int) -> Weigh
                 buffer.copy_(old)
             for number in own:
                 seed_grain(step, number)
-                batch = collate(data, grains[number])
+                batch = collate(data, grains[number], job)
                 output = model(*batch.args, **batch.kwargs)
                 loss = output.loss if job.loss is None else job.loss(output, batch.target)
                 (loss * (batch.num_samples / samples.step_size(step))).backward()
@@ -64,7 +64,7 @@ def train_plainly(job: Job, *, grain_by_grain: bool, num_replicas: int) -> Weigh
 def train_in_stages(job: Job, layered: LayeredModel, num_replicas: int, num_stages: int) -> Weights:
     """The same in stages and replicas, with what they exchange passed on by hand."""
     data, samples = _samples(job)
-    example = collate(data, range(2))
+    example = collate(data, range(2), job)
     initial = build_model(job)
     state = {**dict(initial.named_parameters()), **dict(initial.named_buffers())}
     replicas = [_stages(_own(job, layered, example), state, num_stages) for _ in range(num_replicas)]
@@ -77,7 +77,7 @@ def train_in_stages(job: Job, layered: LayeredModel, num_replicas: int, num_stag
         for stages, own in zip(replicas, shares, strict=True):
             for number in own:
                 seed_grain(step, number)
-                _run_grain(job, stages, collate(data, grains[number]), samples.step_size(step))
+                _run_grain(job, stages, collate(data, grains[number], job), samples.step_size(step))
         _apply(layered, replicas, optimizers)
         _average(buffers, before)
     found = {name: state[name] for name in layered.unused_names}
@@ -123,7 +123,8 @@ def _run_grain(job: Job, stages: Sequence[Stage], batch: Batch, step_size: int) 
         values = stage.run(*inputs)
         passed.append((inputs, tuple(values)))
     output = stages[-1].model_output(tuple(values))
-    total, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+    objective = Objective(job)
+    total, _ = objective.sum_and_weight(output, batch.target, objective.weight(batch, step_size))
     torch.autograd.backward(total / step_size)
     for (_, sent), (received, _) in reversed(list(pairwise(passed))):
         pairs = [(s, r.grad) for s, r in zip(sent, received, strict=True) if r.grad is not None and s.requires_grad]

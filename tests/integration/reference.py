@@ -9,15 +9,17 @@ from torch import nn
 
 from zooid.core.job import Job, load_job
 from zooid.layers import (
+    Objective,
     autocasting,
     build_model,
     build_scheduler,
     build_stage,
     check_data,
+    check_job,
     collate,
     flatten_inputs,
     grain_randomness,
-    loss_sum_and_weight,
+    is_in_order,
     seed_data,
     trace_job,
 )
@@ -55,15 +57,17 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
     """
     job, data, samples = _load(job_file)
     model = build_model(job).to(device)
-    layered = trace_job(job, collate(data, range(2)))
+    layered = trace_job(job, collate(data, range(2), job))
     stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, device)
     optimizer = job.optimizer(list(model.named_parameters()))
     scheduler = build_scheduler(job, optimizer)
     scale = LossScale.for_job(job.autocast)
+    objective = Objective(job, check_job(job).loss_form)
     losses, skipped = [], []
     for step in range(samples.num_steps):
         optimizer.zero_grad()
         loss_sum = weight = 0.0
+        nominal_weight = objective.form.nominal_weight(samples.step_size(step))
         grains = samples.grains(step)
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
         changes = {name: torch.zeros_like(buffer) for name, buffer in before.items() if buffer.dtype != torch.bool}
@@ -72,13 +76,14 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
                 buffer.copy_(before[name])
             for number in own:
                 seed_data(job.seed, step, number)
-                batch = collate(data, grains[number]).to(device)
+                batch = collate(data, grains[number], job).to(device)
                 with autocasting(job.autocast, torch.device(device)):
                     with grain_randomness(job.seed, step, number):
                         values = stage.run(*flatten_inputs(batch))
                     output = stage.model_output(values)
-                    grain_sum, grain_weight = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
-                torch.autograd.backward(grain_sum * (scale.factor / job.batch_size))
+                    own_weight = objective.weight(batch, samples.step_size(step))
+                    grain_sum, grain_weight = objective.sum_and_weight(output, batch.target, own_weight)
+                torch.autograd.backward(grain_sum * (scale.factor / nominal_weight))
                 loss_sum += float(grain_sum.detach())
                 weight += grain_weight
             for name, change in changes.items():
@@ -90,7 +95,7 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
         trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
         for parameter in trained:
             assert parameter.grad is not None
-            parameter.grad *= job.batch_size / weight / scale.factor
+            parameter.grad *= nominal_weight / weight / scale.factor
         is_finite = all(bool(parameter.grad.isfinite().all()) for parameter in trained if parameter.grad is not None)
         if job.clip_norm is not None:
             nn.utils.clip_grad_norm_(trained, job.clip_norm)
@@ -108,30 +113,32 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
 def train_untouched_model(job_file: Path) -> Trained:
     """The user's own model and loss, a whole step at once: no layers, no grains."""
     job, data, samples = _load(job_file)
-    assert job.loss is not None
     model = build_model(job)
     optimizer = job.optimizer(list(model.named_parameters()))
     losses = []
     for step in range(samples.num_steps):
-        batch = collate(data, [index for grain in samples.grains(step) for index in grain])
+        batch = collate(data, [index for grain in samples.grains(step) for index in grain], job)
         optimizer.zero_grad()
-        loss = job.loss(model(*batch.args), batch.target)
+        output = model(*batch.args, **batch.kwargs)
+        loss = output.loss if job.loss is None else job.loss(output, batch.target)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
     return Trained(tuple(losses), model.state_dict())
 
 
-def sample_plan(job: Job, num_samples: int, shard_sizes: tuple[int, ...] = ()) -> SamplePlan:
+def sample_plan(
+    job: Job, num_samples: int, shard_sizes: tuple[int, ...] = (), *, is_in_order: bool = False
+) -> SamplePlan:
     """Which samples each step of a job with a fixed grain owns."""
     assert job.grain_size is not None
-    return SamplePlan.of(job, num_samples, job.grain_size, shard_sizes)
+    return SamplePlan.of(job, num_samples, job.grain_size, shard_sizes, is_in_order=is_in_order)
 
 
 def _load(job_file: Path) -> tuple[Job, Any, SamplePlan]:
     job = load_job(job_file)
     data = check_data(job)
-    return job, data, sample_plan(job, len(data), getattr(data, "shard_sizes", ()))
+    return job, data, sample_plan(job, len(data), getattr(data, "shard_sizes", ()), is_in_order=is_in_order(data))
 
 
 def _parameters(model: nn.Module) -> dict[str, torch.Tensor]:

@@ -209,7 +209,7 @@ def test_plain_pytorch_goes_on_as_if_nothing_had_been(pool: PoolPlatform, tmp_pa
     assert 0 < step < samples.num_steps
     losses = []
     for step in range(first_step, samples.num_steps):
-        batch = collate(data, [index for grain in samples.grains(step) for index in grain])
+        batch = collate(data, [index for grain in samples.grains(step) for index in grain], job)
         own.zero_grad()
         assert job.loss is not None
         loss = job.loss(model(*batch.args), batch.target)

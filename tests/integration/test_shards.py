@@ -16,7 +16,7 @@ from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
 from tests.processes import children, wait_until
-from tests.unit.shard_folders import decode, number_of, write_shards
+from tests.unit.shard_folders import READING_JOB, decode, number_of, write_shards
 from zooid.core.job import load_job
 from zooid.core.shards import SHARDS_PER_WINDOW
 from zooid.layers import check_data
@@ -82,7 +82,7 @@ def test_an_epoch_is_read_through_a_small_cache(num_workers: int, shards: str, t
         for at in range(step, plan.num_steps):
             yield from ((at, number, grain.tolist()) for number, grain in enumerate(plan.grains(at)))
 
-    reader = GrainReader(data, 1, upcoming, num_workers=num_workers)
+    reader = GrainReader(READING_JOB, data, upcoming, num_workers=num_workers)
     seen = []
     for step, grain, indices in upcoming(0):
         batch = reader.read(step, grain)
@@ -103,7 +103,7 @@ def test_the_next_window_is_fetched_while_one_is_read(shards: str, tmp_path: Pat
     )
     in_order = list(dict.fromkeys((plan.order(0) // 10).tolist()))
     grains = [(step, 0, plan.grains(step)[0].tolist()) for step in range(plan.num_steps)]
-    reader = GrainReader(data, 1, lambda step: iter(grains[step:]), num_workers=0)
+    reader = GrainReader(READING_JOB, data, lambda step: iter(grains[step:]), num_workers=0)
     reader.read(0, 0)
     wait_until(lambda: cached(tmp_path / "cache") == set(in_order[: 2 * SHARDS_PER_WINDOW]))
     for step in range(1, 8):

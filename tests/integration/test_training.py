@@ -163,7 +163,7 @@ class TestWholeJob:
         model.load_state_dict(zooid.load_checkpoint(finished.result.checkpoint))
         assert job.evaluation is not None
         assert job.loss is not None
-        batch = collate(job.evaluation(), range(NUM_EVALUATED))
+        batch = collate(job.evaluation(), range(NUM_EVALUATED), job)
         with torch.no_grad():
             output = model.eval()(*batch.args)
             loss = float(job.loss(output, batch.target))
@@ -286,11 +286,11 @@ class TestDroppedStep:
             thread.join(10)
 
         thread = threading.Thread(target=set_it)
-        thread.start()
         with at_work_alone(hooked, abort=abort) as (trainer, _, _, _):
             for _ in range(self.STEP):
                 trainer.run_step()
             before = snapshot(trainer)
+            thread.start()
             hook_loss(hooked, at_call(3, wait_for_abort))
             with pytest.raises(CommAborted, match="the roster changes"):
                 trainer.run_step()

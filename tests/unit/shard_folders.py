@@ -7,7 +7,11 @@ from typing import Any
 import numpy as np
 import webdataset
 
+from zooid.core.job import Job
+
 SAMPLES_PER_SHARD = 10
+READING_JOB = Job(model=dict, loss=None, data=list, optimizer=list, batch_size=1, epochs=1)
+"""Says that samples are pairs which are stacked; nothing of it is built."""
 
 
 def write_shards(folder: Path, num_samples: int, *, values_per_sample: int = 50) -> str:

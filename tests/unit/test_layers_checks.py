@@ -12,7 +12,7 @@ from torch.utils.data import Dataset, IterableDataset
 from tests.unit.layer_models import OwnLoss
 from zooid.core.errors import JobError
 from zooid.core.job import Job
-from zooid.layers import Batch, check_job, collate, flatten_inputs, loss_sum_and_weight
+from zooid.layers import Batch, Objective, check_job, collate, flatten_inputs
 from zooid.layers.checking import build_model, build_model_on_meta
 
 Sample = tuple[Any, Any]
@@ -100,12 +100,12 @@ class Wrapped(nn.Module):
             r"job.batch_size is 9, but job.data\(\) has only 8 samples; give a batch size of at most 8",
         ),
         ({"data": lambda: Samples(sample, 1), "batch_size": 1}, "has 1 samples; at least 2 are needed"),
-        ({"data": Stream}, r"returned a Stream, which is not map-style; return a data set with __len__ and __getitem"),
-        ({"data": Sizeless}, r"returned a Sizeless, which is not map-style; return a data set with __len__"),
+        ({"data": Stream}, r"returned a Stream, an iterable without a length; give job.num_samples, the samples of an"),
+        ({"data": Sizeless}, r"returned a Sizeless, which is not a data set; return one with __len__"),
         ({"data": failing(OSError("no such file"))}, r"job.data\(\) raised OSError: no such file"),
         (given_samples(second_fails), r"job.data\(\)\[1\] raised OSError: the disk is gone; mend or leave out this"),
-        (given_samples(lambda at: torch.zeros(3)), r"job.data\(\)\[0\] is a Tensor; each sample must be a pair"),
-        (given_samples(lambda at: (1, 2, 3)), r"job.data\(\)\[0\] is a tuple; each sample must be a pair"),
+        (given_samples(lambda at: 3), r"job.data\(\)\[0\] is a int; give a pair \(inputs, target\), a dict"),
+        (given_samples(lambda at: (1, 2, 3)), r"job.data\(\)\[0\] is a tuple of 3 values; give a pair"),
         (given_samples(lambda at: (torch.zeros(4), 0)), r"the model fails on .* \(inputs of shape \[\(2, 4\)\]\)"),
         ({"model": failing(ValueError("no weights"))}, r"job.model\(\) raised ValueError: no weights"),
         ({"model": lambda: torch.relu}, r"job.model\(\) returned a builtin_function_or_method; .* an nn.Module"),
@@ -187,13 +187,13 @@ def weighted(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def test_a_mean_counts_every_sample() -> None:
-    total, weight = loss_sum_and_weight(job_of(), OUTPUT, TARGET, 3)
+    total, weight = Objective(job_of()).sum_and_weight(OUTPUT, TARGET, 3.0)
     assert weight == 3
     torch.testing.assert_close(total, F.cross_entropy(OUTPUT, TARGET, reduction="sum"))
 
 
 def test_a_sum_with_its_weight_is_taken_as_it_is() -> None:
-    total, weight = loss_sum_and_weight(job_of(loss=weighted), OUTPUT, TARGET, 3)
+    total, weight = Objective(job_of(loss=weighted)).sum_and_weight(OUTPUT, TARGET, 3.0)
     assert (type(weight), weight) == (float, 2.0)
     torch.testing.assert_close(total, F.cross_entropy(OUTPUT[1:], TARGET[1:], reduction="sum"))
     assert check_job(job_of(loss=weighted)).num_samples == 8
@@ -201,10 +201,10 @@ def test_a_sum_with_its_weight_is_taken_as_it_is() -> None:
 
 def test_sums_and_weights_of_grains_add_up_to_those_of_the_batch() -> None:
     for loss in (F.cross_entropy, weighted):
-        job = job_of(loss=loss)
-        first = loss_sum_and_weight(job, OUTPUT[:2], TARGET[:2], 2)
-        second = loss_sum_and_weight(job, OUTPUT[2:], TARGET[2:], 1)
-        whole = loss_sum_and_weight(job, OUTPUT, TARGET, 3)
+        objective = Objective(job_of(loss=loss))
+        first = objective.sum_and_weight(OUTPUT[:2], TARGET[:2], 2.0)
+        second = objective.sum_and_weight(OUTPUT[2:], TARGET[2:], 1.0)
+        whole = objective.sum_and_weight(OUTPUT, TARGET, 3.0)
         torch.testing.assert_close(first[0] + second[0], whole[0])
         assert first[1] + second[1] == whole[1]
 
@@ -215,7 +215,7 @@ def test_a_model_that_computes_its_own_loss_needs_none() -> None:
 
     checked = check_job(job_of(model=OwnLoss, loss=None, data=lambda: Samples(labelled)))
     output = checked.model(**checked.example.kwargs)
-    total, weight = loss_sum_and_weight(checked.job, output, None, 2)
+    total, weight = Objective(checked.job).sum_and_weight(output, None, 2.0)
     torch.testing.assert_close(total / weight, output.loss)
 
 
@@ -232,7 +232,7 @@ def test_a_model_that_computes_its_own_loss_needs_none() -> None:
 def test_inputs_become_the_arguments_of_the_model(
     inputs: Any, args: list[tuple[int, ...]], kwargs: dict[str, tuple[int, ...]]
 ) -> None:
-    batch = collate(Samples(lambda index: (inputs, index)), [5, 7])
+    batch = collate(Samples(lambda index: (inputs, index)), [5, 7], job_of())
     assert [tuple(value.shape) for value in batch.args] == args
     assert {name: tuple(value.shape) for name, value in batch.kwargs.items()} == kwargs
     assert [tuple(value.shape) for value in flatten_inputs(batch)] == [*args, *kwargs.values()]

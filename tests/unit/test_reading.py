@@ -8,21 +8,26 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from tests.processes import children, is_gone, wait_until
 from zooid.core.errors import JobError, TrainingError
+from zooid.core.job import Job
 from zooid.layers import Batch
 from zooid.schedule.samples import SamplePlan
 from zooid.worker.reading import GrainReader
 
 PLAN = SamplePlan(num_samples=50, batch_size=16, grain_size=4, epochs=3, seed=5)
 SEED = 11
+JOB = Job(model=nn.Identity, loss=F.mse_loss, data=list, optimizer=torch.optim.SGD, batch_size=1, epochs=1, seed=SEED)
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -97,7 +102,7 @@ def reader() -> Iterator[Callable[..., GrainReader]]:
     opened = []
 
     def open_reader(data: Any, num_workers: int, seed: int = SEED) -> GrainReader:
-        opened.append(GrainReader(data, seed, upcoming, num_workers=num_workers))
+        opened.append(GrainReader(replace(JOB, seed=seed), data, upcoming, num_workers=num_workers))
         return opened[-1]
 
     yield open_reader
@@ -197,7 +202,7 @@ def test_a_process_that_dies_is_an_error_of_the_next_read_and_of_nothing_else(re
 @pytest.mark.parametrize("has_died", [False, True])
 def test_closing_ends_the_processes(has_died: bool) -> None:
     others = set(children())
-    ahead = GrainReader(Augmented(), SEED, upcoming, num_workers=2)
+    ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=2)
     ahead.read(0, 0)
     pids = set(children()) - others
     assert len(pids) == 2
@@ -214,7 +219,7 @@ def test_processes_end_with_a_member_that_is_killed() -> None:
     ours, theirs = context.Pipe()
 
     def member(pipe: Connection) -> None:
-        GrainReader(Augmented(), SEED, upcoming, num_workers=2).read(0, 0)
+        GrainReader(JOB, Augmented(), upcoming, num_workers=2).read(0, 0)
         pipe.send(children())
         signal.pause()
 
@@ -250,7 +255,7 @@ def test_a_thread_may_own_the_reader() -> None:
     read: list[Any] = []
 
     def work() -> None:
-        ahead = GrainReader(Augmented(), SEED, upcoming, num_workers=1)
+        ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=1)
         read.extend(flat(ahead.read(step, grain))[-1] for step, grain, _ in upcoming(0))
         ahead.close()
 
@@ -285,8 +290,8 @@ def test_a_grain_of_somebody_else_is_a_mistake(reader: Readers, num_workers: int
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_for_a_gpu_are_pinned(num_workers: int) -> None:
     torch.zeros(1, device="cuda")  # processes are forked from one that uses the GPU, and must not touch it
-    plain = GrainReader(Augmented(), SEED, upcoming, num_workers=0)
-    pinned = GrainReader(Augmented(), SEED, upcoming, num_workers=num_workers, pin=True)
+    plain = GrainReader(JOB, Augmented(), upcoming, num_workers=0)
+    pinned = GrainReader(JOB, Augmented(), upcoming, num_workers=num_workers, pin=True)
     for step, grain, _ in upcoming(0):
         batch = pinned.read(step, grain)
         assert all(value.is_pinned() for value in (*batch.kwargs.values(), batch.target))
@@ -298,7 +303,7 @@ def test_batches_for_a_gpu_are_pinned(num_workers: int) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 def test_a_sample_that_raises_is_named_where_batches_are_pinned() -> None:
-    broken = GrainReader(Broken(), SEED, upcoming, num_workers=1, pin=True)
+    broken = GrainReader(JOB, Broken(), upcoming, num_workers=1, pin=True)
     with pytest.raises(JobError, match=r"job.data\(\)\[17\] raised OSError"):
         [broken.read(step, grain) for step, grain, _ in upcoming(0)]
     broken.close()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from webdataset import tariterators
 
 import zooid
-from tests.unit.shard_folders import SAMPLES_PER_SHARD, decode, number_of, write_shards
+from tests.unit.shard_folders import READING_JOB, SAMPLES_PER_SHARD, decode, number_of, write_shards
 from zooid.core.errors import InputError, JobError, ObjectNotFound
 from zooid.layers import collate
 from zooid.store import open_store
@@ -247,7 +247,7 @@ def test_a_sample_without_a_wanted_field_is_named(tmp_path: Path) -> None:
         ".values.npy; mend it or `decode`"
     )
     with pytest.raises(JobError) as raised:
-        collate(data, [14])
+        collate(data, [14], READING_JOB)
     assert str(raised.value) == text
 
 

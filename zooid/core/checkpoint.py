@@ -11,6 +11,7 @@ from typing import ClassVar
 from msgspec import field
 
 from zooid.core import keys
+from zooid.core.loss_form import LossForm
 from zooid.core.records import FileRecord, Record, require
 
 
@@ -59,14 +60,16 @@ class SampleFacts(Record, frozen=True, kw_only=True):
     grain_size: int
     epochs: int
     seed: int
+    is_in_order: bool = False
+    """Whether the data set is iterable, so that samples are not shuffled here."""
 
 
 class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"):
     """The state after exactly `step` steps."""
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
 
-    version: int = 2
+    version: int = 3
     step: int
     model_fingerprint: str
     samples: SampleFacts
@@ -85,6 +88,8 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
     """Buffers that a state dict leaves out but that a stage needs."""
     aliases: dict[str, str]
     """Names of the state dict that share another name's tensor."""
+    loss_form: LossForm = LossForm()
+    """What the loss is a mean or sum over, as it was found before the first step."""
     loss_scale: float = 1.0
     """By which losses of the next step are multiplied; 1 where they are not scaled."""
     num_good_steps: int = 0

@@ -21,9 +21,10 @@ class Job:
     model: Callable[[], Any]
     """() -> nn.Module, any nn.Module."""
     loss: Callable[[Any, Any], Any] | None
-    """(output, target) -> mean over the samples, or (sum, weight); None where the model's output carries `.loss`."""
+    """(output, target) -> mean or sum over the samples or labels, or (sum, weight); None where the model's output
+    carries `.loss`."""
     data: Callable[[], Any]
-    """() -> map-style data set of (inputs, target), inputs a tensor, tuple or dict."""
+    """() -> data set of (inputs, target), of dicts or of tensors; map-style where possible, else iterable."""
     optimizer: Callable[[Any], Any]
     """Named parameters -> torch optimizer."""
     batch_size: int
@@ -45,6 +46,10 @@ class Job:
     """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
     on_event: Callable[[Any], None] | None = None
     """Called by the first member with every StepCommitted and Evaluated event."""
+    collate: Callable[[list[Any]], Any] | None = None
+    """List of samples -> batch, in one of the forms of a sample; None stacks samples as a DataLoader does."""
+    num_samples: int | None = None
+    """Samples of an epoch; for an iterable data set that has no length."""
     data_workers: int = 0
     """Processes of each member that read its samples ahead; 0 reads them when they are needed."""
     whole: bool = False
@@ -63,6 +68,8 @@ class Job:
             _check_callable("loss", self.loss, "(output, target) -> mean loss, or None if the model's output has .loss")
         for name in ("batch_size", "epochs"):
             _check_count(name, getattr(self, name))
+        if self.num_samples is not None:
+            _check_count("num_samples", self.num_samples)
         if self.grain_size is not None:
             _check_count("grain_size", self.grain_size)
             if self.grain_size > self.batch_size:
@@ -74,6 +81,7 @@ class Job:
             ("scheduler", "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
             ("evaluation", "() -> Dataset"),
             ("on_event", "(event) -> None"),
+            ("collate", "(list of samples) -> batch"),
         ):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name), form)

@@ -1,6 +1,6 @@
 """Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout."""
 
-from zooid.layers.batches import Batch, collate, flatten_inputs
+from zooid.layers.batches import Batch, collate, flatten_inputs, varying_sizes
 from zooid.layers.casting import autocasting
 from zooid.layers.checking import (
     EXAMPLE_SIZE,
@@ -14,9 +14,10 @@ from zooid.layers.checking import (
     trace_job,
 )
 from zooid.layers.faithful import faithful_layers
+from zooid.layers.iterables import is_in_order
 from zooid.layers.layered import LayeredModel, Mode, ParameterHooks, apply_hooks
 from zooid.layers.marking import watching_cuts
-from zooid.layers.objective import loss_sum_and_weight, sum_and_weight
+from zooid.layers.objective import Objective, sum_and_weight
 from zooid.layers.randomness import grain_randomness, seed_data
 from zooid.layers.stages import Stage, build_stage
 from zooid.layers.tracing import trace
@@ -28,6 +29,7 @@ __all__ = [
     "CheckedJob",
     "LayeredModel",
     "Mode",
+    "Objective",
     "ParameterHooks",
     "Stage",
     "Value",
@@ -44,10 +46,11 @@ __all__ = [
     "faithful_layers",
     "flatten_inputs",
     "grain_randomness",
-    "loss_sum_and_weight",
+    "is_in_order",
     "seed_data",
     "sum_and_weight",
     "trace",
     "trace_job",
+    "varying_sizes",
     "watching_cuts",
 ]

@@ -7,20 +7,24 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import IterableDataset
 
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
-from zooid.layers.batches import Batch, collate
+from zooid.core.loss_form import LossForm
+from zooid.layers.batches import Batch, collate, spread_indices
 from zooid.layers.casting import autocasting, note_autocast
 from zooid.layers.exported import NeedsWeights
+from zooid.layers.iterables import OrderedSamples, is_iterable
 from zooid.layers.layered import LayeredModel
-from zooid.layers.objective import loss_sum_and_weight, sum_and_weight
+from zooid.layers.loss_trials import find_form
+from zooid.layers.objective import Objective, sum_and_weight
 from zooid.layers.tracing import trace
 from zooid.layers.whole import whole_model
 
 EXAMPLE_SIZE = 2
 """Samples of an example: a dynamic batch dimension cannot be traced from one."""
+_NUM_OTHER_PAIRS = 3
+"""Pairs of samples on which a loss is tried beside the example."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class CheckedJob:
     data: Any
     model: nn.Module
     example: Batch
+    loss_form: LossForm
 
     @property
     def num_samples(self) -> int:
@@ -86,7 +91,7 @@ def default_device() -> torch.device:
 
 def check_data(job: Job) -> Any:
     """Build the data set and refuse one that a step cannot be drawn from."""
-    data = _map_style("data", _call("data", job.data))
+    data = _by_position(job, "data", job.num_samples)
     if len(data) < EXAMPLE_SIZE:
         raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
     if job.batch_size > len(data):
@@ -101,17 +106,31 @@ def check_evaluation(job: Job) -> Any:
     """The data set to evaluate on; None where the job has none."""
     if job.evaluation is None:
         return None
-    data = _map_style("evaluation", _call("evaluation", job.evaluation))
+    data = _by_position(job, "evaluation", None)
     if len(data) == 0:
         raise JobError("job.evaluation() has no samples; give some, or leave job.evaluation out")
     return data
 
 
-def _map_style(name: str, data: Any) -> Any:
-    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+def _by_position(job: Job, name: str, num_samples: int | None) -> Any:
+    """The data set that the job's function of this name builds, whose samples can be asked for by number."""
+    data = _call(name, getattr(job, name))
+    if is_iterable(data):
+        if job.data_workers > 1:
+            raise JobError(
+                f"job.data_workers is {job.data_workers}, but job.{name}() is iterable, so that each of the processes "
+                "would read all of it; give 1 or 0, or return a map-style data set"
+            )
+        return OrderedSamples(name, data, num_samples)
+    if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise JobError(
-            f"job.{name}() returned a {type(data).__name__}, which is not map-style; "
-            "return a data set with __len__ and __getitem__(index) -> (inputs, target)"
+            f"job.{name}() returned a {type(data).__name__}, which is not a data set; return one with __len__ and "
+            "__getitem__(index) -> (inputs, target), or an iterable one"
+        )
+    if num_samples is not None:
+        raise JobError(
+            f"job.num_samples is {num_samples}, but job.{name}() has a length of its own, {len(data)}; leave "
+            "job.num_samples out: it is for data sets that can only be iterated over"
         )
     return data
 
@@ -119,23 +138,41 @@ def _map_style(name: str, data: Any) -> Any:
 def check_job(job: Job) -> CheckedJob:
     """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
     data = check_data(job)
-    example = collate(data, range(EXAMPLE_SIZE))
+    example = collate(data, range(EXAMPLE_SIZE), job)
     _refuse_text(example)
     model = build_model(job)
     _check_optimizer(job, model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     evaluation = check_evaluation(job)
-    with torch.no_grad(), autocasting(job.autocast, torch.device("cpu")):
-        output = _forward(model, example)
-        _check_numbers("the model's output", output, example)
-        _check_loss(job, output, example)
+    for samples in (data, evaluation):
+        if isinstance(samples, OrderedSamples):
+            samples.check_repeatable()
+    with torch.no_grad():
+        pairs = [(batch, _checked_output(job, model, batch)) for batch in (example, *_other_pairs(job, data))]
+        _check_loss(job, pairs[0][1], example)
+        loss_form = find_form(job, model, pairs)
         if evaluation is not None:
-            first = collate(evaluation, range(1))
+            first = collate(evaluation, range(1), job)
             _refuse_text(first, "evaluation")
-            _check_metrics(job, model, first)
+            with autocasting(job.autocast, torch.device("cpu")):
+                _check_metrics(job, model, first)
         for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
             buffer.copy_(buffers[name])
-    return CheckedJob(job, data, model, example)
+    return CheckedJob(job, data, model, example, loss_form)
+
+
+def _other_pairs(job: Job, data: Any) -> list[Batch]:
+    """Pairs of samples from all over the data: the first two may be too much alike to tell how samples weigh."""
+    indices = spread_indices(data, 2 * _NUM_OTHER_PAIRS)
+    half = len(indices) // 2
+    return [collate(data, pair, job) for pair in zip(indices[:half], indices[half : 2 * half], strict=True)]
+
+
+def _checked_output(job: Job, model: nn.Module, batch: Batch) -> Any:
+    with autocasting(job.autocast, torch.device("cpu")):
+        output = _forward(model, batch)
+    _check_numbers("the model's output", output, batch)
+    return output
 
 
 def _refuse_text(example: Batch, data: str = "data") -> None:
@@ -161,7 +198,8 @@ def _forward(model: nn.Module, example: Batch, data: str = "data") -> Any:
 
 def _check_loss(job: Job, output: Any, example: Batch) -> None:
     try:
-        total, _ = loss_sum_and_weight(job, output, example.target, example.num_samples)
+        with autocasting(job.autocast, torch.device("cpu")):
+            total, _ = Objective(job).sum_and_weight(output, example.target, float(example.num_samples))
     except ZooidError:
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ from zooid.core.job import Job
 from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.casting import autocasting
 from zooid.layers.layered import LayeredModel, Mode, apply_hooks
-from zooid.layers.objective import loss_sum_and_weight
+from zooid.layers.objective import Objective
 from zooid.layers.stages import Stage, build_stage
 
 MOST_STAGES = 12
@@ -63,7 +63,7 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
 
     The model's weights and buffers are as before in the end.
     """
-    with _buffers_restored(model):
+    with buffers_restored(model):
         chain = Chain(job, layered, model)
         for batch in batches:
             wanted = run_model(job, model, batch)
@@ -71,7 +71,7 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
                 ran = chain.run(batch)
             if (found := _first_difference(wanted, ran)) is not None:
                 return found
-    with _buffers_restored(model), torch.no_grad():
+    with buffers_restored(model), torch.no_grad():
         outputs = _model_outputs(job, model.eval(), batches[0])
         model.train()
         with _as_layers(), contextlib.redirect_stderr(io.StringIO()):
@@ -190,13 +190,14 @@ def _has_gradient(result: Any, received: Any) -> bool:
 
 def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
     """The loss, and every tensor of floating-point numbers that the model returns."""
-    loss, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
+    loss, _ = Objective(job).sum_and_weight(output, batch.target, float(batch.num_samples))
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
     return {"loss": loss, **{f"output {number}": leaf for number, leaf in enumerate(leaves)}}
 
 
 @contextlib.contextmanager
-def _buffers_restored(model: nn.Module) -> Iterator[None]:
+def buffers_restored(model: nn.Module) -> Iterator[None]:
+    """A trial must not leave a trace in batch-norm statistics."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 
 from zooid.core.errors import LayerError
-from zooid.layers.batches import Batch, collate
-from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, trace_job
-from zooid.layers.comparison import Difference, find_difference, run_model
+from zooid.layers.batches import Batch, collate, varying_sizes
+from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, check_evaluation, trace_job
+from zooid.layers.comparison import Difference, buffers_restored, find_difference, run_model
 from zooid.layers.layered import LayeredModel
 from zooid.layers.python_state import changed_attribute, python_state
 from zooid.layers.whole import whole_model
@@ -25,8 +25,11 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
     job, model, example = checked.job, checked.model, checked.example
     if job.whole:
         return whole_model(model, example, "job.whole is True")
+    if reason := varying_sizes(job, checked.data, check_evaluation(job)):
+        return whole_model(model, example, reason)
     before = python_state(model)
-    run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
+    with buffers_restored(model):
+        run_model(job, model, example)  # the second forward: what it changes is no cache that the first has filled
     if attribute := changed_attribute(before, python_state(model)):
         return whole_model(
             model,
@@ -51,7 +54,7 @@ def faithful_layers(checked: CheckedJob) -> LayeredModel:
 def _other_batches(checked: CheckedJob) -> Sequence[Batch]:
     """Further samples, in another number."""
     indices = [(EXAMPLE_SIZE + number) % checked.num_samples for number in range(_LATER_SAMPLES)]
-    return [collate(checked.data, indices)]
+    return [collate(checked.data, indices, checked.job)]
 
 
 def _in_words(difference: Difference) -> str:

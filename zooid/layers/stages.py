@@ -4,7 +4,7 @@ import copy
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -12,12 +12,14 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map, tree_unflatten
 
+from zooid.core.errors import JobError
+from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.layered import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.marking import pass_cut
 from zooid.layers.opaque import OpaqueCall
 from zooid.layers.program import OPERATIONS, Program, is_random, opaque_call, written_arguments
 from zooid.layers.randomness import seed_layer
-from zooid.layers.values import is_number, is_sample_count, value_of
+from zooid.layers.values import Value, is_number, is_sample_count, value_of
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,29 @@ class Stage:
     def differentiable_outputs(self) -> tuple[bool, ...]:
         return () if self.is_last else self._differentiable(self.end_layer)
 
+    def inputs_of(self, batch: Batch) -> list[Any]:
+        """A batch's inputs, which must have the sizes that were traced: with others, results could be wrong."""
+        inputs = flatten_inputs(batch)
+        if self.model.whole is not None:  # nothing was traced
+            return inputs
+        shapes = [tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor)]
+        expected = [value.shape(batch.num_samples) for value in self._input_values]
+        if shapes != expected:
+            raise JobError(
+                f"a grain of {batch.num_samples} samples has inputs of shapes {shapes}, but the model was traced with "
+                f"{expected}; pad all samples to one length"
+            )
+        return inputs
+
     def model_output(self, values: tuple[Any, ...]) -> Any:
         """What the model itself would return, from the last stage's values."""
         if self.model.whole is not None:
             return values[0]
         return tree_unflatten(list(values), self.model.program(self.mode).output_spec)
+
+    @cached_property
+    def _input_values(self) -> tuple[Value, ...]:
+        return self.model.values_into(0, self.mode)
 
     @property
     def _num_inputs(self) -> int:

@@ -66,7 +66,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     held = _measure_memory(timer, checked, sizes)
     largest = _largest_grain(timer, checked, held, job.grain_size or job.batch_size, spec.memory_bytes)
     progress(2, num_parts)
-    batches = [collate(checked.data, range(size)) for size in sizes if size <= largest]
+    batches = [collate(checked.data, range(size), checked.job) for size in sizes if size <= largest]
     if not batches:
         raise JobError(
             f"a grain of {sizes[0]} samples does not fit into memory on {spec.site}; the largest that does has "
@@ -178,14 +178,14 @@ def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]
     state = [*timer.stage.module.parameters(), *timer.stage.module.buffers()]
 
     def at(size: int) -> list[memory.LayerMemory]:
-        batch = collate(checked.data, range(size)).to(timer.device)
+        batch = collate(checked.data, range(size), checked.job).to(timer.device)
         timer.run_once(batch)  # gradients of parameters have to be there
         before = [*state, *(p.grad for p in timer.stage.module.parameters() if p.grad is not None)]
         before += [value for value in (*batch.args, *batch.kwargs.values()) if isinstance(value, torch.Tensor)]
         return memory.measure_layers(timer.num_layers, before, lambda: timer.forward(batch))
 
     held = _Held((few, at(few)), (many, at(many)))
-    batch = collate(checked.data, range(many))
+    batch = collate(checked.data, range(many), checked.job)
     counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
     if timer.device.type == "cuda":
         return _Held(held.small, held.large, _gpu_runtime_bytes(timer, batch, counted))
@@ -231,7 +231,7 @@ def _largest_grain(timer: LayerTimer, checked: CheckedJob, held: _Held, most: in
 
 
 def _run_on(timer: LayerTimer, checked: CheckedJob, size: int) -> None:
-    timer.run_once(collate(checked.data, range(size)))
+    timer.run_once(collate(checked.data, range(size), checked.job))
 
 
 def _device(wanted: str) -> torch.device:
@@ -352,5 +352,5 @@ def _measure_reducing(checked: CheckedJob) -> float:
 
 def _measure_loading(checked: CheckedJob, num_samples: int) -> float:
     begin_s = time.perf_counter()
-    collate(checked.data, range(num_samples))
+    collate(checked.data, range(num_samples), checked.job)
     return (time.perf_counter() - begin_s) / num_samples

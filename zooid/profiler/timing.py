@@ -19,11 +19,11 @@ from zooid.core.profile import GradientReady, TimePoint
 from zooid.layers import (
     Batch,
     LayeredModel,
+    Objective,
     autocasting,
     build_stage,
     flatten_inputs,
     grain_randomness,
-    loss_sum_and_weight,
     watching_cuts,
 )
 from zooid.profiler.marks import Marks, clock_for
@@ -235,7 +235,7 @@ class LayerTimer:
             with grain_randomness(self.job.seed, 0, 0):
                 outputs = self.stage.run(*flatten_inputs(batch))
             output = self.stage.model_output(tuple(outputs))
-            total, _ = loss_sum_and_weight(self.job, output, batch.target, batch.num_samples)
+            total, _ = Objective(self.job).sum_and_weight(output, batch.target, float(batch.num_samples))
         return total
 
 

@@ -28,12 +28,16 @@ class SamplePlan:
     seed: int
     shard_sizes: tuple[int, ...] = ()
     """Samples of each shard, where the data set lies in shards; then few of them are in use at a time."""
+    is_in_order: bool = False
+    """Whether samples can only be read one after the other; then their positions count on over the epochs."""
 
     def __post_init__(self) -> None:
         check_sizes(self.shard_sizes, self.num_samples)
 
     @staticmethod
-    def of(job: Job, num_samples: int, grain_size: int, shard_sizes: Sequence[int] = ()) -> "SamplePlan":
+    def of(
+        job: Job, num_samples: int, grain_size: int, shard_sizes: Sequence[int] = (), *, is_in_order: bool = False
+    ) -> "SamplePlan":
         """The samples of a job, cut into grains of this size."""
         return SamplePlan(
             num_samples=num_samples,
@@ -42,6 +46,7 @@ class SamplePlan:
             epochs=job.epochs,
             seed=job.seed,
             shard_sizes=tuple(shard_sizes),
+            is_in_order=is_in_order,
         )
 
     @property
@@ -65,7 +70,9 @@ class SamplePlan:
         return -(-self.step_size(step) // self.grain_size)
 
     def order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """A permutation of the data set, the same everywhere."""
+        """The indices of an epoch's samples, the same everywhere; a permutation, unless they are read in order."""
+        if self.is_in_order:
+            return np.arange(epoch * self.num_samples, (epoch + 1) * self.num_samples)
         return _order(self.seed, epoch, self.num_samples, self.shard_sizes)
 
     def grains(self, step: int) -> list[npt.NDArray[np.int64]]:

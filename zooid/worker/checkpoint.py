@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,7 +15,7 @@ from zooid.core.errors import CheckpointError, ObjectNotFound
 from zooid.core.job import Job
 from zooid.core.plan import Plan
 from zooid.core.records import encode_record
-from zooid.layers import CheckedJob, LayeredModel
+from zooid.layers import CheckedJob, LayeredModel, is_in_order
 from zooid.store import ObjectStore, open_store
 from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
 from zooid.worker.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
@@ -131,24 +132,26 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
     manifest = CheckpointManifest(
         step=0,
         model_fingerprint=layered.fingerprint,
-        samples=sample_facts(checked.job, checked.num_samples, plan.grain_size),
+        samples=sample_facts(checked.job, checked.data, plan.grain_size),
         data_shards=digest_of_shards(checked.data),
         optimizer_class=type(optimizer).__name__,
         optimizer_settings=optimizer_settings(optimizer),
         shards=tuple(part.model for part in parts),
         constants=(constant,) if constants else (),
         aliases=layered.aliases,
+        loss_form=checked.loss_form,
     )
     store.put(keys.checkpoint_manifest(0), encode_record(manifest))
 
 
-def sample_facts(job: Job, num_samples: int, grain_size: int) -> SampleFacts:
+def sample_facts(job: Job, data: Any, grain_size: int) -> SampleFacts:
     return SampleFacts(
-        num_samples=num_samples,
+        num_samples=len(data),
         batch_size=job.batch_size,
         grain_size=grain_size,
         epochs=job.epochs,
         seed=job.seed,
+        is_in_order=is_in_order(data),
     )
 
 

@@ -13,10 +13,17 @@ class Counted:
     """Σg² of the gradients of scaled losses, and the summed loss, which are read when they are there."""
 
     def __init__(
-        self, step: StepState, numbers: torch.Tensor, weight: float, learning_rate: float | None, start_s: float
+        self,
+        step: StepState,
+        numbers: torch.Tensor,
+        weight: float,
+        nominal_weight: float,
+        learning_rate: float | None,
+        start_s: float,
     ) -> None:
         self.step = step
         self.weight = weight
+        self.nominal_weight = nominal_weight
         self.learning_rate = learning_rate
         self.start_s = start_s
         self._device_numbers = numbers
@@ -30,7 +37,7 @@ class Counted:
 
     def vote(self, loss_scale: float, *, is_first_replica: bool, is_saved: bool, is_due: bool) -> Vote:
         """This member's part of the commit. Σg² is finite only if all gradients are, and is that of unscaled gradients
-        of the mean loss over a nominal batch."""
+        of the summed loss over the nominal weight."""
         if self._event is not None:
             self._event.synchronize()
         square_sum, loss_sum = self._numbers.tolist()
@@ -46,7 +53,7 @@ class Counted:
 
     def scale(self, job: Job) -> float | torch.Tensor:
         """The same as a verdict's, of a member that is alone and scales no losses, without waiting for the numbers."""
-        scale = job.batch_size / self.weight
+        scale = self.nominal_weight / self.weight
         if job.clip_norm is None:
             return scale
         norm = self._device_numbers[0].sqrt() * scale

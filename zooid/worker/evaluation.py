@@ -1,15 +1,13 @@
 """Evaluation: the data set goes forward through the same pipeline, in the model's evaluation mode."""
 
 import time
-from collections.abc import Callable
 
 import torch
 
 from zooid.core.abort import Abort
 from zooid.core.errors import JobError
 from zooid.core.events import Evaluated
-from zooid.core.job import Job
-from zooid.layers import Stage, autocasting, flatten_inputs, loss_sum_and_weight, sum_and_weight
+from zooid.layers import Objective, Stage, autocasting, sum_and_weight
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepShape
@@ -18,6 +16,7 @@ from zooid.worker.boundary import Boundary
 from zooid.worker.executor import Executor
 from zooid.worker.seat import Messenger, Seat
 from zooid.worker.stage_runner import Read
+from zooid.worker.supply import EvaluationSizes
 from zooid.worker.underway import Underway
 
 
@@ -25,10 +24,17 @@ class Evaluator:
     """Works through the evaluation data, a batch of grains at a time, and adds up over all members at the end."""
 
     def __init__(
-        self, job: Job, stage: Stage, seat: Seat, read: Read, sizes: Callable[[int], list[int]], device: torch.device
+        self,
+        objective: Objective,
+        stage: Stage,
+        seat: Seat,
+        read: Read,
+        sizes: EvaluationSizes,
+        device: torch.device,
     ) -> None:
         """`read` and `sizes` speak of (batch, grain) and of the grains of a batch; an empty one ends the data."""
-        self._job = job
+        self._job = objective.job
+        self._objective = objective
         self._stage = stage
         self._seat = seat
         self._read = read
@@ -82,20 +88,23 @@ class Evaluator:
         assert action.number is not None
         grain = action.number
         is_first, is_last = self._stage.first_layer == 0, self._stage.is_last
-        batch = self._read(self._batch, grain).to(self._device) if is_first or is_last else None
+        read = self._read(self._batch, grain) if is_first or is_last else None
+        batch = read.to(self._device) if read is not None else None
         with torch.no_grad(), autocasting(self._job.autocast, self._device):
             if is_first:
                 assert batch is not None
-                inputs = flatten_inputs(batch)
+                inputs = self._stage.inputs_of(batch)
             else:
                 inputs = self._into.unpack(self._messages.pop(grain), self._num_samples[grain])
             outputs = list(self._stage.run(*inputs))
             if not is_last:
                 self._outputs[grain] = outputs
                 return
+            assert read is not None
             assert batch is not None
             output = self._stage.model_output(tuple(outputs))
-            self._add("", loss_sum_and_weight(self._job, output, batch.target, batch.num_samples))
+            weight = self._objective.weight(read, self._sizes.num_samples)
+            self._add("", self._objective.sum_and_weight(output, batch.target, weight))
             for name, metric in self._job.metrics.items():
                 try:
                     value = metric(output, batch.target)

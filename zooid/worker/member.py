@@ -24,6 +24,7 @@ from zooid.core.spec import WorkerSpec
 from zooid.layers import (
     EXAMPLE_SIZE,
     LayeredModel,
+    Objective,
     Stage,
     build_stage,
     check_data,
@@ -31,6 +32,7 @@ from zooid.layers import (
     collate,
     default_device,
     faithful_layers,
+    is_in_order,
     trace_job,
 )
 from zooid.schedule.buckets import cut_buckets, reduces_early
@@ -81,13 +83,18 @@ class _Role:
         return [(stage.first_layer, stage.end_layer) for stage in self.plan.stages]
 
     @property
+    def objective(self) -> Objective:
+        return Objective(self.job, self.manifest.loss_form)
+
+    @property
     def ties(self) -> dict[tuple[int, ...], tuple[str, ...]]:
         return shared_between(self.layered.tied, self.spans)
 
     @property
     def samples(self) -> SamplePlan:
         sizes = getattr(self.data, "shard_sizes", ())
-        return SamplePlan.of(self.job, len(self.data), self.plan.grain_size, sizes)
+        is_ordered = is_in_order(self.data)
+        return SamplePlan.of(self.job, len(self.data), self.plan.grain_size, sizes, is_in_order=is_ordered)
 
     @property
     def shape(self) -> StepShape:
@@ -144,7 +151,7 @@ def at_work(
         )
         trainer = Trainer(
             Assignment(role.job, role.samples, role.shape, seat, role.device),
-            StageRunner(role.job, reading.train, stage, state, seat, role.device),
+            StageRunner(role.objective, reading.train, stage, state, seat, role.device),
             state,
             keeper,
             events.write,
@@ -181,10 +188,10 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     roster = decode_record(bytes(store.get(key)), Roster, key)
     job = load_job(spec.job_file)
     data = check_data(job)
-    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE)), why_whole=plan.why_whole)
+    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE), job), why_whole=plan.why_whole)
     _check_plan(plan, layered, job, len(data))
     manifest = checkpoint.read_manifest(store, roster.resume_step)
-    facts = checkpoint.sample_facts(job, len(data), plan.grain_size)
+    facts = checkpoint.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
         raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
     if roster.optimizer_settings:
@@ -253,7 +260,7 @@ def _evaluation(
         return None
     tensors = {**kept, **dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
     evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
-    evaluator = Evaluator(role.job, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
+    evaluator = Evaluator(role.objective, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
     return lambda epoch, step: evaluator.run(role.shape, abort, epoch, step)
 
 

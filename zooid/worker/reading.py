@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from zooid.core.errors import TrainingError, ZooidError
+from zooid.core.job import Job
 from zooid.layers import Batch, collate, seed_data
 from zooid.schedule.shards import ShardsAhead
 
@@ -40,8 +41,8 @@ class GrainReader:
 
     def __init__(
         self,
+        job: Job,
         data: Any,
-        seed: int,
         upcoming: Callable[[int], Iterable[Grain]],
         *,
         num_workers: int,
@@ -49,13 +50,13 @@ class GrainReader:
     ) -> None:
         """`upcoming(step)` yields the grains from that step on; `pin` is for batches that go to a GPU."""
         self._data = data
-        self._seed = seed
+        self._job = job
         self._upcoming = upcoming
         self._pin = pin
         self._order: Iterator[Grain] = iter(())
         self._is_sharded = is_sharded(data)
         self._ahead = ShardsAhead((), ())
-        self._processes = _Processes(data, seed, num_workers, pin) if num_workers else None
+        self._processes = _Processes(job, data, num_workers, pin) if num_workers else None
 
     def read(self, step: int, grain: int) -> Batch:
         """The next grain; where it is another one, as when a step is run again, reading starts anew from there."""
@@ -72,13 +73,13 @@ class GrainReader:
         if self._is_sharded and (shards := self._ahead.read()):
             self._data.prefetch(shards)
         if self._processes is None:
-            batch = read_grain(self._data, self._seed, found)
+            batch = read_grain(self._job, self._data, found)
             return batch.pin_memory() if self._pin else batch
         if not is_next:
             self._processes.start(lambda: self._from(step, grain))
         batch = self._processes.take()
         # What else draws random numbers, as a loss may, then depends on the grain alone, as if it were read here.
-        seed_data(self._seed, step, grain)
+        seed_data(self._job.seed, step, grain)
         return batch
 
     def close(self) -> None:
@@ -105,21 +106,21 @@ def is_sharded(data: Any) -> bool:
     return bool(getattr(data, "shard_sizes", ())) and hasattr(data, "prefetch") and hasattr(data, "close")
 
 
-def read_grain(data: Any, seed: int, grain: Grain) -> Batch:
+def read_grain(job: Job, data: Any, grain: Grain) -> Batch:
     """One grain, with the random numbers that belong to it."""
     step, number, indices = grain
-    seed_data(seed, step, number)
-    return collate(data, indices)
+    seed_data(job.seed, step, number)
+    return collate(data, indices, job)
 
 
 class _Processes:
     """A DataLoader whose items are whole grains. It lives as long as the run, and can be started anew anywhere."""
 
-    def __init__(self, data: Any, seed: int, num_workers: int, pin: bool) -> None:
+    def __init__(self, job: Job, data: Any, num_workers: int, pin: bool) -> None:
         self._grains = _Upcoming()
         in_main_thread = threading.current_thread() is threading.main_thread()
         self._loader = DataLoader(
-            _Grains(data, seed),
+            _Grains(job, data),
             sampler=self._grains,
             batch_size=None,
             collate_fn=_unchanged,
@@ -186,13 +187,13 @@ class _Processes:
 class _Grains(Dataset[Any]):
     """Whole grains as the items of a data set."""
 
-    def __init__(self, data: Any, seed: int) -> None:
+    def __init__(self, job: Job, data: Any) -> None:
         self.data = data
-        self._seed = seed
+        self._job = job
 
     def __getitem__(self, grain: Grain) -> "Batch | _Failure":
         try:
-            return read_grain(self.data, self._seed, grain)
+            return read_grain(self._job, self.data, grain)
         except ZooidError as error:  # raised through the DataLoader, its message would be a traceback
             return _Failure(type(error), str(error), traceback.format_exc())
 

@@ -29,6 +29,7 @@ _WORDS = {
     "grain_size": "grain size",
     "epochs": "number of epochs",
     "seed": "seed",
+    "is_in_order": "data set being read in order",
 }
 
 
@@ -38,11 +39,13 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
     checked = check_job(load_job(spec.job_file))
     plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
     fingerprint = trace_job(checked.job, checked.example, why_whole=plan.why_whole).fingerprint
-    facts = sample_facts(checked.job, checked.num_samples, checked.job.grain_size or manifest.samples.grain_size)
+    facts = sample_facts(checked.job, checked.data, checked.job.grain_size or manifest.samples.grain_size)
     changes = changes_since(manifest, facts, checked.data, fingerprint)
     optimizer = whole_optimizer(checked)
     if (kind := type(optimizer).__name__) != manifest.optimizer_class:
         changes.append(f"its optimizer was {manifest.optimizer_class}, and is {kind}")
+    if (meaning := checked.loss_form.meaning) != manifest.loss_form.meaning:
+        changes.append(f"its loss was {manifest.loss_form.meaning}, and is {meaning}")
     if changes:
         raise JobError(
             f"{spec.job_file} has changed since the checkpoint of step {manifest.step} in {store.url}: "

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from zooid.core.job import Job
-from zooid.layers import Batch, Stage, autocasting, flatten_inputs, grain_randomness, loss_sum_and_weight
+from zooid.layers import Batch, Objective, Stage, autocasting, grain_randomness
 from zooid.schedule.actions import Action, Kind
 from zooid.worker.boundary import Boundary
 from zooid.worker.precision import LossScale
@@ -33,9 +32,16 @@ class StageRunner:
     """Runs one step at a time: `begin`, then the actions, then `vote`."""
 
     def __init__(
-        self, job: Job, read: Read, stage: Stage, state: TrainingState, seat: Seat, device: torch.device
+        self,
+        objective: Objective,
+        read: Read,
+        stage: Stage,
+        state: TrainingState,
+        seat: Seat,
+        device: torch.device,
     ) -> None:
-        self._job = job
+        self._job = objective.job
+        self._objective = objective
         self._read = read
         self._stage = stage
         self._state = state
@@ -74,6 +80,11 @@ class StageRunner:
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._weight = 0.0
         self._state.begin()
+
+    @property
+    def nominal_weight(self) -> float:
+        """What gradients are divided by while they are computed; the same on every member."""
+        return self._objective.form.nominal_weight(sum(self._num_samples))
 
     @property
     def weight(self) -> float:
@@ -115,10 +126,11 @@ class StageRunner:
 
     def _forward(self, grain: int) -> None:
         is_first, is_last = self._stage.first_layer == 0, self._stage.is_last
-        batch = self._read(self._step, grain).to(self._device) if is_first or is_last else None
+        read = self._read(self._step, grain) if is_first or is_last else None
+        batch = read.to(self._device) if read is not None else None
         if is_first:
             assert batch is not None
-            inputs = flatten_inputs(batch)
+            inputs = self._stage.inputs_of(batch)
         else:
             inputs = self._received(Kind.RECEIVE_FORWARD, grain)
             for value, differentiable in zip(inputs, self._stage.differentiable_inputs, strict=True):
@@ -127,17 +139,19 @@ class StageRunner:
             with grain_randomness(self._job.seed, self._step, grain):
                 outputs = list(self._stage.run(*inputs))
             if is_last:
+                assert read is not None
                 assert batch is not None
-                outputs = [self._loss(outputs, batch)]
+                outputs = [self._loss(outputs, batch, self._objective.weight(read, sum(self._num_samples)))]
         self._grains[grain] = _Grain(inputs, outputs)
 
-    def _loss(self, values: list[torch.Tensor], batch: Batch) -> torch.Tensor:
-        """Gradients are scaled by the nominal batch size here; the apply corrects for the true weight of the step."""
+    def _loss(self, values: list[torch.Tensor], batch: Batch, weight: float) -> torch.Tensor:
+        """Gradients are divided by the step's nominal weight here; the apply corrects for the true one, which nobody
+        knows before all grains are computed. Where the two are equal, hooks see the gradient of the step's loss."""
         output = self._stage.model_output(tuple(values))
-        total, weight = loss_sum_and_weight(self._job, output, batch.target, batch.num_samples)
+        total, weight = self._objective.sum_and_weight(output, batch.target, weight)
         self._loss_sum += total.detach()
         self._weight += weight
-        return total * (self._scale.factor / self._job.batch_size)
+        return total * (self._scale.factor / self.nominal_weight)
 
     def _backward(self, number: int) -> None:
         grain = self._grains[number]

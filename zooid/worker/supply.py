@@ -69,9 +69,9 @@ def supply(
             batch += 1
 
     num_workers = job.data_workers if reads else 0
-    training = GrainReader(data, job.seed, of_training, num_workers=num_workers, pin=pin)
+    training = GrainReader(job, data, of_training, num_workers=num_workers, pin=pin)
     evaluating = GrainReader(
-        evaluation, job.seed, of_evaluation, num_workers=num_workers if evaluation is not None else 0, pin=pin
+        job, evaluation, of_evaluation, num_workers=num_workers if evaluation is not None else 0, pin=pin
     )
     try:
         yield Supply(training.read, evaluating.read, sizes)

@@ -158,7 +158,12 @@ class Trainer:
         """Prepared → one small all-reduce of votes over the whole roster → apply, skip, or drop everywhere."""
         self._step = self._step.prepare()
         counted = Counted(
-            self._step, self._runner.count(), self._runner.weight, self._state.learning_rate, self._start_s
+            self._step,
+            self._runner.count(),
+            self._runner.weight,
+            self._runner.nominal_weight,
+            self._state.learning_rate,
+            self._start_s,
         )
         if self._is_patient and counted.weight > 0:
             self._commit_patiently(counted)
@@ -215,7 +220,7 @@ class Trainer:
         total = Vote.of(self._seat.add_up(own.values()))
         may_skip = self._job.autocast == "fp16" and self._scale.factor > _LEAST_SCALE
         decision = counted.step.decide(total, len(self._seat.roster.members), may_skip=may_skip)
-        return Verdict(self._job, counted.step.step, own, total, decision)
+        return Verdict(self._job, counted.step.step, own, total, decision, counted.nominal_weight)
 
     def _report(self, verdict: Verdict, counted: Counted) -> None:
         self._tell(

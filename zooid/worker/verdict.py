@@ -31,6 +31,8 @@ class Verdict:
     own: Vote
     total: Vote
     decision: Decision
+    nominal_weight: float
+    """What the gradients were divided by when they were computed."""
 
     @property
     def loss(self) -> float:
@@ -41,11 +43,11 @@ class Verdict:
         """Of the gradient of the mean loss over the step; 0 where it is not to be applied."""
         if self.decision is not Decision.APPLY:
             return 0.0
-        return math.sqrt(self.total.gradient_square_sum) * self.job.batch_size / self.total.weight
+        return math.sqrt(self.total.gradient_square_sum) * self.nominal_weight / self.total.weight
 
     def scale(self, loss_scale: float) -> float:
-        """For gradients that are of scaled losses, and of a mean over the nominal batch; clipping comes on top."""
-        scale = self.job.batch_size / self.total.weight / loss_scale
+        """For gradients that are of scaled losses, and divided by the nominal weight; clipping comes on top."""
+        scale = self.nominal_weight / self.total.weight / loss_scale
         if self.job.clip_norm is not None and self.norm > self.job.clip_norm:
             scale *= clip_factor(self.job.clip_norm, self.norm)
         return scale
