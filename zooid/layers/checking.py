@@ -11,6 +11,7 @@ from torch.utils.data import IterableDataset
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, collate
+from zooid.layers.building import build_model, build_model_on_meta, call
 from zooid.layers.casting import autocasting, note_autocast
 from zooid.layers.exported import NeedsWeights
 from zooid.layers.layered import LayeredModel
@@ -34,21 +35,6 @@ class CheckedJob:
     @property
     def num_samples(self) -> int:
         return len(self.data)
-
-
-def build_model(job: Job) -> nn.Module:
-    """The model with its initial weights, which follow from the job's seed."""
-    torch.manual_seed(job.seed)
-    model = _call("model", job.model)
-    if not isinstance(model, nn.Module):
-        raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
-    return model.train()
-
-
-def build_model_on_meta(job: Job) -> nn.Module:
-    """The model without weights: shapes only, so that a member never holds more than its stage."""
-    with torch.device("meta"):
-        return build_model(job)
 
 
 def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
@@ -76,7 +62,7 @@ def default_device() -> torch.device:
 
 def check_data(job: Job) -> Any:
     """Build the data set and refuse one that a step cannot be drawn from."""
-    data = _map_style("data", _call("data", job.data))
+    data = _map_style("data", call("data", job.data))
     if len(data) < EXAMPLE_SIZE:
         raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
     if job.batch_size > len(data):
@@ -91,7 +77,7 @@ def check_evaluation(job: Job) -> Any:
     """The data set to evaluate on; None where the job has none."""
     if job.evaluation is None:
         return None
-    data = _map_style("evaluation", _call("evaluation", job.evaluation))
+    data = _map_style("evaluation", call("evaluation", job.evaluation))
     if len(data) == 0:
         raise JobError("job.evaluation() has no samples; give some, or leave job.evaluation out")
     return data
@@ -207,10 +193,3 @@ def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.l
             "from the number of steps alone"
         )
     return scheduler
-
-
-def _call(name: str, build: Any) -> Any:
-    try:
-        return build()
-    except Exception as error:
-        raise JobError(f"job.{name}() raised {type(error).__name__}: {error}") from error
