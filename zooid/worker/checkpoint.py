@@ -122,8 +122,9 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
     state: Tensors = dict(checked.model.state_dict(keep_vars=True))
     constants = {name: buffer for name, buffer in checked.model.named_buffers() if name not in state}
     parts = division_of(layered, plan, num_replicas=1).parts(0)
-    for part in parts:
-        _write(store, part.model, state)
+    shards = [shard for part in parts for shard in part.model]
+    for shard in shards:
+        _write(store, shard, state)
     constant = Shard(key=keys.CONSTANTS, names=tuple(sorted(constants)))
     if constants:
         _write(store, constant, constants)
@@ -133,7 +134,7 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
         samples=sample_facts(checked.job, checked.num_samples, plan.grain_size),
         data_shards=digest_of_shards(checked.data),
         optimizer_class=optimizer_class(checked),
-        shards=tuple(part.model for part in parts),
+        shards=tuple(shards),
         constants=(constant,) if constants else (),
         aliases=layered.aliases,
     )
