@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -154,3 +155,16 @@ def test_a_pretrained_model_is_built_without_weights(tmp_path: Path) -> None:
     assert devices(empty) == {"meta"}
     assert outline(empty) == outline(complete)
     assert empty.get_parameter("lm_head.weight") is empty.get_parameter("transformer.wte.weight")
+
+
+def test_names_that_are_tied_if_their_weights_are_equal_are_not_guessed(tmp_path: Path) -> None:
+    """A checkpoint that holds both names of a tied parameter, as older ones do."""
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=31, n_positions=16))
+    model.save_pretrained(tmp_path)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    job = job_of(lambda: GPT2LMHeadModel.from_pretrained(tmp_path))
+    complete = build_model(job)
+    assert complete.get_parameter("lm_head.weight") is complete.get_parameter("transformer.wte.weight")
+    with pytest.raises(NeedsWeights, match="which of them are tied depends on them"):
+        build_model_on_meta(job)

@@ -23,6 +23,8 @@ from zooid.core.errors import JobError
 from zooid.core.job import Job
 from zooid.layers.exported import NeedsWeights
 
+__all__ = ["NeedsWeights", "build_model", "build_model_on_meta", "call"]
+
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +80,16 @@ def _build_on_processor(job: Job, emptied: "_EmptyTensors") -> nn.Module:
     # Empty parameters are not initialised, so that whatever is drawn differs from what the complete model draws.
     if not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(job.seed).get_state()):
         raise NeedsWeights("the model cannot be built without its weights: its constructor draws random numbers")
+    if any(_leaves_ties_open(module) for module in model.modules()):
+        raise NeedsWeights("the model cannot be built without its weights: which of them are tied depends on them")
     return model
+
+
+def _leaves_ties_open(module: nn.Module) -> bool:
+    """True where transformers has two parameters to tie if they are equal, which it cannot tell without values."""
+    sources: dict[str, str] = getattr(module, "all_tied_weights_keys", None) or {}
+    parameters = dict(module.named_parameters(remove_duplicate=False)) if sources else {}
+    return any(parameters.get(name) is not parameters.get(source) for name, source in sources.items())
 
 
 class _EmptyTensors:

@@ -27,6 +27,7 @@ __all__ = [
     "last_step",
     "load_checkpoint",
     "load_optimizer",
+    "open_checkpoint",
     "optimizer_class",
     "read_manifest",
     "read_optimizer_tensors",
@@ -43,7 +44,7 @@ def load_checkpoint(url: str) -> Tensors:
 
     The names are the model's own: `model.load_state_dict(zooid.load_checkpoint("s3://bucket/run-7"))`.
     """
-    store, manifest = _open(url)
+    store, manifest = open_checkpoint(url)
     state: Tensors = {}
     for shard in manifest.shards:
         state |= _read_model_shard(store, shard, manifest.step)
@@ -58,7 +59,7 @@ def load_optimizer(
     The folder is a checkpoint's or a run's, as in `load_checkpoint`, and the parameters are those of
     `model.named_parameters()`: `zooid.load_optimizer("s3://bucket/run-7", optimizer, model.named_parameters())`.
     """
-    store, manifest = _open(url)
+    store, manifest = open_checkpoint(url)
     if type(optimizer).__name__ != manifest.optimizer_class:
         raise CheckpointError(
             f"{store.url} was trained with {manifest.optimizer_class}, whose state means nothing to "
@@ -161,7 +162,7 @@ def optimizer_class(checked: CheckedJob) -> str:
     return type(checked.job.optimizer(list(checked.model.named_parameters()))).__name__
 
 
-def _open(url: str) -> tuple[ObjectStore, CheckpointManifest]:
+def open_checkpoint(url: str) -> tuple[ObjectStore, CheckpointManifest]:
     """The run's store and the manifest, from the folder of a checkpoint or of a run."""
     folder = url.rstrip("/")
     head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")
