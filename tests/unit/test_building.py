@@ -15,8 +15,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import zooid
 from zooid.layers import build_model, build_stage, check_job, flatten_inputs, trace_job
-from zooid.layers.exported import NeedsWeights
 from zooid.layers.building import build_model_on_meta
+from zooid.layers.exported import NeedsWeights
 
 WIDTH = 6
 
@@ -51,6 +51,18 @@ class Tied(Depths):
 
     def forward(self, x: Tensor) -> Any:
         return super().forward(self.memory(x[:, None] * self.first)[0][:, 0] * self.second)
+
+
+class Constant(nn.Module):
+    """A tensor that is neither a parameter nor a buffer, computed when the model is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+        self.ramps = [torch.linspace(-1, 1, WIDTH)]
+
+    def forward(self, x: Tensor) -> Any:
+        return self.last(torch.tanh(self.first(x)) * self.ramps[0])
 
 
 def double(gradient: Tensor) -> Tensor:
@@ -123,7 +135,7 @@ def test_a_model_without_weights_is_the_complete_one_but_for_the_values(model: C
     assert getattr(empty, "rates") == getattr(complete, "rates")  # noqa: B009  # not an attribute of every module
 
 
-@pytest.mark.parametrize("model", [by_tolist, by_numpys_randomness, by_chance, loaded, Tied])
+@pytest.mark.parametrize("model", [by_tolist, by_numpys_randomness, by_chance, loaded, Tied, Constant])
 def test_a_stage_is_the_model_whatever_its_constructor_reads(model: Callable[[], nn.Module]) -> None:
     checked = check_job(job_of(model))
     layered = trace_job(checked.job, checked.example)
@@ -139,6 +151,13 @@ def test_tied_parameters_and_hooks_outlive_their_values() -> None:
     assert list((empty.get_parameter("first")._backward_hooks or {}).values()) == [double]
     memory = empty.get_submodule("memory")
     assert {tensor.device.type for tensor in memory._flat_weights} == {"meta"}  # type: ignore[union-attr]
+
+
+def test_tensors_that_are_no_state_keep_their_values() -> None:
+    job = job_of(Constant)
+    complete, empty = build_model(job), build_model_on_meta(job)
+    assert devices(empty) == {"meta"}
+    torch.testing.assert_close(vars(empty)["ramps"], vars(complete)["ramps"], rtol=0, atol=0)
 
 
 def test_a_structure_drawn_at_random_is_not_guessed() -> None:

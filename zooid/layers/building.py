@@ -2,8 +2,9 @@
 
 A member needs the structure of the whole model, but only its own stage's weights, which it reads from a checkpoint. So
 it builds the model on the `meta` device, where tensors have shapes and no values. A constructor that needs values,
-such as transformers' `from_pretrained`, fails there. It runs on the processor instead, and gives up each parameter's
-values as soon as a module has registered it, so that the weights are never in memory all at once.
+such as transformers' `from_pretrained`, fails there, and tensors that are neither parameters nor buffers would lose
+theirs. It runs on the processor then, and gives up each parameter's values as soon as a module has registered it, so
+that the weights are never in memory all at once.
 """
 
 import logging
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zooid.core.errors import JobError
@@ -48,8 +50,7 @@ def build_model_on_meta(job: Job) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about weights of a checkpoint that an empty model does not take
         try:
-            with torch.device("meta"):
-                model = build_model(job)
+            model = _build_on_meta(job)
         except JobError as error:
             _log.info("the model is built on the processor, since it cannot be built on meta: %s", error)
             model = _build_on_processor(job, emptied)
@@ -68,6 +69,17 @@ def call(name: str, build: Any) -> Any:
         return build()
     except Exception as error:
         raise JobError(f"job.{name}() raised {type(error).__name__}: {error}") from error
+
+
+def _build_on_meta(job: Job) -> nn.Module:
+    with torch.device("meta"):
+        model = build_model(job)
+    registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for path, module in model.named_modules():
+        held = [leaf for leaf in tree_leaves(vars(module)) if isinstance(leaf, torch.Tensor) and leaf.is_meta]
+        if any(id(tensor) not in registered for tensor in held):
+            raise JobError(f"a tensor of {path or 'the model'} that is no parameter or buffer would lose its values")
+    return model
 
 
 def _build_on_processor(job: Job, emptied: "_EmptyTensors") -> nn.Module:
