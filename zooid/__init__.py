@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from zooid.store.shards import index_shards, shards
     from zooid.worker.checkpoint import load_checkpoint, load_optimizer
+    from zooid.worker.pretrained import save_pretrained
 
 __version__ = VERSION
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "profiles",
     "rehearse",
     "resume",
+    "save_pretrained",
     "search",
     "shards",
     "train",
@@ -65,6 +67,7 @@ _LAZY = {
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoint",
     "load_optimizer": "zooid.worker.checkpoint",
+    "save_pretrained": "zooid.worker.pretrained",
     "index_shards": "zooid.store.shards",
     "shards": "zooid.store.shards",
 }

@@ -57,6 +57,8 @@ def may_confine() -> bool:
         "tutorial.md",
         "jobs.md",
         "faithful.md",
+        "from-pytorch.md",
+        "hugging-face.md",
         "training.md",
         "planning.md",
         "predicting.md",

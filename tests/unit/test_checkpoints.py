@@ -15,7 +15,15 @@ from torch import nn
 import zooid
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, SampleFacts, part_of
+from zooid.core.checkpoint import (
+    SHARD_BYTES,
+    CheckpointManifest,
+    CheckpointRule,
+    Division,
+    SampleFacts,
+    cut_shards,
+    part_of,
+)
 from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable
 from zooid.core.records import decode_record, encode_record
 from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
@@ -86,6 +94,10 @@ def a_division(model: Model, num_replicas: int = 2, roster: int = 0) -> Division
     )
 
 
+def named_of(model: Model) -> list[tuple[str, nn.Parameter]]:
+    return list(model.named_parameters())
+
+
 def write_parts(store: ObjectStore, step: int, model: Model, optimizer: torch.optim.Optimizer, whose: Division) -> None:
     """As the members of all seats do, each with its stage's tensors only."""
     state = model.state_dict()
@@ -149,19 +161,41 @@ class TestDivision:
         model = Model()
         division = a_division(model, num_replicas)
         parts = division.parts(STEP)
-        assert sorted(n for part in parts for n in part.model.names) == sorted(model.state_dict())
-        trained = [n for part in parts if part.optimizer is not None for n in part.optimizer.names]
+        assert sorted(n for part in parts for shard in part.model for n in shard.names) == sorted(model.state_dict())
+        trained = [n for part in parts for shard in part.optimizer for n in shard.names]
         assert sorted(trained) == sorted(name for name, _ in model.named_parameters())
-        all_keys = [shard.key for part in parts for shard in part.shards]
+        all_keys = [shard.key for part in parts for shard in (*part.model, *part.optimizer)]
         assert len(all_keys) == len(set(all_keys))
-        assert parts[0].model.key == f"checkpoints/00000040/model-00001-of-{len(parts):05d}.safetensors"
+        assert parts[0].model[0].key == f"checkpoints/00000040/model-00001-of-{len(parts):05d}.safetensors"
         seats = [division.part(STEP, stage, replica) for stage in range(2) for replica in range(num_replicas)]
         assert [part for part in seats if part is not None] == parts
         assert len(parts) == min(2, num_replicas) + min(3, num_replicas), "nobody writes an empty shard"
 
     def test_rosters_never_share_a_key(self) -> None:
         old, new = (a_division(Model(), roster=roster).parts(STEP) for roster in (0, 3))
-        assert not {s.key for part in old for s in part.shards} & {s.key for part in new for s in part.shards}
+        assert not {s.key for part in old for s in part.model} & {s.key for part in new for s in part.model}
+
+    @given(st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 20)), st.integers(1, 20))
+    def test_no_shard_is_larger_than_it_must_be(self, sizes: dict[str, int], most_bytes: int) -> None:
+        shards = cut_shards(sizes, sizes, most_bytes)
+        assert [name for names in shards for name in names] == list(sizes)
+        assert all(len(names) == 1 or sum(sizes[name] for name in names) <= most_bytes for names in shards)
+
+    def test_a_large_stage_is_written_in_several_shards_that_are_read_as_one(self, store: ObjectStore) -> None:
+        model = Model()
+        state = model.state_dict()
+        huge = Division(
+            stages=(dict.fromkeys(state, SHARD_BYTES),), parameters=frozenset(name for name, _ in named_of(model))
+        )
+        writer = CheckpointWriter(store, huge, 0, 0, Abort())
+        writer.begin(STEP, state, {f"exp_avg:{name}": tensor for name, tensor in named_of(model)})
+        writer.wait()
+        write_manifest(store, a_manifest(aliases={}), huge, STEP)
+        manifest = read_manifest(store, STEP)
+        assert [len(shard.names) for shard in manifest.shards] == [1] * len(state)
+        assert len(manifest.optimizer) == len(named_of(model)), "a buffer has no optimizer state"
+        torch.testing.assert_close(zooid.load_checkpoint(store.url), dict(state), rtol=0, atol=0)
+        assert len(read_optimizer_tensors(store, manifest, state)) == len(named_of(model))
 
 
 class TestPacking:
@@ -273,7 +307,7 @@ class TestManifest:
         model, optimizer = trained
         division = a_division(model)
         write_parts(store, STEP, model, optimizer, division)
-        store.delete([division.parts(STEP)[-1].model.key])
+        store.delete([division.parts(STEP)[-1].model[0].key])
         with pytest.raises(
             CheckpointError, match=r"lacks checkpoints/00000040/model-00004-of-00004.safetensors, which"
         ):

@@ -13,7 +13,7 @@ from tests.unit.layer_models import OwnLoss
 from zooid.core.errors import JobError
 from zooid.core.job import Job
 from zooid.layers import Batch, Objective, check_job, collate, flatten_inputs
-from zooid.layers.checking import build_model, build_model_on_meta
+from zooid.layers.building import build_model, build_model_on_meta
 
 Sample = tuple[Any, Any]
 

@@ -16,6 +16,7 @@ from zooid.cli.probe import probe
 from zooid.cli.profile import profile
 from zooid.cli.rehearse import rehearse
 from zooid.cli.resume import resume
+from zooid.cli.save import save
 from zooid.cli.timeline import timeline
 from zooid.cli.train import train
 from zooid.core.errors import InputError, ZooidError
@@ -52,6 +53,7 @@ app.command()(predict)
 app.command()(rehearse)
 app.command()(train)
 app.command()(resume)
+app.command()(save)
 app.command()(timeline)
 app.command()(probe)
 app.command()(clean)

@@ -36,6 +36,7 @@ from zooid.store.checkpoints import (
     refuse_missing_shards,
     sweep_incomplete,
 )
+from zooid.store.claims import last_claim, remembered_job_file
 
 
 def resume(
@@ -109,27 +110,15 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     """The run's folder, its last claim, and the number of the next."""
     refuse_memory(url)
     store = open_store(url)
-    last_claim = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
+    number, claim = last_claim(store)
     last_roster = max(keys.numbers(store.list(keys.ROSTERS)), default=0)
-    key = keys.claim(last_claim)
-    try:
-        data = bytes(store.get(key))
-    except ObjectNotFound as error:
-        raise InputError(
-            f"{url} holds no run; give the folder that `zooid train` was given with --store, or named"
-        ) from error
-    return store, decode_record(data, RunClaim, f"{store.url}/{key}"), max(last_claim, last_roster) + 1
+    return store, claim, max(number, last_roster) + 1
 
 
 def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
     if given is not None:
         return check_job_file(given)
-    if not before.job_file or not Path(before.job_file).is_file():
-        raise InputError(
-            f"the job file of the run in {store.url} is not at {before.job_file or 'a place that is known'} any more; "
-            "give its path with --job (in Python, job_file=)"
-        )
-    return check_job_file(before.job_file)
+    return check_job_file(remembered_job_file(store, before))
 
 
 def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:

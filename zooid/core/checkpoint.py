@@ -3,7 +3,7 @@
 The manifest is written last: a checkpoint is complete or invisible.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -43,6 +43,9 @@ class CheckpointRule(Record, frozen=True, kw_only=True):
 
 
 DEFAULT_RULE = CheckpointRule(every_s=600.0)
+
+SHARD_BYTES = 128 * 2**20
+"""Whoever writes or reads a shard has its bytes in memory beside the tensors, so that it must be small to a stage."""
 
 
 class Shard(Record, frozen=True, kw_only=True):
@@ -106,13 +109,9 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
 class Part:
     """What one member writes of a checkpoint."""
 
-    model: Shard
-    optimizer: Shard | None
-    """None where it has no parameters."""
-
-    @property
-    def shards(self) -> tuple[Shard, ...]:
-        return (self.model,) if self.optimizer is None else (self.model, self.optimizer)
+    model: tuple[Shard, ...]
+    optimizer: tuple[Shard, ...]
+    """Empty where it has no parameters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,30 +132,50 @@ class Division:
 
     def part(self, step: int, stage: int, replica: int) -> Part | None:
         """What the member in this seat writes; None where there are fewer tensors than members."""
-        seats = list(self._names)
-        if (stage, replica) not in self._names:
+        total = len(self._shards)
+        own = [(number, names) for number, (seat, names) in enumerate(self._shards) if seat == (stage, replica)]
+        if not own:
             return None
-        names = self._names[stage, replica]
-        number, total = seats.index((stage, replica)), len(seats)
-        trained = tuple(name for name in names if name in self.parameters)
-        return Part(
-            Shard(key=keys.shard(step, "model", number, total, self.roster), names=names),
-            Shard(key=keys.shard(step, "optimizer", number, total, self.roster), names=trained) if trained else None,
-        )
+        model = [Shard(key=keys.shard(step, "model", number, total, self.roster), names=names) for number, names in own]
+        optimizer = [
+            Shard(key=keys.shard(step, "optimizer", number, total, self.roster), names=trained)
+            for number, names in own
+            if (trained := tuple(name for name in names if name in self.parameters))
+        ]
+        return Part(tuple(model), tuple(optimizer))
 
     def parts(self, step: int) -> list[Part]:
         """Those of all members."""
-        return [part for seat in self._names if (part := self.part(step, *seat)) is not None]
+        seats = dict.fromkeys(seat for seat, _ in self._shards)
+        return [part for seat in seats if (part := self.part(step, *seat)) is not None]
 
     @cached_property
-    def _names(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """By stage and replica, without those that have nothing to write."""
-        found = {
-            (stage, replica): part_of(sizes, self.num_replicas, replica)
+    def _shards(self) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
+        """Names of each shard, with the stage and the replica that writes it."""
+        return [
+            ((stage, replica), names)
             for stage, sizes in enumerate(self.stages)
             for replica in range(self.num_replicas)
-        }
-        return {seat: names for seat, names in found.items() if names}
+            for names in cut_shards(sizes, part_of(sizes, self.num_replicas, replica))
+        ]
+
+
+def cut_shards(sizes: Mapping[str, int], names: Iterable[str], most_bytes: int = SHARD_BYTES) -> list[tuple[str, ...]]:
+    """The names in turn, as shards of at most so many bytes; a tensor that is larger has a shard of its own.
+
+    >>> cut_shards({"a": 5, "b": 4, "c": 3, "d": 9}, "abcd", 8)
+    [('a',), ('b', 'c'), ('d',)]
+    """
+    shards: list[tuple[str, ...]] = []
+    num_bytes = 0
+    for name in names:
+        if shards and num_bytes + sizes[name] <= most_bytes:
+            shards[-1] += (name,)
+            num_bytes += sizes[name]
+        else:
+            shards.append((name,))
+            num_bytes = sizes[name]
+    return shards
 
 
 def part_of(sizes: Mapping[str, int], num_replicas: int, replica: int) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
 """Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout."""
 
 from zooid.layers.batches import Batch, collate, flatten_inputs, varying_sizes
+from zooid.layers.building import build_model
 from zooid.layers.casting import autocasting
 from zooid.layers.checking import (
     EXAMPLE_SIZE,
     CheckedJob,
-    build_model,
     build_scheduler,
     check_data,
     check_evaluation,

@@ -1,6 +1,5 @@
 """Tries a job's parts on two samples before anything is started, and says what does not fit."""
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.core.loss_form import LossForm
 from zooid.layers.batches import Batch, collate, spread_indices
+from zooid.layers.building import build_model, build_model_on_meta, call
 from zooid.layers.casting import autocasting, note_autocast
 from zooid.layers.exported import NeedsWeights
 from zooid.layers.iterables import OrderedSamples, is_iterable
@@ -40,30 +40,6 @@ class CheckedJob:
     @property
     def num_samples(self) -> int:
         return len(self.data)
-
-
-def build_model(job: Job) -> nn.Module:
-    """The model with its initial weights, which follow from the job's seed."""
-    torch.manual_seed(job.seed)
-    model = _call("model", job.model)
-    if not isinstance(model, nn.Module):
-        raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
-    return _uncompiled(model).train()
-
-
-def _uncompiled(model: nn.Module) -> nn.Module:
-    """The module behind `torch.compile`, which computes the same: stages are cut from it, and its names are plain."""
-    original = getattr(model, "_orig_mod", None)
-    if not isinstance(original, nn.Module):
-        return model
-    logging.getLogger(__name__).info("job.model() returned a compiled module; the module inside is trained")
-    return _uncompiled(original)
-
-
-def build_model_on_meta(job: Job) -> nn.Module:
-    """The model without weights: shapes only, so that a member never holds more than its stage."""
-    with torch.device("meta"):
-        return build_model(job)
 
 
 def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
@@ -114,7 +90,7 @@ def check_evaluation(job: Job) -> Any:
 
 def _by_position(job: Job, name: str, num_samples: int | None) -> Any:
     """The data set that the job's function of this name builds, whose samples can be asked for by number."""
-    data = _call(name, getattr(job, name))
+    data = call(name, getattr(job, name))
     if is_iterable(data):
         if job.data_workers > 1:
             raise JobError(
@@ -268,10 +244,3 @@ def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.l
             "from the number of steps alone"
         )
     return scheduler
-
-
-def _call(name: str, build: Any) -> Any:
-    try:
-        return build()
-    except Exception as error:
-        raise JobError(f"job.{name}() raised {type(error).__name__}: {error}") from error

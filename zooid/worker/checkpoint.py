@@ -28,6 +28,7 @@ __all__ = [
     "last_step",
     "load_checkpoint",
     "load_optimizer",
+    "open_checkpoint",
     "read_manifest",
     "read_optimizer_tensors",
     "read_tensors",
@@ -44,7 +45,7 @@ def load_checkpoint(url: str) -> Tensors:
 
     The names are the model's own: `model.load_state_dict(zooid.load_checkpoint("s3://bucket/run-7"))`.
     """
-    store, manifest = _open(url)
+    store, manifest = open_checkpoint(url)
     state: Tensors = {}
     for shard in manifest.shards:
         state |= _read_model_shard(store, shard, manifest.step)
@@ -59,7 +60,7 @@ def load_optimizer(
     The folder is a checkpoint's or a run's, as in `load_checkpoint`, and the parameters are those of
     `model.named_parameters()`: `zooid.load_optimizer("s3://bucket/run-7", optimizer, model.named_parameters())`.
     """
-    store, manifest = _open(url)
+    store, manifest = open_checkpoint(url)
     if type(optimizer).__name__ != manifest.optimizer_class:
         raise CheckpointError(
             f"{store.url} was trained with {manifest.optimizer_class}, whose state means nothing to "
@@ -123,8 +124,9 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
     state: Tensors = dict(checked.model.state_dict(keep_vars=True))
     constants = {name: buffer for name, buffer in checked.model.named_buffers() if name not in state}
     parts = division_of(layered, plan, num_replicas=1).parts(0)
-    for part in parts:
-        _write(store, part.model, state)
+    shards = [shard for part in parts for shard in part.model]
+    for shard in shards:
+        _write(store, shard, state)
     optimizer = whole_optimizer(checked)
     constant = Shard(key=keys.CONSTANTS, names=tuple(sorted(constants)))
     if constants:
@@ -136,7 +138,7 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
         data_shards=digest_of_shards(checked.data),
         optimizer_class=type(optimizer).__name__,
         optimizer_settings=optimizer_settings(optimizer),
-        shards=tuple(part.model for part in parts),
+        shards=tuple(shards),
         constants=(constant,) if constants else (),
         aliases=layered.aliases,
         loss_form=checked.loss_form,
@@ -167,7 +169,7 @@ def whole_optimizer(checked: CheckedJob) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _open(url: str) -> tuple[ObjectStore, CheckpointManifest]:
+def open_checkpoint(url: str) -> tuple[ObjectStore, CheckpointManifest]:
     """The run's store and the manifest, from the folder of a checkpoint or of a run."""
     folder = url.rstrip("/")
     head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")

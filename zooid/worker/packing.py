@@ -39,7 +39,7 @@ def pack(tensors: Mapping[str, torch.Tensor]) -> memoryview:
     """The bytes in the processor's memory; those of a GPU are fetched."""
     # the widest numbers first: every tensor then begins at a multiple of its own width, without gaps
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header: dict[str, object] = {}
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # without which transformers 4 refuses a file
     end = 0
     for name, tensor in ordered:
         begin, end = end, end + tensor.numel() * tensor.element_size()

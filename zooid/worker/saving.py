@@ -47,12 +47,12 @@ class CheckpointWriter:
         assert not self.is_busy, "a checkpoint is begun when the one before is written"
         part = self._division.part(step, *self._seat)
         packed: list[tuple[str, memoryview]] = []
-        if part is not None:
-            packed.append((part.model.key, pack({name: model_tensors[name] for name in part.model.names})))
-        if part is not None and part.optimizer is not None:
-            own = set(part.optimizer.names)
+        for shard in part.model if part is not None else ():
+            packed.append((shard.key, pack({name: model_tensors[name] for name in shard.names})))
+        for shard in part.optimizer if part is not None else ():
+            own = set(shard.names)
             entries = {entry: tensor for entry, tensor in optimizer_tensors.items() if parameter_of(entry) in own}
-            packed.append((part.optimizer.key, pack(entries)))
+            packed.append((shard.key, pack(entries)))
         self._thread = threading.Thread(
             target=self._write, args=(step, packed), name=f"checkpoint of step {step}", daemon=True
         )
@@ -114,8 +114,8 @@ def write_manifest(
     manifest = structs.replace(
         before,
         step=step,
-        shards=tuple(part.model for part in parts),
-        optimizer=tuple(part.optimizer for part in parts if part.optimizer is not None),
+        shards=tuple(shard for part in parts for shard in part.model),
+        optimizer=tuple(shard for part in parts for shard in part.optimizer),
         loss_scale=loss_scale,
         num_good_steps=num_good_steps,
     )

@@ -1,0 +1,32 @@
+"""The claims in a run's folder: who owns it, and which job file it was begun with."""
+
+from pathlib import Path
+
+from zooid.core import keys
+from zooid.core.errors import InputError, ObjectNotFound
+from zooid.core.records import decode_record
+from zooid.core.spec import RunClaim
+from zooid.store.protocol import ObjectStore
+
+
+def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
+    """The run's last claim, and its number."""
+    number = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
+    key = keys.claim(number)
+    try:
+        data = bytes(store.get(key))
+    except ObjectNotFound as error:
+        raise InputError(
+            f"{store.url} holds no run; give the folder that `zooid train` was given with --store, or named"
+        ) from error
+    return number, decode_record(data, RunClaim, f"{store.url}/{key}")
+
+
+def remembered_job_file(store: ObjectStore, claim: RunClaim) -> Path:
+    """Where the run's job file lies, if it still lies there."""
+    if not claim.job_file or not Path(claim.job_file).is_file():
+        raise InputError(
+            f"the job file of the run in {store.url} is not at {claim.job_file or 'a place that is known'} any more; "
+            "give its path with --job (in Python, job_file=)"
+        )
+    return Path(claim.job_file)
