@@ -10,6 +10,7 @@ from zooid.core.errors import ZooidError
 from zooid.core.job import Job
 from zooid.core.plan import Limits
 from zooid.core.version import VERSION
+from zooid.core.wishes import Watch, Wish
 
 if TYPE_CHECKING:
     from zooid.coordinator import (
@@ -33,6 +34,8 @@ __all__ = [
     "CheckpointRule",
     "Job",
     "Limits",
+    "Watch",
+    "Wish",
     "ZooidError",
     "clean",
     "index_shards",

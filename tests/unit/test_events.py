@@ -19,6 +19,7 @@ from zooid.core.events import (
     RunFinished,
     RunStarted,
     StepCommitted,
+    StoppedEarly,
     decode_events,
     encode_events,
 )
@@ -45,6 +46,7 @@ ALL: list[Event] = [
     MemberTrained(at_s=4.5, member="m0", peak_bytes=3_000_000),
     StepCommitted(at_s=5.0, step=0, epoch=0, loss=2.5, num_samples=64, step_s=0.4),
     Evaluated(at_s=5.5, epoch=0, step=1, loss=2.4, metrics={"accuracy": 0.5}, num_samples=64, wall_s=0.2),
+    StoppedEarly(at_s=5.8, step=1, reason="job.on_event wished so"),
     CheckpointSaved(at_s=6.0, step=1, url="s3://bucket/run-7/checkpoints/00000001"),
     MemberExited(at_s=7.0, member="m0", exit_text="was killed by signal 9\nand said nothing"),
     Metered(at_s=8.0, usd=0.01),

@@ -48,13 +48,15 @@ def resume(
     goal: Goal | None = None,
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
+    past_stop: bool = False,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Go on with the run in this folder, from its last complete checkpoint to its end.
 
-    Without a plan, limits, a goal and `on`, members are as many as before. What is not given is as it was. The losses
-    are the same as if the run had not been interrupted, in whatever layout.
+    A run that has stopped early is complete, unless `past_stop` says to go on all the same. Without a plan, limits, a
+    goal and `on`, members are as many as before. What is not given is as it was. The losses are the same as if the run
+    had not been interrupted, in whatever layout.
     """
     objects, before, number = _find(store)
     file = _job_file(job_file, before, objects)
@@ -62,7 +64,7 @@ def resume(
     if plan is not None:
         check_given(plan, limits, goal, on)
     refuse_others(objects)
-    manifest = _last_checkpoint(objects)
+    manifest = _last_checkpoint(objects, past_stop=past_stop)
     if plan is not None:
         check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
@@ -100,8 +102,11 @@ def resumable_step(store: str) -> int | None:
     with contextlib.suppress(ZooidError):
         objects = open_store(store)
         steps = complete_steps(objects)
-        if steps and steps[-1] < samples_of(read_manifest(objects, steps[-1])).num_steps:
-            return steps[-1]
+        if not steps:
+            return None
+        manifest = read_manifest(objects, steps[-1])
+        if manifest.step < samples_of(manifest).num_steps and not manifest.ledger.stopped:
+            return manifest.step
     return None
 
 
@@ -132,7 +137,7 @@ def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) ->
     return check_job_file(before.job_file)
 
 
-def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:
+def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManifest:
     if not complete_steps(store):
         raise InputError(
             f"the run in {store.url} has no complete checkpoint, not even of its initial weights: it never began; "
@@ -144,6 +149,12 @@ def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:
         raise InputError(
             f"the run in {store.url} is complete: its checkpoint has all {num_steps} steps; "
             f'zooid.load_checkpoint("{store.url}") gives the weights'
+        )
+    if manifest.ledger.stopped and not past_stop:
+        raise InputError(
+            f"the run in {store.url} is complete: it stopped early, after step {manifest.step} of {num_steps}, since "
+            f"{manifest.ledger.stopped}; to go on all the same: zooid resume {store.url} --past-stop "
+            "(in Python, past_stop=True)"
         )
     refuse_missing_shards(store, manifest)
     return manifest

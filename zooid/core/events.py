@@ -82,11 +82,11 @@ class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
 
 
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
-    """The whole evaluation data set went through the pipeline after an epoch."""
+    """The whole evaluation data set went through the pipeline."""
 
     epoch: int
     step: int
-    """Steps committed before it."""
+    """Steps committed before it; 0 where it came before training."""
     loss: float
     metrics: dict[str, float]
     num_samples: int
@@ -98,6 +98,16 @@ class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_save
     """Steps committed before it."""
     url: str
     """Of its folder."""
+    is_best: bool = False
+    """Whether it is kept as the best one so far."""
+
+
+class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):
+    """The run ends before its last step, because its job wishes so."""
+
+    step: int
+    """Steps committed before it."""
+    reason: str
 
 
 class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
@@ -130,6 +140,7 @@ Event = (
     | StepCommitted
     | Evaluated
     | CheckpointSaved
+    | StoppedEarly
     | MemberExited
     | Metered
     | RunFinished
@@ -139,15 +150,15 @@ _DECODER = msgspec.json.Decoder(Event, strict=False)
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    return b"".join(msgspec.json.encode(_speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
+    return b"".join(msgspec.json.encode(speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
 
 
-def _speakable(value: Any) -> Any:
+def speakable(value: Any) -> Any:
     """JSON has no words for numbers that are not finite; a text says what they are, and is read back as a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _speakable(each) for key, each in value.items()}
+        return {key: speakable(each) for key, each in value.items()}
     return value
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from zooid.core.errors import JobError, ZooidError
+from zooid.core.wishes import LOSS, Watch, Wish
 
 AutocastName = Literal["bf16", "fp16"]
 
@@ -34,17 +35,25 @@ class Job:
     seed: int = 0
     """Initial weights, the order of samples and dropout follow from it."""
     scheduler: Callable[[Any], Any] | None = None
-    """Optimizer -> torch learning-rate scheduler, which is stepped after every step."""
+    """Optimizer -> torch learning-rate scheduler, stepped after every step; ReduceLROnPlateau after an evaluation."""
     clip_norm: float | None = None
     """Gradients are scaled down where their norm over the whole model is above this."""
     autocast: AutocastName | None = None
     """Type in which the forward computes where torch.autocast sees fit; with `fp16`, losses are scaled."""
     evaluation: Callable[[], Any] | None = None
-    """() -> map-style data set to evaluate on after every epoch."""
+    """() -> map-style data set to evaluate on."""
+    evaluate_every: int | None = None
+    """Steps between two evaluations; None evaluates after every epoch. The last step is always followed by one."""
+    evaluate_first: bool = False
+    """Whether to evaluate before the first step as well."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
-    on_event: Callable[[Any], None] | None = None
-    """Called by the first member with every StepCommitted and Evaluated event."""
+    watch: Watch | None = None
+    """The number of an evaluation by which the best checkpoint is kept, and by which the run may stop early."""
+    on_event: Callable[[Any], Wish | None] | None = None
+    """Called by the first member with every StepCommitted and Evaluated event; may return a `zooid.Wish`."""
+    on_weights: Callable[[int, Mapping[str, Any]], None] | None = None
+    """Called by every member after each applied step: (steps so far, its stage's part of the state dict)."""
     data_workers: int = 0
     """Processes of each member that read its samples ahead; 0 reads them when they are needed."""
     whole: bool = False
@@ -73,11 +82,14 @@ class Job:
         for name, form in (
             ("scheduler", "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
             ("evaluation", "() -> Dataset"),
-            ("on_event", "(event) -> None"),
+            ("on_event", "(event) -> zooid.Wish or None"),
+            ("on_weights", "(steps so far, named tensors) -> None"),
         ):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name), form)
         _check_metrics(self.metrics, self.evaluation)
+        _check_cadence(self.evaluate_every, self.evaluate_first, self.evaluation)
+        _check_watch(self.watch, self.metrics, self.evaluation)
         if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
@@ -148,6 +160,30 @@ def _check_metrics(metrics: object, evaluation: object) -> None:
         raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")
     if metrics and evaluation is None:
         raise JobError("job.metrics is given without job.evaluation; give the data set to evaluate on as well")
+    if LOSS in metrics:
+        raise JobError("job.metrics has the name 'loss', which every evaluation reports anyway; give another name")
+
+
+def _check_cadence(every: object, is_first: object, evaluation: object) -> None:
+    if every is not None:
+        _check_count("evaluate_every", every)
+    if not isinstance(is_first, bool):
+        raise JobError(f"job.evaluate_first is {is_first!r}; give True or False")
+    if evaluation is None and (every is not None or is_first):
+        name = "evaluate_first" if every is None else "evaluate_every"
+        raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
+
+
+def _check_watch(watch: object, metrics: Mapping[str, object], evaluation: object) -> None:
+    if watch is None:
+        return
+    if not isinstance(watch, Watch):
+        raise JobError(f"job.watch is {watch!r}; give zooid.Watch(metric=…, mode=…, patience=…), or None")
+    if evaluation is None:
+        raise JobError("job.watch is given without job.evaluation; give the data set to evaluate on as well")
+    if watch.metric not in (LOSS, *metrics):
+        allowed = ", ".join(map(repr, (LOSS, *metrics)))
+        raise JobError(f"job.watch looks at {watch.metric!r}, which no evaluation reports; give one of {allowed}")
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
