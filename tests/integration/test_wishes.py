@@ -1,11 +1,14 @@
 """What a job may ask of its run: evaluate when it likes, keep the best checkpoint, stop early, look at the weights."""
 
+import io
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 import zooid
@@ -17,9 +20,19 @@ from zooid.coordinator import RunResult, resumable_step
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
-from zooid.core.events import CheckpointSaved, Evaluated, Event, RunFinished, StepCommitted, StoppedEarly
+from zooid.core.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    MemberPrinted,
+    RunFinished,
+    RunStarted,
+    StepCommitted,
+    StoppedEarly,
+)
 from zooid.core.job import load_job
 from zooid.layers import build_model
+from zooid.report import view_for
 from zooid.schedule.samples import even_shares
 from zooid.store import open_store
 from zooid.store.checkpoints import complete_steps
@@ -295,3 +308,63 @@ def test_weights_are_shown_after_every_step(pool: PoolPlatform, tmp_path: Path) 
     train_composed_layers(job_file, SHARES, observe=observe)
     assert found.keys() == averages.keys()
     assert max(float((found[name] - averages[name]).abs().max()) for name in averages) <= TOLERANCE
+
+
+PRINTING = """
+print("the job file is run")
+
+def speak(event):
+    if type(event).__name__ == "StepCommitted" and event.step == 1:
+        print("step", event.step, "is done [bold]")
+        print("and this has no end", end="")
+
+"""
+
+
+class TestPrints:
+    """What the job's code prints in members reaches whoever has started the run."""
+
+    def test_in_a_script_they_go_to_standard_output(
+        self, pool: PoolPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        job_file = write_hooked_job(tmp_path / "job.py", extra=PRINTING, fields={"on_event": "speak", "epochs": "1"})
+        for cuts, expected in (
+            (1, {"the job file is run": 1, "step 1 is done [bold]": 1, "and this has no end": 1}),
+            (
+                2,
+                {
+                    "[r0s0] the job file is run": 1,
+                    "[r0s1] the job file is run": 1,
+                    "[r0s0] step 1 is done [bold]": 1,
+                    "[r0s0] and this has no end": 1,
+                },
+            ),
+        ):
+            plan = plan_by_hand(job_file, cuts=cuts)
+            capsys.readouterr()  # planning by hand runs the file, too
+            zooid.train(job_file, store=(tmp_path / f"run-{cuts}").as_uri(), plan=plan, platform=pool)
+            assert Counter(capsys.readouterr().out.splitlines()) == expected
+
+    @pytest.mark.parametrize("is_terminal", [True, False])
+    def test_views_show_them_as_they_are(self, is_terminal: bool) -> None:
+        shown = io.StringIO()
+        console = Console(file=shown, force_terminal=is_terminal, width=60)
+        with view_for(console, as_json=False) as view:
+            view.show(
+                RunStarted(
+                    at_s=0.0,
+                    run="7",
+                    store="file:///run",
+                    layout="1x2",
+                    num_steps=9,
+                    first_step=0,
+                    batch_size=4,
+                    predicted_step_s=1.0,
+                    predicted_run_s=9.0,
+                    predicted_usd=0.0,
+                    members=("r0s0", "r0s1"),
+                    prices="of nobody",
+                )
+            )
+            view.show(MemberPrinted(at_s=0.0, member="r0s1", text="loss [red] 3"))
+        assert "[r0s1] loss [red] 3" in shown.getvalue()

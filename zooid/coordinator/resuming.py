@@ -12,7 +12,7 @@ from zooid.coordinator.lease import refuse_others
 from zooid.coordinator.offers import resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
 from zooid.coordinator.probing import peer_links
-from zooid.coordinator.relay import OnEvent, ignore
+from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.remainder import plan_the_rest, samples_of
 from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
@@ -49,7 +49,7 @@ def resume(
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
     past_stop: bool = False,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Go on with the run in this folder, from its last complete checkpoint to its end.
@@ -58,6 +58,7 @@ def resume(
     goal and `on`, members are as many as before. What is not given is as it was. The losses are the same as if the run
     had not been interrupted, in whatever layout.
     """
+    on_event = on_event or PrintsOnly()
     objects, before, number = _find(store)
     file = _job_file(job_file, before, objects)
     offer = None if on is None else resolve_offer(on)

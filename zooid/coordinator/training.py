@@ -8,7 +8,7 @@ from zooid.coordinator.given import check_given
 from zooid.coordinator.offers import LOCAL, resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
 from zooid.coordinator.probing import peer_links
-from zooid.coordinator.relay import OnEvent, ignore
+from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
@@ -35,13 +35,15 @@ def train(
     goal: Goal | None = None,
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's.
 
-    What was trained until the last checkpoint is not lost if the run ends before: `resume` goes on from there.
+    Without `on_event`, what the job prints in its members is printed here. What was trained until the last checkpoint
+    is not lost if the run ends before: `resume` goes on from there.
     """
+    on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     offer = resolve_offer(on or LOCAL)
     if plan is not None:

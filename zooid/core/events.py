@@ -58,6 +58,18 @@ class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     parameter_bytes: int
 
 
+class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):
+    """The job's code has printed a line in a member that trains."""
+
+    member: str
+    text: str
+    """Without the end of the line."""
+
+    def line(self, num_members: int) -> str:
+        """As it is shown: with the member's name, where there are several."""
+        return f"[{self.member}] {self.text}" if num_members > 1 else self.text
+
+
 class MemberTrained(BaseEvent, frozen=True, kw_only=True, tag="member_trained"):
     """A member has done all its steps."""
 
@@ -136,6 +148,7 @@ Event = (
     | RunStarted
     | OptimizerChanged
     | MemberStarted
+    | MemberPrinted
     | MemberTrained
     | StepCommitted
     | Evaluated

@@ -12,6 +12,7 @@ from zooid.core.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    MemberPrinted,
     MemberStarted,
     Metered,
     OptimizerChanged,
@@ -141,6 +142,8 @@ class LineView(_Quiet):
                 self._line(_saved(event))
             case StoppedEarly():
                 self._line(_stopped(event))
+            case MemberPrinted() if self._started:
+                self._line(event.line(len(self._started.members)))
             case RunFinished() if self._started:
                 self._console.print(summary_table(self._started, event))
 
@@ -152,7 +155,7 @@ class LineView(_Quiet):
         return False
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class BarView:
@@ -216,6 +219,9 @@ class BarView:
                 self._progress.console.print(_saved(event), highlight=False)
             case StoppedEarly():
                 self._progress.console.print(_stopped(event), highlight=False)
+            case MemberPrinted() if self._started:
+                line = event.line(len(self._started.members))
+                self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
             case RunFinished() if self._started:
                 self._progress.console.print(summary_table(self._started, event))
 

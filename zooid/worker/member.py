@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ from zooid.worker.gradients import Reducing
 from zooid.worker.keeping import CheckpointKeeper
 from zooid.worker.optimizer_state import load_optimizer_tensors
 from zooid.worker.precision import LossScale
+from zooid.worker.prints import shown_prints
 from zooid.worker.resuming import changes_since
 from zooid.worker.seat import Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
@@ -119,17 +120,17 @@ def at_work(
     spec: WorkerSpec, store: ObjectStore, abort: Abort
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
     """Everything that a member needs to run steps, from when all members are there."""
-    role = _learn(spec, store)
-    place = role.roster.members[role.roster.rank_of(spec.member)]
-    stage, kept = _load_stage(store, role, place.stage)
-    reads = stage.first_layer == 0 or stage.is_last
-    is_gpu = role.device.type == "cuda"
-    with (
-        supply(
-            role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu
-        ) as reading,
-        EventWriter(store, spec.member) as events,
-    ):
+    with ExitStack() as work:
+        events = work.enter_context(EventWriter(store, spec.member))
+        work.enter_context(shown_prints(spec.member, events.write))
+        role = _learn(spec, store)
+        place = role.roster.members[role.roster.rank_of(spec.member)]
+        stage, kept = _load_stage(store, role, place.stage)
+        reads = stage.first_layer == 0 or stage.is_last
+        is_gpu = role.device.type == "cuda"
+        reading = work.enter_context(
+            supply(role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu)
+        )
         seat = take_seat(spec, store, role.plan, role.roster, list(role.ties), role.device, abort)
         state = _state_of(role, seat, stage)
         standing = Standing(role.job, role.manifest.ledger)
