@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from zooid.coordinator.given import check_continues, check_given, check_memory
+from zooid.coordinator.job_objects import keep_source, kept_source, refuse_while_loading
 from zooid.coordinator.lease import refuse_others
 from zooid.coordinator.offers import resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
@@ -19,6 +20,7 @@ from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, RecordError, ZooidError
+from zooid.core.job import Job
 from zooid.core.link import Links
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
@@ -41,7 +43,7 @@ from zooid.store.checkpoints import (
 def resume(
     store: str,
     *,
-    job_file: str | Path | None = None,
+    job_file: Job | str | Path | None = None,
     plan: Plan | None = None,
     links: Links | None = None,
     limits: Limits | None = None,
@@ -95,6 +97,7 @@ def resume(
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
         run.prepare(plan)
+        keep_source(objects, file)
         return run.train(plan, manifest.step)
 
 
@@ -127,10 +130,13 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     return store, decode_record(data, RunClaim, f"{store.url}/{key}"), max(last_claim, last_roster) + 1
 
 
-def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
+def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
     if given is not None:
         return check_job_file(given)
+    refuse_while_loading()
     if not before.job_file or not Path(before.job_file).is_file():
+        if (file := kept_source(store)) is not None:
+            return file
         raise InputError(
             f"the job file of the run in {store.url} is not at {before.job_file or 'a place that is known'} any more; "
             "give its path with --job (in Python, job_file=)"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.given import check_given
+from zooid.coordinator.job_objects import keep_source
 from zooid.coordinator.offers import LOCAL, resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
 from zooid.coordinator.probing import peer_links
@@ -14,6 +15,7 @@ from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists
+from zooid.core.job import Job
 from zooid.core.link import Links
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
@@ -26,7 +28,7 @@ from zooid.store import ObjectStore, check_create_only, open_store
 
 
 def train(
-    job_file: str | Path,
+    job_file: Job | str | Path,
     *,
     store: str,
     plan: Plan | None = None,
@@ -64,6 +66,7 @@ def train(
             peers = peer_links(limits, on or LOCAL, links, on_event, platform)
             plan = search(single(measured, offer, peers), limits, goal or "balanced").pick
         run.prepare(plan)
+        keep_source(objects, file)
         return run.train(plan)
 
 

@@ -102,8 +102,17 @@ class Job:
             raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
 
 
-def load_job(path: str | Path) -> Job:
-    """Run a job file and return its `job`."""
+_loading: list[Path] = []
+"""Job files that are being run right now; the innermost one last."""
+
+
+def loading_file() -> Path | None:
+    """The job file that is being run right now, if there is one: it must not start another run."""
+    return _loading[-1] if _loading else None
+
+
+def load_job(path: str | Path, variable: str = "job") -> Job:
+    """Run a job file and return its `job`, or the job in another variable."""
     file = Path(path).resolve()
     if not file.is_file():
         raise JobError(f"there is no job file {path}; give the path of a Python file that defines `job = zooid.Job(…)`")
@@ -115,6 +124,7 @@ def load_job(path: str | Path) -> Job:
     sys.modules[name] = module
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
+    _loading.append(file)
     try:
         module_spec.loader.exec_module(module)
     except ZooidError:
@@ -123,9 +133,11 @@ def load_job(path: str | Path) -> Job:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f"{path}, line {lines[-1]}," if lines else str(path)
         raise JobError(f"{where} fails when it is run: {type(error).__name__}: {error}") from error
-    job = getattr(module, "job", None)
+    finally:
+        _loading.pop()
+    job = getattr(module, variable, None)
     if not isinstance(job, Job):
-        found = "no `job`" if job is None else f"a `job` that is a {type(job).__name__}"
+        found = f"no `{variable}`" if job is None else f"a `{variable}` that is a {type(job).__name__}"
         raise no_job(path, found)
     return job
 
