@@ -57,6 +57,7 @@ def may_confine() -> bool:
         "tutorial.md",
         "jobs.md",
         "faithful.md",
+        "loop.md",
         "training.md",
         "planning.md",
         "predicting.md",

@@ -14,9 +14,14 @@ import zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.pool import PoolPlatform
 from tests.integration.reference import train_composed_layers
+from zooid.core import keys
+from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import JobError
-from zooid.core.job import Job, load_job
-from zooid.store import open_store
+from zooid.core.job import Job
+from zooid.core.records import decode_record
+from zooid.core.spec import RunClaim
+from zooid.store import clear, open_store
+from zooid.store.checkpoints import last_step
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -124,16 +129,21 @@ class TestScripts:
 def test_a_job_of_a_module_trains_and_goes_on(
     pool: PoolPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the module is gone from this process: the run's folder says where the job is."""
+    """The run's folder says where the job is, also when the file that was written for it is gone."""
     job_file = write_job(tmp_path / "jobs_of_mine.py", fields={"epochs": "1"})
     job_file.write_text(job_file.read_text().replace("\njob = zooid.Job", "\ntiny = zooid.Job"))
     plain = write_job(tmp_path / "plain.py", fields={"epochs": "1"})
     monkeypatch.syspath_prepend(str(tmp_path))
     module = __import__("jobs_of_mine")
-    plan = plan_by_hand(plain, cuts=2)
-    result = zooid.train(module.tiny, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool)
+    plan, url = plan_by_hand(plain, cuts=2), (tmp_path / "run").as_uri()
+    rule = CheckpointRule(every_steps=2)
+    zooid.train(module.tiny, store=url, plan=plan, checkpoints=rule, platform=pool)
+    store = open_store(url)
+    clear(store, keys.checkpoint(last_step(store)))
+    made_file = Path(decode_record(bytes(store.get(keys.CLAIM)), RunClaim, keys.CLAIM).job_file)
+    made_file.unlink()  # as when the process that began the run has ended
+    result = zooid.resume(url, platform=pool)
     assert train_composed_layers(plain).weight_difference(result.checkpoint) <= TOLERANCE
-    assert load_job(tmp_path / "run" / "job.py").batch_size == module.tiny.batch_size
 
 
 def test_a_job_that_members_cannot_find_is_refused(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ class TestWhatTheJobBrings:
             JobError, match=r"mode 'max', but what it follows is better where it is smaller; give it mode"
         ):
             check_job(job)
-        watched = {**fields, "watch": "zooid.Watch(metric='accuracy', mode='max')"}
+        watched = {**fields, "monitor": "zooid.Monitor(metric='accuracy', mode='max')"}
         check_job(load_job(write_hooked_job(tmp_path / "watched.py", fields=watched)))
 
     def test_an_optimizer_that_needs_a_closure_is_refused_by_name(self, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ SHARES = even_shares(BATCH_SIZE // GRAIN_SIZE, 2)
 WORSENING = {
     **EVALUATION,
     "evaluate_every": "2",
-    "watch": "zooid.Watch(patience=2)",
+    "monitor": "zooid.Monitor(patience=2)",
 }
 """Labels are random: what is learnt of them makes the evaluation worse, so that the first one is the best."""
 CRASH = """
@@ -116,7 +116,7 @@ class TestEarlyStop:
         _, result, events = stopped
         assert evaluated_steps(events) == [2, 4, 6]
         first = next(event for event in events if isinstance(event, Evaluated))
-        reason = f"loss has not been better than {first.loss:g}, that of step 2, in 2 evaluations (job.watch)"
+        reason = f"loss has not been better than {first.loss:g}, that of step 2, in 2 evaluations (job.monitor)"
         [event] = [event for event in events if isinstance(event, StoppedEarly)]
         assert (event.step, event.reason) == (6, reason)
         assert result.stopped == reason
@@ -130,7 +130,7 @@ class TestEarlyStop:
         with pytest.raises(InputError, match=r"is complete: it stopped early, after step 6 of 9, since .* --past-stop"):
             zooid.resume(result.store, platform=pool)
         events: list[Event] = []
-        patient = write_hooked_job(tmp_path / "job.py", fields={**WORSENING, "watch": "zooid.Watch()"})
+        patient = write_hooked_job(tmp_path / "job.py", fields={**WORSENING, "monitor": "zooid.Monitor()"})
         plan = plan_by_hand(job_file, num_replicas=2, cuts=2)
         resumed = zooid.resume(
             result.store, job_file=patient, plan=plan, past_stop=True, platform=pool, on_event=events.append
@@ -155,7 +155,7 @@ def test_an_interrupted_run_stops_where_it_would_have(pool: PoolPlatform, tmp_pa
     plan = plan_by_hand(job_file, cuts=3)
     result = zooid.resume(store.url, plan=plan, platform=pool, on_event=events.append)
     assert evaluated_steps(events) == [step for step in (4, 6) if step > first_step]
-    assert result.stopped.endswith("in 2 evaluations (job.watch)")
+    assert result.stopped.endswith("in 2 evaluations (job.monitor)")
     assert result.best_checkpoint == f"{store.url}/{keys.checkpoint(2)}"
     assert train_composed_layers(job_file, num_steps=6).weight_difference(result.checkpoint) <= TOLERANCE
 

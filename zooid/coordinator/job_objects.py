@@ -60,14 +60,18 @@ def kept_source(store: ObjectStore) -> Path | None:
 
 
 def _find(job: Job) -> tuple[ModuleType, str]:
-    """The module and the variable that hold the job; what the user runs comes first."""
-    modules = sorted(sys.modules.items(), key=lambda item: item[0] != "__main__")
-    for _, module in modules:
-        if isinstance(module, ModuleType):
-            for variable, value in list(vars(module).items()):
-                if value is job and not variable.startswith("_"):
-                    return module, variable
-    raise JobError(f"the job that was given is in no variable by which members can find it; {_HOW}")
+    """The module and the variable that hold the job. One that can be imported comes before what the user runs, which
+    may only have imported the job from it."""
+    found = [
+        (module, variable)
+        for module in list(sys.modules.values())
+        if isinstance(module, ModuleType) and (module.__name__ == "__main__" or getattr(module, "__file__", None))
+        for variable, value in list(vars(module).items())
+        if value is job and not variable.startswith("_")
+    ]
+    if not found:
+        raise JobError(f"the job that was given is in no variable by which members can find it; {_HOW}")
+    return min(found, key=lambda place: place[0].__name__ == "__main__")
 
 
 def _importing(name: str, path: Path, variable: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from zooid.core.errors import JobError, ZooidError
-from zooid.core.wishes import LOSS, Watch, Wish
+from zooid.core.wishes import LOSS, Monitor, Wish
 
 AutocastName = Literal["bf16", "fp16"]
 
@@ -48,7 +48,7 @@ class Job:
     """Whether to evaluate before the first step as well."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
-    watch: Watch | None = None
+    monitor: Monitor | None = None
     """The number of an evaluation by which the best checkpoint is kept, and by which the run may stop early."""
     on_event: Callable[[Any], Wish | None] | None = None
     """Called by the first member with every StepCommitted and Evaluated event; may return a `zooid.Wish`."""
@@ -89,7 +89,7 @@ class Job:
                 _check_callable(name, getattr(self, name), form)
         _check_metrics(self.metrics, self.evaluation)
         _check_cadence(self.evaluate_every, self.evaluate_first, self.evaluation)
-        _check_watch(self.watch, self.metrics, self.evaluation)
+        _check_monitor(self.monitor, self.metrics, self.evaluation)
         if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
@@ -186,16 +186,16 @@ def _check_cadence(every: object, is_first: object, evaluation: object) -> None:
         raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
 
 
-def _check_watch(watch: object, metrics: Mapping[str, object], evaluation: object) -> None:
-    if watch is None:
+def _check_monitor(monitor: object, metrics: Mapping[str, object], evaluation: object) -> None:
+    if monitor is None:
         return
-    if not isinstance(watch, Watch):
-        raise JobError(f"job.watch is {watch!r}; give zooid.Watch(metric=…, mode=…, patience=…), or None")
+    if not isinstance(monitor, Monitor):
+        raise JobError(f"job.monitor is {monitor!r}; give zooid.Monitor(metric=…, mode=…, patience=…), or None")
     if evaluation is None:
-        raise JobError("job.watch is given without job.evaluation; give the data set to evaluate on as well")
-    if watch.metric not in (LOSS, *metrics):
+        raise JobError("job.monitor is given without job.evaluation; give the data set to evaluate on as well")
+    if monitor.metric not in (LOSS, *metrics):
         allowed = ", ".join(map(repr, (LOSS, *metrics)))
-        raise JobError(f"job.watch looks at {watch.metric!r}, which no evaluation reports; give one of {allowed}")
+        raise JobError(f"job.monitor looks at {monitor.metric!r}, which no evaluation reports; give one of {allowed}")
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

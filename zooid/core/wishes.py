@@ -28,7 +28,7 @@ NO_WISH = Wish(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watch:
+class Monitor:
     """The number of an evaluation by which the best checkpoint is kept, and by which a run may stop early."""
 
     metric: str = LOSS
@@ -42,21 +42,21 @@ class Watch:
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str):
-            raise JobError(f"`metric` of zooid.Watch is {self.metric!r}; give 'loss' or a name in job.metrics")
+            raise JobError(f"`metric` of zooid.Monitor is {self.metric!r}; give 'loss' or a name in job.metrics")
         if self.mode not in get_args(Mode):
-            raise JobError(f"`mode` of zooid.Watch is {self.mode!r}; give 'min' or 'max'")
+            raise JobError(f"`mode` of zooid.Monitor is {self.mode!r}; give 'min' or 'max'")
         if isinstance(self.min_change, bool) or not isinstance(self.min_change, int | float) or self.min_change < 0:
-            raise JobError(f"`min_change` of zooid.Watch is {self.min_change!r}; give a number of at least 0")
+            raise JobError(f"`min_change` of zooid.Monitor is {self.min_change!r}; give a number of at least 0")
         whole = isinstance(self.patience, int) and not isinstance(self.patience, bool)
         if self.patience is not None and not (whole and self.patience >= 1):
             raise JobError(
-                f"`patience` of zooid.Watch is {self.patience!r}; give a whole number of at least 1, or None"
+                f"`patience` of zooid.Monitor is {self.patience!r}; give a whole number of at least 1, or None"
             )
 
     def is_better(self, value: float, best: float | None) -> bool:
         """True where `value` takes the place of `best`; a number that is not finite never does.
 
-        >>> Watch(mode="max", min_change=0.1).is_better(0.75, 0.7)
+        >>> Monitor(mode="max", min_change=0.1).is_better(0.75, 0.7)
         False
         """
         if not math.isfinite(value):

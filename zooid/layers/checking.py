@@ -247,12 +247,12 @@ def _check_plateau(job: Job, scheduler: torch.optim.lr_scheduler.ReduceLROnPlate
             "job.scheduler returned a ReduceLROnPlateau, which follows the results of evaluations, but the job has "
             "none; give job.evaluation, or a scheduler that follows the number of steps"
         )
-    mode = "min" if job.watch is None else job.watch.mode
+    mode = "min" if job.monitor is None else job.monitor.mode
     if scheduler.mode != mode:
         raise JobError(
             f"job.scheduler returned a ReduceLROnPlateau of mode {scheduler.mode!r}, but what it follows is better "
             f"where it is {'smaller' if mode == 'min' else 'larger'}; give it mode={mode!r}, or name a metric and its "
-            "mode in job.watch"
+            "mode in job.monitor"
         )
 
 

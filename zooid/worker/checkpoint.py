@@ -176,7 +176,7 @@ def _open(url: str, *, best: bool = False) -> tuple[ObjectStore, CheckpointManif
         return store, manifest
     if manifest.ledger.best_step is None:
         raise CheckpointError(
-            f"the run in {store.url} has kept no best checkpoint; give its job a zooid.Watch, or let job.on_event "
+            f"the run in {store.url} has kept no best checkpoint; give its job a zooid.Monitor, or let job.on_event "
             "return zooid.Wish.KEEP_BEST"
         )
     return store, read_manifest(store, manifest.ledger.best_step)

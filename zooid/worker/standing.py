@@ -14,18 +14,18 @@ class Standing:
     """The ledger of a run, and what the job wishes by it; all members find the same, since all see the same numbers."""
 
     def __init__(self, job: Job, ledger: Ledger) -> None:
-        self._watch = job.watch
-        self._metric = LOSS if job.watch is None else job.watch.metric
+        self._monitor = job.monitor
+        self._metric = LOSS if job.monitor is None else job.monitor.metric
         self.ledger = structs.replace(ledger, stopped="")  # a run that goes on has not stopped
         self._reason = _BY_CALLBACK
 
     @property
     def values(self) -> list[float]:
-        """The watched number of every evaluation so far; a job that was changed since may not have had it."""
+        """The monitored number of every evaluation so far; a job that was changed since may not have had it."""
         return [value for _, value in self._history()]
 
     def add(self, event: Evaluated) -> Wish:
-        """Enter an evaluation; what the job's watch then wishes."""
+        """Enter an evaluation; what the job's monitor then wishes."""
         numbers = speakable({LOSS: event.loss, **event.metrics})
         evaluation = Evaluation(step=event.step, numbers=numbers)
         self.ledger = structs.replace(self.ledger, evaluations=(*self.ledger.evaluations, evaluation))
@@ -39,19 +39,19 @@ class Standing:
             self.ledger = structs.replace(self.ledger, stopped=self._reason)
 
     def _judge(self) -> Wish:
-        if self._watch is None:
+        if self._monitor is None:
             return NO_WISH
         best, best_step, num_since = None, 0, 0
         for step, value in self._history():
             num_since += 1
-            if self._watch.is_better(value, best):
+            if self._monitor.is_better(value, best):
                 best, best_step, num_since = value, step, 0
         if best is not None and num_since == 0:
             return Wish.KEEP_BEST
-        if self._watch.patience is None or num_since < self._watch.patience:
+        if self._monitor.patience is None or num_since < self._monitor.patience:
             return NO_WISH
         than = "finite" if best is None else f"better than {best:g}, that of step {best_step},"
-        self._reason = f"{self._metric} has not been {than} in {num_since} evaluations (job.watch)"
+        self._reason = f"{self._metric} has not been {than} in {num_since} evaluations (job.monitor)"
         return Wish.STOP
 
     def _history(self) -> list[tuple[int, float]]:
