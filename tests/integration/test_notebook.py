@@ -84,9 +84,12 @@ def test_a_notebook_trains_the_job_of_its_own_cell(tmp_path: Path, monkeypatch: 
     """Definition and training in one cell, after others of which some fail; prints of members appear below it."""
     monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.1")
     url = (tmp_path / "run").as_uri()
-    notebook = nbformat.v4.new_notebook()
+    notebook = nbformat.NotebookNode(nbformat=4, nbformat_minor=4, metadata={})
     cells = [DEFINITIONS, DATA, ELSEWHERE, JOB + TRAIN.format(url=url), CHECK]
-    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    notebook.cells = [
+        nbformat.NotebookNode(cell_type="code", source=cell, metadata={}, outputs=[], execution_count=None)
+        for cell in cells
+    ]
     client = NotebookClient(notebook, timeout=200, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     outputs = [list(cell.outputs) for cell in notebook.cells]
