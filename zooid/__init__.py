@@ -10,6 +10,7 @@ from zooid.core.errors import ZooidError
 from zooid.core.job import Job
 from zooid.core.plan import Limits
 from zooid.core.version import VERSION
+from zooid.core.wishes import Monitor, Wish
 
 if TYPE_CHECKING:
     from zooid.coordinator import (
@@ -34,6 +35,8 @@ __all__ = [
     "CheckpointRule",
     "Job",
     "Limits",
+    "Monitor",
+    "Wish",
     "ZooidError",
     "clean",
     "index_shards",

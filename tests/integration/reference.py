@@ -1,11 +1,13 @@
 """What a run must come to: the same grains through the composed layers, one after the other, in one process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from zooid.core.job import Job, load_job
 from zooid.layers import (
@@ -36,6 +38,8 @@ class Trained:
     state: dict[str, torch.Tensor]
     skipped: tuple[bool, ...] = ()
     """Of each step, whether its gradients overflowed; where losses are scaled."""
+    rates: tuple[float, ...] = ()
+    """The learning rate of each step."""
 
     def loss_difference(self, losses: tuple[float, ...]) -> float:
         """The largest between two runs of equal length."""
@@ -50,10 +54,18 @@ class Trained:
         return max(float((tensor - other[name]).abs().max()) for name, tensor in self.state.items())
 
 
-def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device: str = "cpu") -> Trained:
+def train_composed_layers(
+    job_file: Path,
+    shares: tuple[int, ...] = (1,),
+    device: str = "cpu",
+    *,
+    num_steps: int | None = None,
+    observe: Callable[[nn.Module], None] = lambda model: None,
+) -> Trained:
     """Grain by grain, with the random numbers that belong to each grain, and all that a job may ask for.
 
-    `shares` matters to batch-norm statistics only, which are the mean of the replicas'.
+    `shares` matters to batch-norm statistics only, which are the mean of the replicas'. Ends after `num_steps`, if they
+    are given; `observe` is called after every step.
     """
     job, data, samples = _load(job_file)
     model = build_model(job).to(device)
@@ -63,8 +75,9 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
     scheduler = build_scheduler(job, optimizer)
     scale = LossScale.for_job(job.autocast)
     objective = Objective(job, check_job(job).loss_form)
-    losses, skipped = [], []
-    for step in range(samples.num_steps):
+    losses, skipped, rates = [], [], []
+    for step in range(samples.num_steps if num_steps is None else num_steps):
+        rates.append(float(optimizer.param_groups[0]["lr"]))
         optimizer.zero_grad()
         loss_sum = weight = 0.0
         nominal_weight = objective.form.nominal_weight(samples.step_size(step))
@@ -104,10 +117,26 @@ def train_composed_layers(job_file: Path, shares: tuple[int, ...] = (1,), device
         if job.autocast == "fp16":
             scale = scale.after(is_finite)
             skipped.append(not is_finite)
-        if scheduler is not None:
+        if isinstance(scheduler, ReduceLROnPlateau):
+            if (step + 1) % (job.evaluate_every or samples.steps_per_epoch) == 0:
+                scheduler.step(evaluation_loss(job, model))
+        elif scheduler is not None:
             scheduler.step()
         losses.append(loss_sum / weight)
-    return Trained(tuple(losses), model.cpu().state_dict(), tuple(skipped))
+        observe(model)
+    return Trained(tuple(losses), model.cpu().state_dict(), tuple(skipped), tuple(rates))
+
+
+def evaluation_loss(job: Job, model: nn.Module) -> float:
+    """The plain model's, in evaluation mode, on all samples at once."""
+    assert job.evaluation is not None
+    assert job.loss is not None
+    data = job.evaluation()
+    batch = collate(data, range(len(data)), job)
+    with torch.no_grad():
+        loss = float(job.loss(model.eval()(*batch.args), batch.target))
+    model.train()
+    return loss
 
 
 def train_untouched_model(job_file: Path) -> Trained:

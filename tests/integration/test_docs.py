@@ -59,6 +59,7 @@ def may_confine() -> bool:
         "faithful.md",
         "from-pytorch.md",
         "hugging-face.md",
+        "loop.md",
         "training.md",
         "planning.md",
         "predicting.md",

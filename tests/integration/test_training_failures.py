@@ -164,7 +164,7 @@ class TestWhatTheJobBrings:
         assert "In a process that reads samples ahead" in "".join(caught.value.__notes__)
 
     def test_a_callback_that_raises_is_named(self, tmp_path: Path) -> None:
-        fields = {"on_event": "lambda event: 1 / (2 - event.step)"}
+        fields = {"on_event": "lambda event: print(1 / (2 - event.step))"}
         job_file = write_hooked_job(tmp_path / "calling.py", fields=fields)
         with at_work_alone(job_file) as (trainer, _, _, _):
             with pytest.raises(JobError, match=r"^job\.on_event raised ZeroDivisionError: division by zero$"):
@@ -194,15 +194,34 @@ class TestWhatTheJobBrings:
         assert pool.launched == ["preparer"]
         assert open_store((tmp_path / "run").as_uri()).is_empty()
 
-    def test_a_scheduler_that_needs_a_loss_is_refused(self, tmp_path: Path) -> None:
+    def test_a_scheduler_that_needs_evaluations_is_refused_without_them(self, tmp_path: Path) -> None:
         fields = {"scheduler": "torch.optim.lr_scheduler.ReduceLROnPlateau"}
         job = load_job(write_hooked_job(tmp_path / "plateau.py", fields=fields))
         with pytest.raises(JobError) as caught:
             check_job(job)
         assert str(caught.value) == (
-            "job.scheduler returned a ReduceLROnPlateau; give a torch.optim.lr_scheduler whose rates follow from the "
-            "number of steps alone"
+            "job.scheduler returned a ReduceLROnPlateau, which follows the results of evaluations, but the job has "
+            "none; give job.evaluation, or a scheduler that follows the number of steps"
         )
+
+    def test_a_scheduler_that_looks_the_wrong_way_is_refused(self, tmp_path: Path) -> None:
+        scheduler = "lambda own: torch.optim.lr_scheduler.ReduceLROnPlateau(own, mode='max')"
+        fields = {**EVALUATION, "scheduler": scheduler}
+        job = load_job(write_hooked_job(tmp_path / "plateau.py", fields=fields))
+        with pytest.raises(
+            JobError, match=r"mode 'max', but what it follows is better where it is smaller; give it mode"
+        ):
+            check_job(job)
+        watched = {**fields, "monitor": "zooid.Monitor(metric='accuracy', mode='max')"}
+        check_job(load_job(write_hooked_job(tmp_path / "watched.py", fields=watched)))
+
+    def test_an_optimizer_that_needs_a_closure_is_refused_by_name(self, tmp_path: Path) -> None:
+        fields = {"optimizer": "torch.optim.LBFGS", "scheduler": "None"}
+        job = load_job(write_hooked_job(tmp_path / "closure.py", fields=fields))
+        with pytest.raises(
+            JobError, match=r"returned a LBFGS, whose step needs a closure .* such as torch.optim.AdamW"
+        ):
+            check_job(job)
 
 
 @contextmanager

@@ -329,8 +329,8 @@ class TestManifest:
         assert all("-000004." in shard.key for shard in read_manifest(store, STEP).shards)
 
     def test_an_older_form_is_refused(self) -> None:
-        data = encode_record(a_manifest()).replace(b'"version": 3', b'"version": 1')
-        with pytest.raises(RecordError, match=r"has field `version` 1; this zooid reads 3"):
+        data = encode_record(a_manifest()).replace(b'"version": 3', b'"version": 2')
+        with pytest.raises(RecordError, match=r"has field `version` 2; this zooid reads 3"):
             decode_record(data, CheckpointManifest, "manifest.json")
 
 

@@ -1,5 +1,6 @@
 """A job is refused at once, by name and with the fix, when one of its parts cannot be used."""
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from zooid.core.errors import JobError
 from zooid.core.job import Job, load_job
+from zooid.core.wishes import Monitor
 
 JOB_FILE = """
 from zooid.core.job import Job
@@ -62,6 +64,18 @@ def test_a_valid_job_keeps_its_parts() -> None:
         ({"grain_size": 0}, "job.grain_size is 0; it must be a whole number of at least 1"),
         ({"grain_size": 9}, "job.grain_size is 9, above job.batch_size 8; .*give at most the batch size"),
         ({"seed": "lucky"}, "job.seed is 'lucky'; it must be a whole number"),
+        ({"evaluate_every": 0, "evaluation": list}, "job.evaluate_every is 0; it must be a whole number of at least 1"),
+        ({"evaluate_every": 5}, "job.evaluate_every is given without job.evaluation; give the data set"),
+        ({"evaluate_first": True}, "job.evaluate_first is given without job.evaluation"),
+        ({"evaluate_first": 3, "evaluation": list}, "job.evaluate_first is 3; give True or False"),
+        ({"monitor": Monitor()}, "job.monitor is given without job.evaluation"),
+        ({"monitor": "loss", "evaluation": list}, r"job.monitor is 'loss'; give zooid.Monitor\(metric="),
+        (
+            {"monitor": Monitor(metric="recall"), "evaluation": list, "metrics": {"accuracy": max}},
+            "job.monitor looks at 'recall', which no evaluation reports; give one of 'loss', 'accuracy'",
+        ),
+        ({"metrics": {"loss": max}, "evaluation": list}, "job.metrics has the name 'loss', which every evaluation"),
+        ({"on_weights": 3}, r"job.on_weights is 3; it must be a callable: \(steps so far, named tensors\) -> None"),
     ],
 )
 def test_a_part_that_cannot_be_used_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
@@ -71,6 +85,30 @@ def test_a_part_that_cannot_be_used_is_refused_by_name(changed: dict[str, Any], 
 
 def test_a_class_of_models_is_a_function_that_builds_one() -> None:
     assert Job(**parts(model=BuiltModel)).model is BuiltModel
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"metric": 3}, "`metric` of zooid.Monitor is 3; give 'loss' or a name"),
+        ({"mode": "least"}, "`mode` of zooid.Monitor is 'least'; give 'min' or 'max'"),
+        ({"min_change": -0.1}, "`min_change` of zooid.Monitor is -0.1; give a number of at least 0"),
+        ({"patience": 0}, "`patience` of zooid.Monitor is 0; give a whole number of at least 1, or None"),
+    ],
+)
+def test_a_monitor_that_makes_no_sense_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        Monitor(**given)
+
+
+def test_what_is_better() -> None:
+    assert Monitor().is_better(1.0, None)
+    assert Monitor().is_better(0.9, 1.0)
+    assert not Monitor().is_better(1.0, 1.0)
+    assert not Monitor(min_change=0.2).is_better(0.9, 1.0)
+    assert Monitor(mode="max").is_better(1.1, 1.0)
+    assert not Monitor(mode="max").is_better(math.inf, 1.0)
+    assert not Monitor().is_better(math.nan, None)
 
 
 def test_a_job_cannot_be_changed_after_its_checks() -> None:

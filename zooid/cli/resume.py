@@ -33,6 +33,7 @@ def resume(
     on: options.On = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
+    past_stop: Annotated[bool, typer.Option("--past-stop", help="Go on with a run that has stopped early.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Go on with a run from its last checkpoint, as before, or in another layout; limits hold for what is left of it.
@@ -50,6 +51,7 @@ def resume(
             goal=options.goal_from(goal),
             on=on,
             checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
+            past_stop=past_stop,
             on_event=view.show,
         )
     if not as_json:

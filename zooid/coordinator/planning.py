@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 from msgspec import structs
 
 from zooid.coordinator.crew import Crew, wait_for_all
+from zooid.coordinator.job_objects import file_of, refuse_while_loading
 from zooid.coordinator.markets import market_for, offers_named
 from zooid.coordinator.offers import LIMITED, LOCAL, held_to, num_threads, resolve_offers
 from zooid.coordinator.probing import peer_links
@@ -20,6 +21,7 @@ from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
 from zooid.core.errors import InputError, JobError, PlanError
 from zooid.core.events import PhaseStarted
+from zooid.core.job import Job
 from zooid.core.job_source import check_source
 from zooid.core.link import Link, Links
 from zooid.core.machine import cpu_share, memory_bytes, num_cores
@@ -60,7 +62,7 @@ class Wishes(TypedDict, total=False):
 
 
 def profile(
-    job_file: str | Path,
+    job_file: Job | str | Path,
     *,
     store: str | None = None,
     on: str = LOCAL,
@@ -78,7 +80,7 @@ def profile(
 
 
 def profiles(
-    job_file: str | Path,
+    job_file: Job | str | Path,
     *,
     on: Sequence[str],
     store: str | None = None,
@@ -109,12 +111,12 @@ def profiles(
     return {name: found[name] for name in offers}
 
 
-def plan(job_file: str | Path, **how: Unpack[Wishes]) -> Plan:
+def plan(job_file: Job | str | Path, **how: Unpack[Wishes]) -> Plan:
     """The best plan for a job under the limits: the pick of `search`."""
     return search(job_file, **how).pick
 
 
-def search(job_file: str | Path, **how: Unpack[Wishes]) -> Search:
+def search(job_file: Job | str | Path, **how: Unpack[Wishes]) -> Search:
     """The best plan for a job under the limits, all that it was chosen from, and why.
 
     `on` names one offer or several: this machine in one of its ways, or offers of the catalog. Measures the job first
@@ -237,9 +239,12 @@ def _read(store: ObjectStore, offer: Offer) -> Profile:
     return structs.replace(measured, device=structs.replace(measured.device, num_cores=float(num_cores())))
 
 
-def check_job_file(job_file: str | Path) -> Path:
+def check_job_file(job_file: Job | str | Path) -> Path:
     """The file's full path. What is wrong with it for certain is refused here; the first member, which can import
     torch, finds the rest."""
+    refuse_while_loading()
+    if isinstance(job_file, Job):
+        return file_of(job_file)
     file = Path(job_file).resolve()
     if not file.is_file():
         raise JobError(

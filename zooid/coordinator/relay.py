@@ -1,11 +1,12 @@
 """Passes on what members report, without asking the store too often."""
 
+import sys
 import time
 from collections.abc import Callable
 
 from msgspec import structs
 
-from zooid.core.events import Event, ProfileProgress
+from zooid.core.events import Event, MemberPrinted, ProfileProgress, RunStarted
 from zooid.store import EventReader, ObjectStore
 
 OnEvent = Callable[[Event], None]
@@ -60,3 +61,17 @@ class Relay:
 
 def ignore(event: Event) -> None:
     """For callers who do not want to watch."""
+
+
+class PrintsOnly:
+    """For callers who do not watch, but whose job prints: its lines appear on standard output."""
+
+    def __init__(self) -> None:
+        self._num_members = 0
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, RunStarted):
+            self._num_members = len(event.members)
+        elif isinstance(event, MemberPrinted):
+            sys.stdout.write(f"{event.line(self._num_members)}\n")
+            sys.stdout.flush()

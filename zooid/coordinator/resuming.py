@@ -8,17 +8,19 @@ from typing import Any
 from msgspec import structs
 
 from zooid.coordinator.given import check_continues, check_given, check_memory
+from zooid.coordinator.job_objects import keep_source, kept_source, refuse_while_loading
 from zooid.coordinator.lease import refuse_others
 from zooid.coordinator.offers import resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
 from zooid.coordinator.probing import peer_links
-from zooid.coordinator.relay import OnEvent, ignore
+from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.remainder import plan_the_rest, samples_of
 from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, RecordError, ZooidError
+from zooid.core.job import Job
 from zooid.core.link import Links
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
@@ -42,28 +44,31 @@ from zooid.store.claims import last_claim, remembered_job_file
 def resume(
     store: str,
     *,
-    job_file: str | Path | None = None,
+    job_file: Job | str | Path | None = None,
     plan: Plan | None = None,
     links: Links | None = None,
     limits: Limits | None = None,
     goal: Goal | None = None,
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
-    on_event: OnEvent = ignore,
+    past_stop: bool = False,
+    on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Go on with the run in this folder, from its last complete checkpoint to its end.
 
-    Without a plan, limits, a goal and `on`, members are as many as before. What is not given is as it was. The losses
-    are the same as if the run had not been interrupted, in whatever layout.
+    A run that has stopped early is complete, unless `past_stop` says to go on all the same. Without a plan, limits, a
+    goal and `on`, members are as many as before. What is not given is as it was. The losses are the same as if the run
+    had not been interrupted, in whatever layout.
     """
+    on_event = on_event or PrintsOnly()
     objects, before, number = _find(store)
     file = _job_file(job_file, before, objects)
     offer = None if on is None else resolve_offer(on)
     if plan is not None:
         check_given(plan, limits, goal, on)
     refuse_others(objects)
-    manifest = _last_checkpoint(objects)
+    manifest = _last_checkpoint(objects, past_stop=past_stop)
     if plan is not None:
         check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
@@ -93,6 +98,7 @@ def resume(
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
         run.prepare(plan)
+        keep_source(objects, file)
         return run.train(plan, manifest.step)
 
 
@@ -101,8 +107,11 @@ def resumable_step(store: str) -> int | None:
     with contextlib.suppress(ZooidError):
         objects = open_store(store)
         steps = complete_steps(objects)
-        if steps and steps[-1] < samples_of(read_manifest(objects, steps[-1])).num_steps:
-            return steps[-1]
+        if not steps:
+            return None
+        manifest = read_manifest(objects, steps[-1])
+        if manifest.step < samples_of(manifest).num_steps and not manifest.ledger.stopped:
+            return manifest.step
     return None
 
 
@@ -115,13 +124,17 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     return store, claim, max(number, last_roster) + 1
 
 
-def _job_file(given: str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
+def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
     if given is not None:
         return check_job_file(given)
+    refuse_while_loading()
+    is_gone = not before.job_file or not Path(before.job_file).is_file()
+    if is_gone and (file := kept_source(store)) is not None:
+        return file
     return check_job_file(remembered_job_file(store, before))
 
 
-def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:
+def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManifest:
     if not complete_steps(store):
         raise InputError(
             f"the run in {store.url} has no complete checkpoint, not even of its initial weights: it never began; "
@@ -133,6 +146,12 @@ def _last_checkpoint(store: ObjectStore) -> CheckpointManifest:
         raise InputError(
             f"the run in {store.url} is complete: its checkpoint has all {num_steps} steps; "
             f'zooid.load_checkpoint("{store.url}") gives the weights'
+        )
+    if manifest.ledger.stopped and not past_stop:
+        raise InputError(
+            f"the run in {store.url} is complete: it stopped early, after step {manifest.step} of {num_steps}, since "
+            f"{manifest.ledger.stopped}; to go on all the same: zooid resume {store.url} --past-stop "
+            "(in Python, past_stop=True)"
         )
     refuse_missing_shards(store, manifest)
     return manifest

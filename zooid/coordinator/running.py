@@ -37,6 +37,7 @@ from zooid.platforms import Platform
 from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
 from zooid.store import EventWriter, ObjectStore, clear, sweep
+from zooid.store.checkpoints import last_step, read_manifest
 
 _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
@@ -58,6 +59,10 @@ class RunResult:
     plan: Plan
     checkpoint: str
     """URL of the last checkpoint's folder; `zooid.load_checkpoint` reads it."""
+    best_checkpoint: str | None
+    """URL of the best checkpoint's folder; None where the job has kept none as the best."""
+    stopped: str
+    """Why the run ended before its last step; empty where it did not."""
     step_s: float
     """Median of the full steps, the first one left out."""
     wall_s: float
@@ -157,7 +162,19 @@ class Run:
         step_s = _median_step_s(self._steps, plan, first_step)
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
         losses = tuple(step.loss for step in sorted(self._steps, key=lambda step: step.step))
-        return RunResult(self._store.url, plan, self._checkpoint, step_s, wall_s, usd, losses)
+        ledger = read_manifest(self._store, last_step(self._store)).ledger
+        best = None if ledger.best_step is None else f"{self._store.url}/{keys.checkpoint(ledger.best_step)}"
+        return RunResult(
+            store=self._store.url,
+            plan=plan,
+            checkpoint=self._checkpoint,
+            best_checkpoint=best,
+            stopped=ledger.stopped,
+            step_s=step_s,
+            wall_s=wall_s,
+            usd=usd,
+            losses=losses,
+        )
 
     def _take(self, event: Event) -> None:
         match event:
@@ -246,6 +263,6 @@ def _bill(plan: Plan, crew: Crew) -> float:
 
 
 def _median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:
-    """Full steps only, without the first, which also warms up."""
+    """Full steps only, without the first, which also warms up; 0 where a run stopped before any step."""
     full = [step.step_s for step in steps if step.step > first_step and step.num_samples == plan.batch_size]
-    return statistics.median(full or [step.step_s for step in steps])
+    return statistics.median(full or [step.step_s for step in steps] or [0.0])

@@ -5,15 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.given import check_given
+from zooid.coordinator.job_objects import keep_source
 from zooid.coordinator.offers import LOCAL, resolve_offer
 from zooid.coordinator.planning import check_job_file, measure
 from zooid.coordinator.probing import peer_links
-from zooid.coordinator.relay import OnEvent, ignore
+from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists
+from zooid.core.job import Job
 from zooid.core.link import Links
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
@@ -26,7 +28,7 @@ from zooid.store import ObjectStore, check_create_only, open_store
 
 
 def train(
-    job_file: str | Path,
+    job_file: Job | str | Path,
     *,
     store: str,
     plan: Plan | None = None,
@@ -35,13 +37,15 @@ def train(
     goal: Goal | None = None,
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's.
 
-    What was trained until the last checkpoint is not lost if the run ends before: `resume` goes on from there.
+    Without `on_event`, what the job prints in its members is printed here. What was trained until the last checkpoint
+    is not lost if the run ends before: `resume` goes on from there.
     """
+    on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     offer = resolve_offer(on or LOCAL)
     if plan is not None:
@@ -62,6 +66,7 @@ def train(
             peers = peer_links(limits, on or LOCAL, links, on_event, platform)
             plan = search(single(measured, offer, peers), limits, goal or "balanced").pick
         run.prepare(plan)
+        keep_source(objects, file)
         return run.train(plan)
 
 

@@ -67,6 +67,29 @@ class SampleFacts(Record, frozen=True, kw_only=True):
     """Whether the data set is iterable, so that samples are not shuffled here."""
 
 
+class Evaluation(Record, frozen=True, kw_only=True):
+    """What one evaluation found; a number that is not finite is a text, since JSON has no word for it."""
+
+    step: int
+    """Steps before it."""
+    numbers: dict[str, float | str]
+    """The loss and the job's metrics, by name."""
+
+    def value(self, name: str) -> float:
+        return float(self.numbers[name])
+
+
+class Ledger(Record, frozen=True, kw_only=True):
+    """What a run remembers beside its tensors, so that it goes on as if never interrupted."""
+
+    evaluations: tuple[Evaluation, ...] = ()
+    """All so far, in order."""
+    best_step: int | None = None
+    """The checkpoint that stays until a better one is written."""
+    stopped: str = ""
+    """Why the run ended before its last step; empty where it did not."""
+
+
 class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"):
     """The state after exactly `step` steps."""
 
@@ -97,6 +120,7 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
     """By which losses of the next step are multiplied; 1 where they are not scaled."""
     num_good_steps: int = 0
     """Steps without overflow since the loss scale has last changed."""
+    ledger: Ledger = Ledger()
 
     def __post_init__(self) -> None:
         require(self.step >= 0, f"`step` is {self.step}; it must be at least 0")

@@ -58,6 +58,18 @@ class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     parameter_bytes: int
 
 
+class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):
+    """The job's code has printed a line in a member that trains."""
+
+    member: str
+    text: str
+    """Without the end of the line."""
+
+    def line(self, num_members: int) -> str:
+        """As it is shown: with the member's name, where there are several."""
+        return f"[{self.member}] {self.text}" if num_members > 1 else self.text
+
+
 class MemberTrained(BaseEvent, frozen=True, kw_only=True, tag="member_trained"):
     """A member has done all its steps."""
 
@@ -82,11 +94,11 @@ class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
 
 
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
-    """The whole evaluation data set went through the pipeline after an epoch."""
+    """The whole evaluation data set went through the pipeline."""
 
     epoch: int
     step: int
-    """Steps committed before it."""
+    """Steps committed before it; 0 where it came before training."""
     loss: float
     metrics: dict[str, float]
     num_samples: int
@@ -98,6 +110,16 @@ class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_save
     """Steps committed before it."""
     url: str
     """Of its folder."""
+    is_best: bool = False
+    """Whether it is kept as the best one so far."""
+
+
+class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):
+    """The run ends before its last step, because its job wishes so."""
+
+    step: int
+    """Steps committed before it."""
+    reason: str
 
 
 class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
@@ -126,10 +148,12 @@ Event = (
     | RunStarted
     | OptimizerChanged
     | MemberStarted
+    | MemberPrinted
     | MemberTrained
     | StepCommitted
     | Evaluated
     | CheckpointSaved
+    | StoppedEarly
     | MemberExited
     | Metered
     | RunFinished
@@ -139,15 +163,15 @@ _DECODER = msgspec.json.Decoder(Event, strict=False)
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    return b"".join(msgspec.json.encode(_speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
+    return b"".join(msgspec.json.encode(speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
 
 
-def _speakable(value: Any) -> Any:
+def speakable(value: Any) -> Any:
     """JSON has no words for numbers that are not finite; a text says what they are, and is read back as a number."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: _speakable(each) for key, each in value.items()}
+        return {key: speakable(each) for key, each in value.items()}
     return value
 
 

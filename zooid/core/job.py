@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard, get_args
 
 from zooid.core.errors import JobError, ZooidError
+from zooid.core.wishes import LOSS, Monitor, Wish
 
 AutocastName = Literal["bf16", "fp16"]
 
@@ -35,17 +36,25 @@ class Job:
     seed: int = 0
     """Initial weights, the order of samples and dropout follow from it."""
     scheduler: Callable[[Any], Any] | None = None
-    """Optimizer -> torch learning-rate scheduler, which is stepped after every step."""
+    """Optimizer -> torch learning-rate scheduler, stepped after every step; ReduceLROnPlateau after an evaluation."""
     clip_norm: float | None = None
     """Gradients are scaled down where their norm over the whole model is above this."""
     autocast: AutocastName | None = None
     """Type in which the forward computes where torch.autocast sees fit; with `fp16`, losses are scaled."""
     evaluation: Callable[[], Any] | None = None
-    """() -> map-style data set to evaluate on after every epoch."""
+    """() -> map-style data set to evaluate on."""
+    evaluate_every: int | None = None
+    """Steps between two evaluations; None evaluates after every epoch. The last step is always followed by one."""
+    evaluate_first: bool = False
+    """Whether to evaluate before the first step as well."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
     """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
-    on_event: Callable[[Any], None] | None = None
-    """Called by the first member with every StepCommitted and Evaluated event."""
+    monitor: Monitor | None = None
+    """The number of an evaluation by which the best checkpoint is kept, and by which the run may stop early."""
+    on_event: Callable[[Any], Wish | None] | None = None
+    """Called by the first member with every StepCommitted and Evaluated event; may return a `zooid.Wish`."""
+    on_weights: Callable[[int, Mapping[str, Any]], None] | None = None
+    """Called by every member after each applied step: (steps so far, its stage's part of the state dict)."""
     collate: Callable[[list[Any]], Any] | None = None
     """List of samples -> batch, in one of the forms of a sample; None stacks samples as a DataLoader does."""
     num_samples: int | None = None
@@ -80,12 +89,15 @@ class Job:
         for name, form in (
             ("scheduler", "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
             ("evaluation", "() -> Dataset"),
-            ("on_event", "(event) -> None"),
+            ("on_event", "(event) -> zooid.Wish or None"),
+            ("on_weights", "(steps so far, named tensors) -> None"),
             ("collate", "(list of samples) -> batch"),
         ):
             if getattr(self, name) is not None:
                 _check_callable(name, getattr(self, name), form)
         _check_metrics(self.metrics, self.evaluation)
+        _check_cadence(self.evaluate_every, self.evaluate_first, self.evaluation)
+        _check_monitor(self.monitor, self.metrics, self.evaluation)
         if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
@@ -98,8 +110,17 @@ class Job:
             raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
 
 
-def load_job(path: str | Path) -> Job:
-    """Run a job file and return its `job`."""
+_loading: list[Path] = []
+"""Job files that are being run right now; the innermost one last."""
+
+
+def loading_file() -> Path | None:
+    """The job file that is being run right now, if there is one: it must not start another run."""
+    return _loading[-1] if _loading else None
+
+
+def load_job(path: str | Path, variable: str = "job") -> Job:
+    """Run a job file and return its `job`, or the job in another variable."""
     file = Path(path).resolve()
     if not file.is_file():
         raise JobError(f"there is no job file {path}; give the path of a Python file that defines `job = zooid.Job(…)`")
@@ -111,6 +132,7 @@ def load_job(path: str | Path) -> Job:
     sys.modules[name] = module
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
+    _loading.append(file)
     try:
         module_spec.loader.exec_module(module)
     except ZooidError:
@@ -119,9 +141,11 @@ def load_job(path: str | Path) -> Job:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f"{path}, line {lines[-1]}," if lines else str(path)
         raise JobError(f"{where} fails when it is run: {type(error).__name__}: {error}") from error
-    job = getattr(module, "job", None)
+    finally:
+        _loading.pop()
+    job = getattr(module, variable, None)
     if not isinstance(job, Job):
-        found = "no `job`" if job is None else f"a `job` that is a {type(job).__name__}"
+        found = f"no `{variable}`" if job is None else f"a `{variable}` that is a {type(job).__name__}"
         raise no_job(path, found)
     return job
 
@@ -156,6 +180,30 @@ def _check_metrics(metrics: object, evaluation: object) -> None:
         raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")
     if metrics and evaluation is None:
         raise JobError("job.metrics is given without job.evaluation; give the data set to evaluate on as well")
+    if LOSS in metrics:
+        raise JobError("job.metrics has the name 'loss', which every evaluation reports anyway; give another name")
+
+
+def _check_cadence(every: object, is_first: object, evaluation: object) -> None:
+    if every is not None:
+        _check_count("evaluate_every", every)
+    if not isinstance(is_first, bool):
+        raise JobError(f"job.evaluate_first is {is_first!r}; give True or False")
+    if evaluation is None and (every is not None or is_first):
+        name = "evaluate_first" if every is None else "evaluate_every"
+        raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
+
+
+def _check_monitor(monitor: object, metrics: Mapping[str, object], evaluation: object) -> None:
+    if monitor is None:
+        return
+    if not isinstance(monitor, Monitor):
+        raise JobError(f"job.monitor is {monitor!r}; give zooid.Monitor(metric=…, mode=…, patience=…), or None")
+    if evaluation is None:
+        raise JobError("job.monitor is given without job.evaluation; give the data set to evaluate on as well")
+    if monitor.metric not in (LOSS, *metrics):
+        allowed = ", ".join(map(repr, (LOSS, *metrics)))
+        raise JobError(f"job.monitor looks at {monitor.metric!r}, which no evaluation reports; give one of {allowed}")
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -1,5 +1,6 @@
 """Tries a job's parts on two samples before anything is started, and says what does not fit."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -223,11 +224,21 @@ def _check_optimizer(job: Job, model: nn.Module) -> None:
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise JobError(f"job.optimizer returned a {type(optimizer).__name__}; it must return a torch.optim.Optimizer")
+    if _needs_closure(optimizer):
+        raise JobError(
+            f"job.optimizer returned a {type(optimizer).__name__}, whose step needs a closure that computes the loss "
+            "again; a step here runs every sample once: give one whose step needs no closure, such as torch.optim.AdamW"
+        )
     build_scheduler(job, optimizer)
 
 
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    parameter = inspect.signature(optimizer.step).parameters.get("closure")
+    return parameter is not None and parameter.default is inspect.Parameter.empty
+
+
 def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """The job's learning-rate scheduler; one that needs more than the number of steps is refused."""
+    """The job's learning-rate scheduler, which follows the number of steps or the results of evaluations."""
     if job.scheduler is None:
         return None
     try:
@@ -237,10 +248,23 @@ def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.l
             f"job.scheduler fails: {type(error).__name__}: {error}; it is called with the optimizer, for example "
             "lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)"
         ) from error
-    needs_more = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-    if needs_more or not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-        raise JobError(
-            f"job.scheduler returned a {type(scheduler).__name__}; give a torch.optim.lr_scheduler whose rates follow "
-            "from the number of steps alone"
-        )
+    if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+        raise JobError(f"job.scheduler returned a {type(scheduler).__name__}; give a torch.optim.lr_scheduler")
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        _check_plateau(job, scheduler)
     return scheduler
+
+
+def _check_plateau(job: Job, scheduler: torch.optim.lr_scheduler.ReduceLROnPlateau) -> None:
+    if job.evaluation is None:
+        raise JobError(
+            "job.scheduler returned a ReduceLROnPlateau, which follows the results of evaluations, but the job has "
+            "none; give job.evaluation, or a scheduler that follows the number of steps"
+        )
+    mode = "min" if job.monitor is None else job.monitor.mode
+    if scheduler.mode != mode:
+        raise JobError(
+            f"job.scheduler returned a ReduceLROnPlateau of mode {scheduler.mode!r}, but what it follows is better "
+            f"where it is {'smaller' if mode == 'min' else 'larger'}; give it mode={mode!r}, or name a metric and its "
+            "mode in job.monitor"
+        )

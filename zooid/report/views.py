@@ -12,6 +12,7 @@ from zooid.core.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    MemberPrinted,
     MemberStarted,
     Metered,
     OptimizerChanged,
@@ -20,6 +21,7 @@ from zooid.core.events import (
     RunFinished,
     RunStarted,
     StepCommitted,
+    StoppedEarly,
     encode_events,
 )
 from zooid.core.units import format_duration, format_usd
@@ -137,7 +139,11 @@ class LineView(_Quiet):
             case Evaluated():
                 self._line(_evaluated(event))
             case CheckpointSaved():
-                self._line(f"checkpoint of step {event.step}: {event.url}")
+                self._line(_saved(event))
+            case StoppedEarly():
+                self._line(_stopped(event))
+            case MemberPrinted() if self._started:
+                self._line(event.line(len(self._started.members)))
             case RunFinished() if self._started:
                 self._console.print(summary_table(self._started, event))
 
@@ -149,7 +155,7 @@ class LineView(_Quiet):
         return False
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, soft_wrap=True)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class BarView:
@@ -210,7 +216,12 @@ class BarView:
             case Evaluated():
                 self._progress.console.print(_evaluated(event), highlight=False)
             case CheckpointSaved():
-                self._progress.console.print(f"checkpoint of step {event.step}: {event.url}", highlight=False)
+                self._progress.console.print(_saved(event), highlight=False)
+            case StoppedEarly():
+                self._progress.console.print(_stopped(event), highlight=False)
+            case MemberPrinted() if self._started:
+                line = event.line(len(self._started.members))
+                self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
             case RunFinished() if self._started:
                 self._progress.console.print(summary_table(self._started, event))
 
@@ -229,7 +240,16 @@ class BarView:
 
 def _evaluated(event: Evaluated) -> str:
     metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
-    return f"epoch {event.epoch + 1} evaluated on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
+    when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
+    return f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
+
+
+def _saved(event: CheckpointSaved) -> str:
+    return f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}"
+
+
+def _stopped(event: StoppedEarly) -> str:
+    return f"stopped early after step {event.step}: {event.reason}"
 
 
 def _whole(event: RunStarted) -> str:

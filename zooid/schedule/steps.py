@@ -45,6 +45,8 @@ class Vote:
     """1 where this member has written its part of the checkpoint that is under way."""
     num_due: float = 0.0
     """1 where this member finds that a checkpoint is due; one such wish is enough."""
+    wishes: float = 0.0
+    """The flags of `Wish` that the job asks for; only the first member's are not 0."""
 
     def values(self) -> list[float]:
         return list(astuple(self))

@@ -47,8 +47,8 @@ def how_to_do_without(step: int) -> str:
     return f"put it back, or delete {keys.checkpoint(step)} to go on from the checkpoint before it"
 
 
-def prune(store: ObjectStore, keep: int) -> None:
-    """Delete all complete checkpoints but the last `keep`, and what earlier deletions have left.
+def prune(store: ObjectStore, keep: int, best_step: int | None = None) -> None:
+    """Delete all complete checkpoints but the best one and the last `keep`, and what earlier deletions have left.
 
     The manifest goes first, so that what is half deleted is invisible; the newest always stays. A checkpoint that is
     being written is newer than all complete ones, and is left alone.
@@ -58,7 +58,7 @@ def prune(store: ObjectStore, keep: int) -> None:
     complete = [step for step, is_complete in found.items() if is_complete]
     if not complete:
         return
-    kept = complete[-keep:]
+    kept = {*complete[-keep:], best_step}
     for step in found:
         if step < complete[-1] and step not in kept:
             _remove(store, step)

@@ -40,12 +40,12 @@ __all__ = [
 Tensors = dict[str, torch.Tensor]
 
 
-def load_checkpoint(url: str) -> Tensors:
-    """The state dict of a checkpoint's folder, or of the last checkpoint of a run's folder.
+def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
+    """The state dict of a checkpoint's folder, or of the last or the best checkpoint of a run's folder.
 
     The names are the model's own: `model.load_state_dict(zooid.load_checkpoint("s3://bucket/run-7"))`.
     """
-    store, manifest = open_checkpoint(url)
+    store, manifest = open_checkpoint(url, best=best)
     state: Tensors = {}
     for shard in manifest.shards:
         state |= _read_model_shard(store, shard, manifest.step)
@@ -169,12 +169,22 @@ def whole_optimizer(checked: CheckedJob) -> torch.optim.Optimizer:
     return optimizer
 
 
-def open_checkpoint(url: str) -> tuple[ObjectStore, CheckpointManifest]:
+def open_checkpoint(url: str, *, best: bool = False) -> tuple[ObjectStore, CheckpointManifest]:
     """The run's store and the manifest, from the folder of a checkpoint or of a run."""
     folder = url.rstrip("/")
     head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")
     store = open_store(head if separator else folder)
-    return store, read_manifest(store, int(name) if separator else last_step(store))
+    if separator and best:
+        raise CheckpointError(f"{url} is the folder of one checkpoint; give the run's folder, {head}, to read its best")
+    manifest = read_manifest(store, int(name) if separator else last_step(store))
+    if not best:
+        return store, manifest
+    if manifest.ledger.best_step is None:
+        raise CheckpointError(
+            f"the run in {store.url} has kept no best checkpoint; give its job a zooid.Monitor, or let job.on_event "
+            "return zooid.Wish.KEEP_BEST"
+        )
+    return store, read_manifest(store, manifest.ledger.best_step)
 
 
 def _write(store: ObjectStore, shard: Shard, tensors: Tensors) -> None:

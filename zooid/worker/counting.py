@@ -5,6 +5,7 @@ import math
 import torch
 
 from zooid.core.job import Job
+from zooid.core.wishes import Wish
 from zooid.schedule.steps import StepState, Vote
 from zooid.worker.verdict import clip_factor
 
@@ -35,7 +36,7 @@ class Counted:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
-    def vote(self, loss_scale: float, *, is_first_replica: bool, is_saved: bool, is_due: bool) -> Vote:
+    def vote(self, loss_scale: float, *, is_first_replica: bool, is_saved: bool, is_due: bool, wishes: Wish) -> Vote:
         """This member's part of the commit. Σg² is finite only if all gradients are, and is that of unscaled gradients
         of the summed loss over the nominal weight."""
         if self._event is not None:
@@ -49,6 +50,7 @@ class Counted:
             gradient_square_sum=square_sum / loss_scale**2 if is_first_replica else 0.0,
             num_saved=float(is_saved),
             num_due=float(is_due),
+            wishes=float(wishes.value),
         )
 
     def scale(self, job: Job) -> float | torch.Tensor:

@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from msgspec import structs
+
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division
+from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
 from zooid.core.events import CheckpointSaved, Event
 from zooid.store import ObjectStore
 from zooid.store.checkpoints import prune
 from zooid.worker.optimizer_state import Tensors, optimizer_tensors
 from zooid.worker.precision import LossScale
-from zooid.worker.saving import CheckpointWriter, write_manifest
+from zooid.worker.saving import CheckpointWriter, publish, write_manifest
 from zooid.worker.seat import Seat
 from zooid.worker.state import TrainingState
 
@@ -45,7 +47,7 @@ class CheckpointKeeper:
         self._emit = emit
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
         self._last = (before.step, time.monotonic())
-        self._pending: tuple[int, LossScale] | None = None
+        self._pending: tuple[int, LossScale, Ledger] | None = None
         self._manifests = ThreadPoolExecutor(1, thread_name_prefix="manifest")
         self._written: Future[None] | None = None
 
@@ -61,11 +63,11 @@ class CheckpointKeeper:
             self._written = None
         return self._pending is not None and self._writer.poll() == self._pending[0]
 
-    def begin(self, num_steps: int, scale: LossScale) -> None:
+    def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         optimizer = self._state.optimizer
         own = {} if optimizer is None else optimizer_tensors(optimizer, self._state.named_parameters)
         self._writer.begin(num_steps, self._model_tensors(), own)
-        self._pending = (num_steps, scale)
+        self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
 
     def complete(self) -> None:
@@ -75,21 +77,30 @@ class CheckpointKeeper:
                 self._written.result()
             self._written = self._manifests.submit(self._complete, *pending)
 
-    def finish(self, num_steps: int, scale: LossScale) -> None:
+    def save(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        if self._last[0] != num_steps:
+            self._catch_up()
+            self.begin(num_steps, scale, ledger)
+
+    def finish(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         """Write the state that training came to, and wait for it."""
-        for _ in range(2):
-            if self._pending is not None:
-                self._writer.wait()
-                self.is_written()
-                self._seat.meet()
-                self.complete()
-            if self._last[0] == num_steps:
-                break
-            self.begin(num_steps, scale)
+        self.save(num_steps, scale, ledger)
+        self._catch_up()
         if self._written is not None:
             self._written.result()
+        if self._before.step == num_steps and self._seat.rank == 0:  # stopped before any step: no tensor is new
+            url = publish(self._store, structs.replace(self._before, ledger=ledger), self._division.roster)
+            self._tell(num_steps, url, ledger)
 
-    def _complete(self, num_steps: int, scale: LossScale) -> None:
+    def _catch_up(self) -> None:
+        """Wait until the checkpoint that is under way is complete."""
+        if self._pending is not None:
+            self._writer.wait()
+            self.is_written()
+            self._seat.meet()
+            self.complete()
+
+    def _complete(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         url = write_manifest(
             self._store,
             self._before,
@@ -97,6 +108,11 @@ class CheckpointKeeper:
             num_steps,
             loss_scale=scale.factor,
             num_good_steps=scale.num_good_steps,
+            ledger=ledger,
         )
-        prune(self._store, self._rule.keep)
-        self._emit(CheckpointSaved(at_s=time.time(), step=num_steps, url=url))
+        prune(self._store, self._rule.keep, ledger.best_step)
+        self._tell(num_steps, url, ledger)
+
+    def _tell(self, num_steps: int, url: str, ledger: Ledger) -> None:
+        is_best = ledger.best_step == num_steps
+        self._emit(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))

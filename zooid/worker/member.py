@@ -1,8 +1,8 @@
 """The tasks of the worker program that belong to a run: `prepare` it, and `train` in one seat of its roster."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,15 +41,18 @@ from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import checkpoint
+from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoint import Tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
 from zooid.worker.keeping import CheckpointKeeper
 from zooid.worker.optimizer_state import load_optimizer_tensors
 from zooid.worker.precision import LossScale
+from zooid.worker.prints import shown_prints
 from zooid.worker.resuming import changes_since
 from zooid.worker.seat import Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
+from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
 from zooid.worker.supply import Supply, supply
 from zooid.worker.training import Assignment, Trainer
@@ -115,7 +118,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
         if (last := trainer.last_timeline) is not None:
             at, timeline = last
             store.put(keys.timeline(at, spec.member), encode_record(timeline))
-        keeper.finish(num_steps, trainer.scale)
+        keeper.finish(num_steps, trainer.scale, trainer.ledger)
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
 
 
@@ -124,20 +127,25 @@ def at_work(
     spec: WorkerSpec, store: ObjectStore, abort: Abort
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
     """Everything that a member needs to run steps, from when all members are there."""
-    role = _learn(spec, store)
-    place = role.roster.members[role.roster.rank_of(spec.member)]
-    stage, kept = _load_stage(store, role, place.stage)
-    reads = stage.first_layer == 0 or stage.is_last
-    is_gpu = role.device.type == "cuda"
-    with (
-        supply(
-            role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu
-        ) as reading,
-        EventWriter(store, spec.member) as events,
-    ):
+    with ExitStack() as work:
+        events = work.enter_context(EventWriter(store, spec.member))
+        work.enter_context(shown_prints(spec.member, events.write))
+        role = _learn(spec, store)
+        place = role.roster.members[role.roster.rank_of(spec.member)]
+        stage, kept = _load_stage(store, role, place.stage)
+        reads = stage.first_layer == 0 or stage.is_last
+        is_gpu = role.device.type == "cuda"
+        reading = work.enter_context(
+            supply(role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu)
+        )
         seat = take_seat(spec, store, role.plan, role.roster, list(role.ties), role.device, abort)
         state = _state_of(role, seat, stage)
-        scale = _restore(store, role, state)
+        standing = Standing(role.job, role.manifest.ledger)
+        scale = _restore(store, role, state, standing.values)
+
+        def model_tensors() -> Tensors:
+            return _state_dict(stage) | kept
+
         keeper = CheckpointKeeper(
             store,
             spec.checkpoints,
@@ -145,7 +153,7 @@ def at_work(
             role.manifest,
             seat,
             state,
-            lambda: _state_dict(stage) | kept,
+            model_tensors,
             events.write,
             abort,
         )
@@ -154,9 +162,10 @@ def at_work(
             StageRunner(role.objective, reading.train, stage, state, seat, role.device),
             state,
             keeper,
-            events.write,
+            Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0),
             abort,
             scale,
+            standing,
             _evaluation(role, seat, stage, kept, reading, abort),
         )
         events.write(
@@ -240,13 +249,13 @@ def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Te
     return stage, kept | {name: tensors[name] for name in unused}
 
 
-def _restore(store: ObjectStore, role: _Role, state: TrainingState) -> LossScale:
+def _restore(store: ObjectStore, role: _Role, state: TrainingState, evaluated: Sequence[float]) -> LossScale:
     """Bring optimizer, learning rate and loss scale to where the checkpoint left them."""
     if state.optimizer is not None:
         named = state.named_parameters
         tensors = checkpoint.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
         load_optimizer_tensors(state.optimizer, named, tensors)
-    state.resume(role.manifest.step)
+    state.resume(role.manifest.step, evaluated)
     if role.manifest.step == 0 or role.manifest.loss_scale == 1.0:  # nothing was scaled before
         return LossScale.for_job(role.job.autocast)
     return LossScale(role.manifest.loss_scale, role.manifest.num_good_steps)

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, Division
+from zooid.core.checkpoint import CheckpointManifest, Division, Ledger
 from zooid.core.errors import CheckpointError, StoreError
 from zooid.core.records import encode_record
 from zooid.store import ObjectStore
@@ -17,6 +17,7 @@ from zooid.worker.optimizer_state import parameter_of
 from zooid.worker.packing import pack
 
 _LOOK_S = 0.05
+_EMPTY = Ledger()
 
 
 class CheckpointWriter:
@@ -99,17 +100,12 @@ def write_manifest(
     *,
     loss_scale: float = 1.0,
     num_good_steps: int = 0,
+    ledger: Ledger = _EMPTY,
 ) -> str:
     """Make a checkpoint visible, after all members have written their parts; the URL of its folder.
 
-    `before` is the manifest that the roster started from: what holds for the whole run is taken from it. A roster that
-    has been replaced makes nothing visible any more.
+    `before` is the manifest that the roster started from: what holds for the whole run is taken from it.
     """
-    if later := store.list(keys.ROSTERS, after=keys.roster(division.roster)):
-        raise CheckpointError(
-            f"the checkpoint of step {step} is dropped: {later[-1]} has replaced roster {division.roster}, so that "
-            "others go on with this run; end this one"
-        )
     parts = division.parts(step)
     manifest = structs.replace(
         before,
@@ -118,7 +114,18 @@ def write_manifest(
         optimizer=tuple(shard for part in parts for shard in part.optimizer),
         loss_scale=loss_scale,
         num_good_steps=num_good_steps,
+        ledger=ledger,
     )
+    return publish(store, manifest, division.roster)
+
+
+def publish(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
+    """Write a manifest; the URL of its checkpoint's folder. A roster that has been replaced makes nothing visible."""
+    if later := store.list(keys.ROSTERS, after=keys.roster(roster)):
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} is dropped: {later[-1]} has replaced roster {roster}, so that "
+            "others go on with this run; end this one"
+        )
     refuse_missing_shards(store, manifest)
-    store.put(keys.checkpoint_manifest(step), encode_record(manifest))
-    return f"{store.url}/{keys.checkpoint(step)}"
+    store.put(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
+    return f"{store.url}/{keys.checkpoint(manifest.step)}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from zooid.core.job import Job
 from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
@@ -87,11 +88,21 @@ class TrainingState:
         """Of the first group of parameters; None where the stage trains none."""
         return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
 
-    def resume(self, num_steps: int) -> None:
-        """Bring the learning rate to where it is after so many steps: a schedule follows from their number alone."""
-        if self._scheduler is not None:
-            for _ in range(num_steps):
-                self._scheduler.step()
+    def resume(self, num_steps: int, evaluated: Sequence[float] = ()) -> None:
+        """Bring the learning rate to where it is after so many steps, or after these results of evaluations."""
+        for value in evaluated:
+            self.follow(value)
+        for _ in range(num_steps):
+            self._step_scheduler()
+
+    def follow(self, evaluated: float) -> None:
+        """Step a scheduler that follows the results of evaluations."""
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step(evaluated)
+
+    def _step_scheduler(self) -> None:
+        if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
+            self._scheduler.step()
 
     def begin(self) -> None:
         if self._buffers_before:
@@ -148,8 +159,7 @@ class TrainingState:
             changes = self._gradients.statistics()
             for buffer, before, change in zip(self._buffers, self._buffers_before, changes, strict=True):
                 buffer.copy_(before + (change / self._num_replicas if buffer.is_floating_point() else change.round()))
-        if self._scheduler is not None:
-            self._scheduler.step()
+        self._step_scheduler()
 
     def drop(self) -> None:
         """Forget the step: nothing of it remains."""
