@@ -124,8 +124,11 @@ class Wrapped(nn.Module):
             {"loss": None, "model": lambda: nn.Sequential(Classifier(), Wrapped())},
             "the model's output .dict. carries no .loss; give a loss",
         ),
-        (given_samples(lambda index: ("a film", index % 2)), r"text as inputs \('a film'\).*tokenizer's input_ids"),
-        (given_samples(lambda index: (torch.zeros(3), "good")), r"text as targets \('good'\)"),
+        (
+            given_samples(lambda index: ("a film", index % 2)),
+            r"the inputs of samples .* this is text \('a film'\); make tokens of it",
+        ),
+        (given_samples(lambda index: (torch.zeros(3), "good")), r"the targets of samples .* this is text \('good'\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(changed: dict[str, Any], message: str) -> None:

@@ -116,7 +116,6 @@ def check_job(job: Job) -> CheckedJob:
     """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
     data = check_data(job)
     example = collate(data, range(EXAMPLE_SIZE), job)
-    _refuse_text(example)
     model = build_model(job)
     _check_optimizer(job, model)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -130,7 +129,6 @@ def check_job(job: Job) -> CheckedJob:
         loss_form = find_form(job, model, pairs)
         if evaluation is not None:
             first = collate(evaluation, range(1), job)
-            _refuse_text(first, "evaluation")
             with autocasting(job.autocast, torch.device("cpu")):
                 _check_metrics(job, model, first)
         for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
@@ -150,16 +148,6 @@ def _checked_output(job: Job, model: nn.Module, batch: Batch) -> Any:
         output = _forward(model, batch)
     _check_numbers("the model's output", output, batch)
     return output
-
-
-def _refuse_text(example: Batch, data: str = "data") -> None:
-    for what, value in (("inputs", (example.args, example.kwargs)), ("targets", example.target)):
-        for leaf in tree_leaves(value):
-            if isinstance(leaf, str | bytes):
-                raise JobError(
-                    f"job.{data}() has text as {what} ({leaf[:40]!r}), but models and losses take numbers; turn it "
-                    "into tensors in the data set, for example into a tokenizer's input_ids"
-                )
 
 
 def _forward(model: nn.Module, example: Batch, data: str = "data") -> Any:

@@ -172,7 +172,10 @@ def _cause(error: BaseException | None, kind: type[AnyError]) -> AnyError | None
 
 
 def _measure(model: nn.Module, example: Batch) -> Results:
-    """Results of all modules in real runs, on two samples and on three; buffers stay as they were."""
+    """Results of all modules in real runs, on two samples and on three; none where it only takes the example.
+
+    Buffers stay as they were.
+    """
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
 
     def run(size: int) -> None:
@@ -182,6 +185,8 @@ def _measure(model: nn.Module, example: Batch) -> Results:
 
     try:
         return measure_results(model, [partial(run, 2), partial(run, 3)])
+    except Exception:  # noqa: BLE001  # whatever the model's own code raises
+        return {}
     finally:
         for name, buffer in model.named_buffers():
             buffer.copy_(before[name])
