@@ -225,11 +225,17 @@ def _between(
                 continue
             return Difference(what.format(name), 1.0, is_in_forward)
         scale = _largest(tensor) + 1e-3 * largest
-        difference = _largest(tensor.double() - other.double())
+        difference = _largest(_without_equals(tensor.double(), other.double()))
         precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
         if not difference <= ROUNDING * precision * scale:
             return Difference(what.format(name), difference / scale if scale else 1.0, is_in_forward)
     return None
+
+
+def _without_equals(wanted: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    """Differences, which are 0 where both are the same infinity, or both not a number."""
+    is_same = (wanted == found) | (wanted.isnan() & found.isnan())
+    return torch.where(is_same, torch.zeros_like(wanted), wanted - found)
 
 
 def _largest(tensor: torch.Tensor) -> float:
