@@ -1,0 +1,153 @@
+"""An architecture as a job: the first of its heads that plain PyTorch can train, with samples that fit it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from benchmarks.architectures.configurations import Level, shrunken
+from benchmarks.architectures.heads import Head, heads_of
+from benchmarks.architectures.inputs import Recipe, recipes
+from zooid import Job
+from zooid.layers import Batch, collate, loss_sum_and_weight
+
+NUM_SAMPLES = 8
+SIZES = (2, 3)
+"""Numbers of samples that a model has to be able to train on."""
+MOST_PARAMETERS = 60_000_000
+LEVELS: tuple[Level, ...] = ("narrow", "shallow")
+NOISE = 0.02
+"""Added to all initial weights: a layer that begins at zero would hide the gradients of those before it."""
+
+
+class NotTrainable(Exception):
+    """Plain PyTorch cannot train this architecture from a shrunken configuration; says what was tried."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One architecture, ready to be trained."""
+
+    architecture: str
+    head: str
+    recipe: Recipe
+    job: Job
+
+
+def case_of(architecture: str, config_class: Any) -> Case:
+    """The first combination of head, size and inputs that trains."""
+    failures: list[str] = []
+    for head in heads_of(architecture, config_class):
+        for level in LEVELS:
+            try:
+                config = shrunken(config_class, level)
+                check_size(head, config)
+            except Exception as error:  # noqa: BLE001 - whatever a configuration refuses
+                failures.append(f"{head.class_name}, {level}: {in_short(error)}")
+                continue
+            case = _trained_case(architecture, head, config, failures)
+            if case is not None:
+                return case
+    raise NotTrainable("; ".join(failures) or "no head of it computes a loss")
+
+
+def check_size(head: Head, config: Any) -> None:
+    with torch.device("meta"):
+        model = head.load()(config)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if size > MOST_PARAMETERS:
+        raise NotTrainable(f"it has {size:,} parameters when shrunken, more than {MOST_PARAMETERS:,}")
+
+
+def _trained_case(architecture: str, head: Head, config: Any, failures: list[str]) -> Case | None:
+    for recipe in recipes(head, config):
+        complete, error = _completed(head, recipe)
+        if complete is not None:
+            return Case(architecture, head.class_name, complete, job_of(head, complete))
+        failures.append(f"{head.class_name} with {'+'.join(recipe.inputs)} and {recipe.target}: {error}")
+    return None
+
+
+def _completed(head: Head, recipe: Recipe) -> tuple[Recipe | None, str]:
+    """The recipe with as many places for an image as the model asks for, if it trains; else why it does not."""
+    for _ in range(2):
+        try:
+            _train_plainly(job_of(head, recipe))
+        except Exception as error:  # noqa: BLE001 - whatever a model refuses
+            wanted = re.search(r"tokens:?\s*(\d+).*?features:?\s*(\d+)", str(error), re.DOTALL)
+            if wanted is None or int(wanted[2]) == int(wanted[1]) or int(wanted[2]) % SIZES[0]:
+                return None, in_short(error)
+            recipe = recipe.with_placeholders(int(wanted[2]) // SIZES[0])
+        else:
+            return recipe, ""
+    return None, "the number of places for images cannot be found"
+
+
+def _train_plainly(job: Job) -> None:
+    model, data = job.model(), job.data()
+    for size in SIZES:
+        batch = collate(data, range(size))
+        model.zero_grad()
+        total, _ = loss_sum_and_weight(job, model(**batch.kwargs), batch.target, size)
+        total.backward()  # type: ignore[no-untyped-call]
+        if not bool(total.isfinite()):
+            raise ValueError(f"the loss is {float(total)}")
+        if not any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters()):
+            raise ValueError("no gradient reaches the parameters")
+
+
+def job_of(head: Head, recipe: Recipe) -> Job:
+    return Job(
+        model=lambda: _build(head, recipe.config),
+        loss=_LOSSES.get(recipe.target),
+        data=lambda: [(tree_map(_in_double, recipe.sample(index)), None) for index in range(NUM_SAMPLES)],
+        optimizer=lambda named: torch.optim.SGD(named, lr=0.1),
+        batch_size=4,
+        epochs=1,
+    )
+
+
+def _build(head: Head, config: Any) -> nn.Module:
+    torch.manual_seed(0)
+    model: nn.Module = head.load()(config).double().train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.add_(NOISE * torch.randn_like(parameter))
+    return model
+
+
+def _in_double(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _contrast(output: Any, _: Any) -> Tensor:
+    """The loss of CLIP, which these models compute only when a flag asks for it."""
+    scores = output.logits_per_image
+    own = torch.arange(scores.shape[0])
+    return (F.cross_entropy(scores, own) + F.cross_entropy(scores.T, own)) / 2
+
+
+def _squares(output: Any, _: Any) -> Tensor:
+    """For heads whose own loss takes a list of objects for each image, which a batch of tensors cannot hold."""
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    return torch.stack([leaf.square().mean() for leaf in leaves]).sum()
+
+
+_LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {"contrast": _contrast, "outside": _squares}
+
+
+def in_short(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:300]}"
+
+
+def batches_of(job: Job) -> list[Batch]:
+    """One grain of each size, of different samples."""
+    data = job.data()
+    return [collate(data, range(size, 2 * size)) for size in SIZES]

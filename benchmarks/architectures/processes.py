@@ -1,0 +1,77 @@
+"""Runs each architecture in a process of its own, with a limit on time and memory, from a parent that is warm."""
+
+import contextlib
+import multiprocessing
+import os
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+TIME_LIMIT_S = 120.0
+MEMORY_LIMIT_BYTES = 12 * 2**30
+
+Row = dict[str, Any]
+Trial = Callable[[str], Row]
+
+
+@dataclass(frozen=True)
+class _Running:
+    name: str
+    process: BaseProcess
+    started_s: float
+
+
+def run_all(trial: Trial, names: Sequence[str], num_jobs: int, time_limit_s: float = TIME_LIMIT_S) -> Iterator[Row]:
+    """A row for every name, in the order in which they are done. A process that ends without one is a row, too."""
+    waiting = list(reversed(names))
+    running: dict[Connection, _Running] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < num_jobs:
+                name = waiting.pop()
+                receiver, process = _start(trial, name)
+                running[receiver] = _Running(name, process, time.monotonic())
+            for receiver in wait(list(running), timeout=0.5):
+                assert isinstance(receiver, Connection)
+                yield _received(receiver, running.pop(receiver))
+            for receiver, task in list(running.items()):
+                if time.monotonic() - task.started_s > time_limit_s:
+                    yield _ended(running.pop(receiver), f"it took more than {time_limit_s:.0f} s")
+    finally:
+        for task in running.values():
+            task.process.kill()
+
+
+def _start(trial: Trial, name: str) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("fork")  # importing torch and transformers again would take seconds
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_run, args=(trial, name, sender), daemon=True)
+    process.start()
+    sender.close()
+    return receiver, process
+
+
+def _run(trial: Trial, name: str, sender: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)  # libraries warn about architectures that nobody asked for
+    sender.send(trial(name))
+
+
+def _received(receiver: Connection, task: _Running) -> Row:
+    row: Row | None = None
+    with contextlib.suppress(EOFError):
+        row = receiver.recv()
+    task.process.join()
+    return row if row is not None else _ended(task, f"its process ended with status {task.process.exitcode}")
+
+
+def _ended(task: _Running, reason: str) -> Row:
+    task.process.kill()
+    task.process.join()
+    return {"architecture": task.name, "outcome": "error", "layers": 0, "reason": reason}

@@ -1,0 +1,58 @@
+"""What zooid makes of one architecture."""
+
+import time
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from benchmarks.architectures.cases import Case, NotTrainable, batches_of, case_of, in_short
+from benchmarks.architectures.comparison import TOLERANCE, largest_difference, run_stages, run_untouched
+from zooid.core.errors import ZooidError
+from zooid.layers import LayeredModel, check_job, trace_job
+
+Row = dict[str, Any]
+
+
+def try_architecture(architecture: str) -> Row:
+    """A row with the outcome: exact, whole, refused or error; or `left out`, where plain PyTorch cannot train it."""
+    started = time.perf_counter()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    row: Row = {"architecture": architecture}
+    try:
+        config_class = import_module("transformers").CONFIG_MAPPING[architecture]
+        case = case_of(architecture, config_class)
+    except NotTrainable as error:
+        return row | {"outcome": "left out", "reason": str(error)}
+    except Exception as error:  # noqa: BLE001 - the library's own failure to import or to configure
+        return row | {"outcome": "left out", "reason": in_short(error)}
+    row |= {"head": case.head, "inputs": "+".join(case.recipe.inputs)}
+    try:
+        row |= _outcome(case)
+    except ZooidError as error:
+        row |= {"outcome": "refused", "layers": 0, "reason": str(error)}
+    except Exception as error:  # noqa: BLE001 - this is what the benchmark counts
+        row |= {"outcome": "error", "layers": 0, "reason": in_short(error)}
+    return row | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def _outcome(case: Case) -> Row:
+    checked = check_job(case.job)
+    layered = trace_job(case.job, checked.example)
+    model = case.job.model()
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    state = {name: tensor.detach().clone() for name, tensor in state.items()}
+    batches = batches_of(case.job)
+    wanted = run_untouched(case.job, model, batches)
+    difference, place = largest_difference(run_stages(case.job, layered, state, batches), wanted)
+    row = {"layers": layered.num_layers, "difference": difference}
+    if not difference <= TOLERANCE:
+        return row | {"outcome": "error", "reason": f"{place} differs by {difference:.2e}"}
+    return row | _kind(layered)
+
+
+def _kind(layered: LayeredModel) -> Row:
+    reason = getattr(layered, "why_whole", "")
+    if layered.num_layers > 1:
+        return {"outcome": "exact", "reason": ""}
+    return {"outcome": "whole", "reason": reason or "the model has no place where it can be cut"}
