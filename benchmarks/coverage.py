@@ -85,9 +85,10 @@ def _warm_trial() -> Any:
     """Imports what every process needs, and leaves each of them one thread."""
     import_module("torch").set_num_threads(1)
     import_module("transformers").logging.set_verbosity_error()
-    import_module("torch.export")
     import_module("transformers.modeling_utils")
-    return import_module("benchmarks.architectures.trial").try_architecture
+    trials = import_module("benchmarks.architectures.trial")
+    trials.warm_up()
+    return trials.try_architecture
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ SIZES = (2, 3)
 """Numbers of samples that a model has to be able to train on."""
 MOST_PARAMETERS = 60_000_000
 LEVELS: tuple[Level, ...] = ("narrow", "shallow")
+DTYPES = (torch.float64, torch.float32)
+"""Some operations, as those of mixtures of experts, exist in float32 only."""
 NOISE = 0.02
 """Added to all initial weights: a layer that begins at zero would hide the gradients of those before it."""
 
@@ -36,6 +38,7 @@ class Case:
     architecture: str
     head: str
     recipe: Recipe
+    dtype: torch.dtype
     job: Job
 
 
@@ -65,19 +68,20 @@ def check_size(head: Head, config: Any) -> None:
 
 
 def _trained_case(architecture: str, head: Head, config: Any, failures: list[str]) -> Case | None:
-    for recipe in recipes(head, config):
-        complete, error = _completed(head, recipe)
-        if complete is not None:
-            return Case(architecture, head.class_name, complete, job_of(head, complete))
-        failures.append(f"{head.class_name} with {'+'.join(recipe.inputs)} and {recipe.target}: {error}")
+    for dtype in DTYPES:
+        for recipe in recipes(head, config):
+            complete, error = _completed(head, recipe, dtype)
+            if complete is not None:
+                return Case(architecture, head.class_name, complete, dtype, job_of(head, complete, dtype))
+            failures.append(f"{head.class_name} with {'+'.join(recipe.inputs)} and {recipe.target}: {error}")
     return None
 
 
-def _completed(head: Head, recipe: Recipe) -> tuple[Recipe | None, str]:
+def _completed(head: Head, recipe: Recipe, dtype: torch.dtype) -> tuple[Recipe | None, str]:
     """The recipe with as many places for an image as the model asks for, if it trains; else why it does not."""
     for _ in range(2):
         try:
-            _train_plainly(job_of(head, recipe))
+            _train_plainly(job_of(head, recipe, dtype))
         except Exception as error:  # noqa: BLE001 - whatever a model refuses
             wanted = re.search(r"tokens:?\s*(\d+).*?features:?\s*(\d+)", str(error), re.DOTALL)
             if wanted is None or int(wanted[2]) == int(wanted[1]) or int(wanted[2]) % SIZES[0]:
@@ -101,29 +105,28 @@ def _train_plainly(job: Job) -> None:
             raise ValueError("no gradient reaches the parameters")
 
 
-def job_of(head: Head, recipe: Recipe) -> Job:
+def job_of(head: Head, recipe: Recipe, dtype: torch.dtype) -> Job:
+    def converted(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
     return Job(
-        model=lambda: _build(head, recipe.config),
+        model=lambda: _build(head, recipe.config, dtype),
         loss=_LOSSES.get(recipe.target),
-        data=lambda: [(tree_map(_in_double, recipe.sample(index)), None) for index in range(NUM_SAMPLES)],
+        data=lambda: [(tree_map(converted, recipe.sample(index)), None) for index in range(NUM_SAMPLES)],
         optimizer=lambda named: torch.optim.SGD(named, lr=0.1),
         batch_size=4,
         epochs=1,
     )
 
 
-def _build(head: Head, config: Any) -> nn.Module:
+def _build(head: Head, config: Any, dtype: torch.dtype) -> nn.Module:
     torch.manual_seed(0)
-    model: nn.Module = head.load()(config).double().train()
+    model: nn.Module = head.load()(config).to(dtype).train()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
                 parameter.add_(NOISE * torch.randn_like(parameter))
     return model
-
-
-def _in_double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _contrast(output: Any, _: Any) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zooid import Job
 from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, loss_sum_and_weight
 
-TOLERANCE = 1e-9
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 SMALL = 1e-3
 """Tensors whose entries are smaller than this part of the largest one are compared with that part of it."""
 MOST_STAGES = 3

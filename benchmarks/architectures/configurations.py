@@ -13,8 +13,8 @@ from typing import Any, Literal
 Level = Literal["narrow", "shallow"]
 """`shallow` leaves widths and image sizes as they are, for architectures in which they depend on one another."""
 
-NUM_LAYERS = 4
-"""Enough for a cut into three stages, and for the four levels of features that many vision heads read."""
+NUM_LAYERS = 3
+"""Enough for a cut into three stages; a configuration that lists more layers by their numbers keeps as many."""
 VOCABULARY = 128
 FIRST_TOKEN = 32
 """Smaller tokens have a meaning of their own: padding, a beginning, a place for an image."""
@@ -27,6 +27,7 @@ HINTS: dict[str, dict[str, Any]] = {}
 
 _LAYER_COUNT = re.compile(r"(^|_)(n|num)_(\w+_)?(layers?|blocks)$|^(\w+_)?(en|de)coder_layers$|^depth$|^layers$")
 _LAYER_INDICES = re.compile(r"index(es)?$|indices$|_layers$|layers_to_use$")
+_LISTS_LAYERS = re.compile(r"index(es)?$|indices$|^_?out_features$")
 _STAGE_DEPTHS = re.compile(r"^depths$|blocks_per_stage|stage_num_blocks|^layer_depths$|^num_blocks$|^num_layers$")
 _IS_PROBABILITY = re.compile(r"drop|^mask_(time|feature)_prob$|^router_jitter_noise$")
 _EXCLUDED_WIDTH = re.compile(
@@ -98,6 +99,7 @@ class _Shrink:
         self._num_layers = next(
             (n for name in ("num_hidden_layers", "num_layers", "n_layer") if isinstance(n := self._get(name), int)), 0
         )
+        self.num_kept = max(NUM_LAYERS, self._num_listed())
         self._kept_layers = self._layers_to_keep()
 
     def field(self, name: str, value: Any) -> Any:
@@ -107,7 +109,7 @@ class _Shrink:
             return 0.0 if _IS_PROBABILITY.search(name) else value
         if isinstance(value, dict):
             return self._rotary(value) if "mrope_section" in value else value
-        if isinstance(value, list | tuple) and self._num_layers > NUM_LAYERS and len(value) == self._num_layers:
+        if isinstance(value, list | tuple) and self._num_layers > self.num_kept and len(value) == self._num_layers:
             return type(value)(value[layer] for layer in self._kept_layers)
         for pattern, rule in self._rules:
             if re.search(pattern, name):
@@ -133,29 +135,34 @@ class _Shrink:
     def layer_indices(self, value: Any) -> Any:
         """Indices of layers, moved to the last of the few that are left."""
         if isinstance(value, int):
-            return value if value < NUM_LAYERS else NUM_LAYERS - 1
+            return value if value < self.num_kept else self.num_kept - 1
         if not (isinstance(value, list | tuple) and value and all(isinstance(index, int) for index in value)):
             return value
-        if max(value) <= NUM_LAYERS:
+        if max(value) <= self.num_kept:
             return value
-        end = NUM_LAYERS if max(value) >= self._num_layers > 0 else NUM_LAYERS - 1
+        end = self.num_kept if max(value) >= self._num_layers > 0 else self.num_kept - 1
         return type(value)(range(max(0, end + 1 - len(value)), end + 1))
 
     def out_features(self, value: Any) -> Any:
         numbers = [int(digits) for name in value for digits in re.findall(r"(\d+)$", name)] if value else []
-        if not numbers or max(numbers) <= NUM_LAYERS:
+        if not numbers or max(numbers) <= self.num_kept:
             return value
-        return [f"stage{number}" for number in range(NUM_LAYERS + 1 - len(numbers), NUM_LAYERS + 1)]
+        return [f"stage{number}" for number in range(self.num_kept + 1 - len(numbers), self.num_kept + 1)]
 
     def _get(self, name: str) -> Any:
         return getattr(self._config, name, None)
+
+    def _num_listed(self) -> int:
+        """How many layers the longest list of layers names, where layers are listed at all."""
+        lists = [value for name, value in vars(self._config).items() if _LISTS_LAYERS.search(name)]
+        return max((len(value) for value in lists if isinstance(value, list | tuple) and len(value) <= 6), default=0)
 
     def _layers_to_keep(self) -> list[int]:
         """One layer of each kind, then the first ones."""
         kinds = self._get("layer_types") or self._get("layers_block_type") or []
         first = [layer for layer, kind in enumerate(kinds) if kind not in kinds[:layer]] if kinds else []
         others = [layer for layer in range(self._num_layers) if layer not in first]
-        return sorted((first + others)[:NUM_LAYERS])
+        return sorted((first + others)[: self.num_kept])
 
     def _rotary(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Sections of a rotary embedding add up to half a head; they are scaled together."""
@@ -177,16 +184,10 @@ def _at_most(limit: int) -> Rule:
     return rule
 
 
-def _layers(_: _Shrink, value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return _stage_depths(_, value)
-    return min(value, NUM_LAYERS) if isinstance(value, int) else value
-
-
-def _stage_depths(_: _Shrink, value: Any) -> Any:
-    """Stages of one layer each; of two where there are only two stages."""
+def _layers(shrink: _Shrink, value: Any) -> Any:
+    """Few layers; stages of one layer each, of two where there are only two stages."""
     if isinstance(value, int):
-        return min(value, NUM_LAYERS)
+        return min(value, shrink.num_kept)
     if not all(isinstance(depth, int) for depth in value):
         return value
     most = 1 if len(value) > 2 else 2
@@ -216,7 +217,7 @@ _COUNT_RULES: tuple[tuple[str, Rule], ...] = (
     (r"vocab_size|^num_embeddings$|^codebook_size$", _at_most(VOCABULARY)),
     (r"^num_kv_shared_layers$|^first_k_dense_replace$|^moe_layer_start_index$", _at_most(1)),
     (r"^moe_layer_end_index$|^max_window_layers$", _at_most(NUM_LAYERS - 1)),
-    (_STAGE_DEPTHS.pattern, _stage_depths),
+    (_STAGE_DEPTHS.pattern, _layers),
     (r"^out_indices$|^_out_indices$", lambda shrink, value: shrink.layer_indices(value)),
     (r"^_?out_features$", lambda shrink, value: shrink.out_features(value)),
     (_LAYER_COUNT.pattern, _layers),

@@ -5,11 +5,12 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.architectures.cases import Case, NotTrainable, batches_of, case_of, in_short
-from benchmarks.architectures.comparison import TOLERANCE, largest_difference, run_stages, run_untouched
+from benchmarks.architectures.comparison import TOLERANCES, largest_difference, run_stages, run_untouched
 from zooid.core.errors import ZooidError
-from zooid.layers import LayeredModel, check_job, trace_job
+from zooid.layers import Batch, LayeredModel, check_job, trace, trace_job
 
 Row = dict[str, Any]
 
@@ -26,7 +27,7 @@ def try_architecture(architecture: str) -> Row:
         return row | {"outcome": "left out", "reason": str(error)}
     except Exception as error:  # noqa: BLE001 - the library's own failure to import or to configure
         return row | {"outcome": "left out", "reason": in_short(error)}
-    row |= {"head": case.head, "inputs": "+".join(case.recipe.inputs)}
+    row |= {"head": case.head, "inputs": "+".join(case.recipe.inputs), "dtype": str(case.dtype)[6:]}
     try:
         row |= _outcome(case)
     except ZooidError as error:
@@ -34,6 +35,11 @@ def try_architecture(architecture: str) -> Row:
     except Exception as error:  # noqa: BLE001 - this is what the benchmark counts
         row |= {"outcome": "error", "layers": 0, "reason": in_short(error)}
     return row | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def warm_up() -> None:
+    """Imports what every trial needs: a trace of anything loads most of torch.export."""
+    trace(nn.Linear(2, 2), Batch((torch.ones(2, 2),), {}, None, 2))
 
 
 def _outcome(case: Case) -> Row:
@@ -46,7 +52,7 @@ def _outcome(case: Case) -> Row:
     wanted = run_untouched(case.job, model, batches)
     difference, place = largest_difference(run_stages(case.job, layered, state, batches), wanted)
     row = {"layers": layered.num_layers, "difference": difference}
-    if not difference <= TOLERANCE:
+    if not difference <= TOLERANCES[case.dtype]:
         return row | {"outcome": "error", "reason": f"{place} differs by {difference:.2e}"}
     return row | _kind(layered)
 
