@@ -67,7 +67,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="model types to try, for example bert gpt2")
     parser.add_argument("--jobs", type=int, default=2, help="architectures tried at the same time")
     parser.add_argument("--time-limit", type=float, default=120.0, help="seconds that one architecture may take")
-    parser.add_argument("--left-out", type=Path, metavar="FILE", help="write here which architectures do not count, and why")
+    parser.add_argument(
+        "--left-out", type=Path, metavar="FILE", help="write here which architectures do not count, and why"
+    )
     return parser.parse_args(arguments)
 
 

@@ -20,6 +20,8 @@ NUM_SAMPLES = 8
 SIZES = (2, 3)
 """Numbers of samples that a model has to be able to train on."""
 MOST_PARAMETERS = 60_000_000
+MOST_COUNTS = 3
+"""How often a model may be asked how many tokens stand for an image."""
 LEVELS: tuple[Level, ...] = ("narrow", "shallow")
 DTYPES = (torch.float64, torch.float32)
 """Some operations, as those of mixtures of experts, exist in float32 only."""
@@ -79,17 +81,29 @@ def _trained_case(architecture: str, head: Head, config: Any, failures: list[str
 
 def _completed(head: Head, recipe: Recipe, dtype: torch.dtype) -> tuple[Recipe | None, str]:
     """The recipe with as many places for an image as the model asks for, if it trains; else why it does not."""
-    for _ in range(2):
+    for _ in range(MOST_COUNTS):
         try:
             _train_plainly(job_of(head, recipe, dtype))
         except Exception as error:  # noqa: BLE001 - whatever a model refuses
-            wanted = re.search(r"tokens:?\s*(\d+).*?features:?\s*(\d+)", str(error), re.DOTALL)
-            if wanted is None or int(wanted[2]) == int(wanted[1]) or int(wanted[2]) % SIZES[0]:
+            number = _places_asked_for(error, recipe)
+            if not number:
                 return None, in_short(error)
-            recipe = recipe.with_placeholders(int(wanted[2]) // SIZES[0])
+            recipe = recipe.with_placeholders(number)
         else:
             return recipe, ""
     return None, "the number of places for images cannot be found"
+
+
+def _places_asked_for(error: Exception, recipe: Recipe) -> int:
+    """How many tokens of a sample have to stand for its image, from the library's own message; 0 where it is silent."""
+    counts = re.search(r"tokens:?\s*(\d+).*?features:?\s*(\d+)", str(error), re.DOTALL)
+    if counts is None:
+        return 0
+    num_tokens, num_features = int(counts[1]), int(counts[2])
+    if num_tokens != num_features:
+        return num_features // SIZES[0]
+    width = int(recipe.config.get_text_config().hidden_size)  # some count the numbers in all features
+    return num_features // SIZES[0] // width
 
 
 def _train_plainly(job: Job) -> None:
@@ -146,8 +160,10 @@ _LOSSES: dict[str, Callable[[Any, Any], Tensor]] = {"contrast": _contrast, "outs
 
 
 def in_short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0][:300]}"
+    """The first line of a message, or two where the first announces the second."""
+    lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return f"{type(error).__name__}: {text[:300]}"
 
 
 def batches_of(job: Job) -> list[Batch]:

@@ -26,7 +26,7 @@ class Outcome:
     buffers: dict[str, Tensor]
 
 
-class SameDraws(TorchDispatchMode):
+class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Every operation draws the same random numbers wherever it runs: a stage draws in another order than a model."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,7 +37,7 @@ class SameDraws(TorchDispatchMode):
 
 def run_untouched(job: Job, model: nn.Module, batches: list[Batch]) -> Outcome:
     losses = {}
-    with SameDraws():
+    with SameDraws():  # type: ignore[no-untyped-call]
         for number, batch in enumerate(batches):
             output = model(*batch.args, **batch.kwargs)
             total, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
@@ -51,7 +51,7 @@ def run_stages(job: Job, layered: LayeredModel, state: dict[str, Tensor], batche
     cuts = [round(stage * layered.num_layers / num_stages) for stage in range(num_stages + 1)]
     stages = [_stage(layered, first, end, state) for first, end in pairwise(cuts)]
     losses = {}
-    with SameDraws():
+    with SameDraws():  # type: ignore[no-untyped-call]
         for number, batch in enumerate(batches):
             losses[f"grain {number}"] = _run_grain(job, stages, batch)
     buffers = {name: buffer for stage in stages for name, buffer in stage.module.named_buffers() if name in state}
@@ -102,13 +102,13 @@ def _gradients(modules: list[Any]) -> dict[str, Tensor]:
 def largest_difference(found: Outcome, wanted: Outcome) -> tuple[float, str]:
     """The largest difference relative to its scale, and where it is."""
     worst = (0.0, "")
-    for kind in ("losses", "gradients", "buffers"):
+    for kind, singular in (("losses", "loss"), ("gradients", "gradient"), ("buffers", "buffer")):
         ours, theirs = getattr(found, kind), getattr(wanted, kind)
         if kind == "buffers":  # those that no stage uses have not changed
             theirs = {name: buffer for name, buffer in theirs.items() if name in ours}
         scale = max((float(value.abs().max()) for value in theirs.values() if value.numel()), default=0.0)
         for name in dict.fromkeys((*theirs, *ours)):
-            worst = max(worst, (_difference(ours.get(name), theirs.get(name), scale), f"{kind[:-1]} {name}"))
+            worst = max(worst, (_difference(ours.get(name), theirs.get(name), scale), f"{singular} {name}"))
     return worst
 
 

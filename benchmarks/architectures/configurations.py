@@ -8,6 +8,8 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable
+from importlib import import_module
+from itertools import pairwise
 from typing import Any, Literal
 
 Level = Literal["narrow", "shallow"]
@@ -22,7 +24,13 @@ WIDTH = 64
 HEADS = 4
 HEAD_DIM = 16
 
-HINTS: dict[str, dict[str, Any]] = {}
+HINTS: dict[str, dict[str, Any]] = {
+    "blip-2": {"image_token_index": 3},
+    "cvt": {"depth": [1, 2, 3]},  # its stage number n reads the n-th of its layers
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
+    "mamba2": {"num_heads": 8},
+}
 """Fields that no rule for all architectures can know, by model type."""
 
 _LAYER_COUNT = re.compile(r"(^|_)(n|num)_(\w+_)?(layers?|blocks)$|^(\w+_)?(en|de)coder_layers$|^depth$|^layers$")
@@ -66,14 +74,16 @@ def _changes(default: Any, tokens: _Tokens, level: Level) -> dict[str, Any]:
     shrink = _Shrink(default, tokens, level)
     changes: dict[str, Any] = {}
     for name, field in fields.items():
-        value = getattr(default, name, None)
+        value: Any = getattr(default, name, None)
+        if getattr(value, "model_type", "") == "timm_backbone":
+            changes[name] = _own_backbone(value)
+            continue
         if hasattr(value, "model_type"):
             changes[name] = _rebuilt(value, tokens, level, HINTS.get(value.model_type, {}))
             continue
         given = field.default if field.default is not dataclasses.MISSING else _default_of(field)
-        if given is None and value is not None and isinstance(value, int | list | tuple | dict):
-            if not isinstance(value, bool) and not name.endswith(("out_indices", "out_features")):
-                continue  # the configuration works it out from other fields
+        if given is None and _is_worked_out(name, value):
+            continue
         small = shrink.field(name, value)
         if small != given:
             changes[name] = small
@@ -83,6 +93,24 @@ def _changes(default: Any, tokens: _Tokens, level: Level) -> dict[str, Any]:
     if "out_features" in changes and "out_indices" in changes:
         changes.pop("out_features")
     return changes
+
+
+def _own_backbone(wrapper: Any) -> Any:
+    """A ResNet of transformers itself, for configurations whose default comes from another library."""
+    resnet = import_module("transformers").ResNetConfig
+    num_features = len(wrapper.out_indices or (4,))
+    return resnet(
+        embedding_size=16,
+        hidden_sizes=[32, 64, 128, 256],
+        depths=[1, 1, 1, 1],
+        out_features=[f"stage{stage}" for stage in range(5 - num_features, 5)],
+    )
+
+
+def _is_worked_out(name: str, value: Any) -> bool:
+    """Whether the configuration has set a field itself, from its other fields."""
+    is_size = isinstance(value, int | list | tuple | dict) and not isinstance(value, bool)
+    return is_size and not name.endswith(("out_indices", "out_features", "rope_parameters"))
 
 
 def _default_of(field: Any) -> Any:
@@ -108,7 +136,7 @@ class _Shrink:
         if isinstance(value, float):
             return 0.0 if _IS_PROBABILITY.search(name) else value
         if isinstance(value, dict):
-            return self._rotary(value) if "mrope_section" in value else value
+            return self._rotary(value) if self._has_sections() and name == "rope_parameters" else value
         if isinstance(value, list | tuple) and self._num_layers > self.num_kept and len(value) == self._num_layers:
             return type(value)(value[layer] for layer in self._kept_layers)
         for pattern, rule in self._rules:
@@ -144,7 +172,7 @@ class _Shrink:
         return type(value)(range(max(0, end + 1 - len(value)), end + 1))
 
     def out_features(self, value: Any) -> Any:
-        numbers = [int(digits) for name in value for digits in re.findall(r"(\d+)$", name)] if value else []
+        numbers = [int(digits) for name in value or () for digits in re.findall(r"^stage(\d+)$", str(name))]
         if not numbers or max(numbers) <= self.num_kept:
             return value
         return [f"stage{number}" for number in range(self.num_kept + 1 - len(numbers), self.num_kept + 1)]
@@ -164,12 +192,14 @@ class _Shrink:
         others = [layer for layer in range(self._num_layers) if layer not in first]
         return sorted((first + others)[: self.num_kept])
 
+    def _has_sections(self) -> bool:
+        return "mrope_section" in getattr(self._config, "ignore_keys_at_rope_validation", ())
+
     def _rotary(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Sections of a rotary embedding add up to half a head; they are scaled together."""
-        head_dim = self._get("head_dim") or self._get("hidden_size") // self._get("num_attention_heads")
-        section = parameters["mrope_section"]
-        bounds = [round(sum(section[:count]) * HEAD_DIM / head_dim) for count in range(len(section) + 1)]
-        return parameters | {"mrope_section": [b - a for a, b in zip(bounds, bounds[1:], strict=False)]}
+        section = parameters.get("mrope_section", [16, 24, 24])
+        bounds = [round(sum(section[:count]) * HEAD_DIM / 2 / sum(section)) for count in range(len(section) + 1)]
+        return parameters | {"mrope_section": [end - start for start, end in pairwise(bounds)]}
 
 
 Rule = Callable[[_Shrink, Any], Any]
@@ -236,10 +266,12 @@ _RULES: tuple[tuple[str, Rule], ...] = (
     (r"(im(age|g)_size)$|^input_size$", lambda shrink, value: shrink.image(value)),
     (r"^num_frames$", _at_most(4)),
     (r"^window_size$", _at_most(4)),
+    (r"head_dim$|d_head$|dim_head$|^d_kv$|head_size$|^headdim$|channels_per_head", _at_most(HEAD_DIM)),
     (r"key_value_heads$|kv_heads$", lambda shrink, value: shrink.kv_heads(value)),
     (r"linear_num_key_heads$", _at_most(2)),
+    (r"mamba\w*heads$", _at_most(2 * WIDTH // HEAD_DIM)),
+    (r"^mamba_d_ssm$", _at_most(2 * WIDTH)),
     (r"heads?$|^num_attention_heads_per_stage$", _stage_heads),
-    (r"head_dim$|d_head$|dim_head$|^d_kv$|head_size$|^headdim$|channels_per_head", _at_most(HEAD_DIM)),
     (r"rank$", _at_most(HEAD_DIM)),
     (r"^moe_intermediate_size$|expert_intermediate_size$", _at_most(WIDTH // 2)),
     (r"intermediate|ffn_dim|^mlp_dim$|^d_ff$|^d_inner$|ffn_hidden", _at_most(2 * WIDTH)),

@@ -96,5 +96,6 @@ def _unlisted_heads(config_class: Any) -> list[Head]:
     return [
         Head(name, "")
         for name in getattr(module, "__all__", ())
-        if inspect.isclass(model := getattr(module, name, None)) and getattr(model, "config_class", None) is config_class
+        if inspect.isclass(model := getattr(module, name, None))
+        and getattr(model, "config_class", None) is config_class
     ]

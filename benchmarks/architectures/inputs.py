@@ -37,7 +37,8 @@ class Recipe:
         sample = {name: _INPUTS[name](self, dice) for name in self.inputs}
         if "attention_mask" in sample and index % 2 and not self.num_placeholders:
             sample["attention_mask"][-2:] = 0
-        return sample | _TARGETS[self.target](self, dice, sample)
+        target: Sample = _TARGETS[self.target](self, dice, sample)
+        return sample | target
 
 
 def recipes(head: Head, config: Any) -> Iterator[Recipe]:
@@ -49,7 +50,9 @@ def recipes(head: Head, config: Any) -> Iterator[Recipe]:
             recipe = Recipe(config, inputs, target)
             if "input_ids" in inputs and len(set(inputs) & _MEDIA):
                 placeholder = _placeholder(config, inputs)
-                recipe = replace(recipe, num_placeholders=1 if placeholder is not None else 0, placeholder=placeholder or 0)
+                recipe = replace(
+                    recipe, num_placeholders=1 if placeholder is not None else 0, placeholder=placeholder or 0
+                )
             yield recipe
             if "input_features" in inputs or "input_values" in inputs:
                 yield replace(recipe, frames_first=True)
@@ -77,7 +80,9 @@ def _input_sets(arguments: tuple[str, ...], main: str) -> list[tuple[str, ...]]:
     if main in media:
         sets += [(main,), (main, "decoder_input_ids")] if "decoder_input_ids" in arguments else [(main,)]
     if "input_ids" in arguments:
-        sets += [(*text, *layout), (*text, "decoder_input_ids")] if "decoder_input_ids" in arguments else [(*text, *layout)]
+        sets += (
+            [(*text, *layout), (*text, "decoder_input_ids")] if "decoder_input_ids" in arguments else [(*text, *layout)]
+        )
     sets += [(name,) for name in media]
     return list(dict.fromkeys(sets))
 
@@ -119,15 +124,11 @@ def part_of(config: Any, *names: str) -> Any:
     for name in names:
         if getattr(config, name, None) is not None:
             return getattr(config, name)
-    for name in getattr(config, "sub_configs", {}):
-        inner = getattr(config, name, None)
+    parts = dict.fromkeys((*getattr(config, "sub_configs", {}), "backbone_config", "vision_config", "audio_config"))
+    for part in parts:
+        inner = getattr(config, part, None)
         if inner is not None and (value := part_of(inner, *names)) is not None:
             return value
-    for name in ("backbone_config", "vision_config", "audio_config"):
-        inner = getattr(config, name, None)
-        if inner is not None and name not in getattr(config, "sub_configs", {}):
-            if (value := part_of(inner, *names)) is not None:
-                return value
     return None
 
 
@@ -197,8 +198,8 @@ def _past_length(config: Any) -> int:
 
 
 def _series_width(config: Any) -> int:
-    width = getattr(config, "num_input_channels", None) or getattr(config, "input_size", 1)
-    return int(width) if width > 1 or hasattr(config, "num_input_channels") else 0
+    width = int(getattr(config, "num_input_channels", 0) or getattr(config, "input_size", 1))
+    return width if width > 1 or hasattr(config, "num_input_channels") else 0
 
 
 _TIME_SERIES = {
@@ -245,7 +246,9 @@ _TARGETS: dict[str, Any] = {
     "tokens": _like_tokens,
     "text": lambda recipe, dice, _: {"labels": _tokens(recipe, dice, 5)},
     "class": lambda recipe, dice, _: {"labels": torch.randint(0, _num_labels(recipe), (), generator=dice)},
-    "token_classes": lambda recipe, dice, _: {"labels": torch.randint(0, _num_labels(recipe), (TOKENS,), generator=dice)},
+    "token_classes": lambda recipe, dice, _: {
+        "labels": torch.randint(0, _num_labels(recipe), (TOKENS,), generator=dice)
+    },
     "pixel_classes": lambda recipe, dice, _: {
         "labels": torch.randint(0, _num_labels(recipe), _image_size(recipe.config), generator=dice)
     },

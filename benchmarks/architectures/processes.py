@@ -35,8 +35,8 @@ def run_all(trial: Trial, names: Sequence[str], num_jobs: int, time_limit_s: flo
                 name = waiting.pop()
                 receiver, process = _start(trial, name)
                 running[receiver] = _Running(name, process, time.monotonic())
-            for receiver in wait(list(running), timeout=0.5):
-                assert isinstance(receiver, Connection)
+            done = wait(list(running), timeout=0.5)
+            for receiver in [receiver for receiver in running if receiver in done]:
                 yield _received(receiver, running.pop(receiver))
             for receiver, task in list(running.items()):
                 if time.monotonic() - task.started_s > time_limit_s:
