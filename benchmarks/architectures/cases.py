@@ -152,7 +152,7 @@ def _contrast(output: Any, _: Any) -> Tensor:
 
 def _squares(output: Any, _: Any) -> Tensor:
     """For heads whose own loss takes a list of objects for each image, which a batch of tensors cannot hold."""
-    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
     return torch.stack([leaf.square().mean() for leaf in leaves]).sum()
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.architectures.agreement import TOLERANCES, largest_difference, run_stages, run_untouched
 from benchmarks.architectures.cases import Case, NotTrainable, batches_of, case_of, in_short
-from benchmarks.architectures.comparison import TOLERANCES, largest_difference, run_stages, run_untouched
 from zooid.core.errors import ZooidError
-from zooid.layers import Batch, LayeredModel, check_job, trace, trace_job
+from zooid.layers import Batch, LayeredModel, check_job, faithful_layers, trace
 
 Row = dict[str, Any]
 
@@ -42,8 +42,7 @@ def warm_up() -> None:
 
 
 def _outcome(case: Case) -> Row:
-    checked = check_job(case.job)
-    layered = trace_job(case.job, checked.example)
+    layered = faithful_layers(check_job(case.job))
     model = case.job.model()
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     state = {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -57,7 +56,6 @@ def _outcome(case: Case) -> Row:
 
 
 def _kind(layered: LayeredModel) -> Row:
-    reason = getattr(layered, "why_whole", "")
     if layered.num_layers > 1:
         return {"outcome": "exact", "reason": ""}
-    return {"outcome": "whole", "reason": reason or "the model has no place where it can be cut"}
+    return {"outcome": "whole", "reason": layered.why_whole or "it has no place where it could be cut"}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zooid import Job
-from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, loss_sum_and_weight
+from zooid.layers import Batch, LayeredModel, Stage, apply_hooks, build_stage, flatten_inputs, loss_sum_and_weight
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 SMALL = 1e-3
@@ -55,7 +55,8 @@ def run_stages(job: Job, layered: LayeredModel, state: dict[str, Tensor], batche
         for number, batch in enumerate(batches):
             losses[f"grain {number}"] = _run_grain(job, stages, batch)
     buffers = {name: buffer for stage in stages for name, buffer in stage.module.named_buffers() if name in state}
-    return Outcome(losses, _gradients([stage.module for stage in stages]), buffers)
+    gradients = apply_hooks(layered.hooks, _gradients([stage.module for stage in stages]))
+    return Outcome(losses, gradients, buffers)
 
 
 def _stage(layered: LayeredModel, first: int, end: int, state: dict[str, Tensor]) -> Stage:
@@ -73,7 +74,7 @@ def _run_grain(job: Job, stages: list[Stage], batch: Batch) -> Tensor:
             value.detach().requires_grad_(flag) if isinstance(value, Tensor) else value
             for value, flag in zip(values, flags, strict=True)
         ]
-        outputs = stage.module(*inputs)
+        outputs = stage.run(*inputs)
         passed.append((inputs, outputs))
         values = list(outputs)
     total, _ = loss_sum_and_weight(job, stages[-1].model_output(tuple(values)), batch.target, batch.num_samples)
