@@ -82,7 +82,7 @@ def _changes(default: Any, tokens: _Tokens, level: Level) -> dict[str, Any]:
             changes[name] = _rebuilt(value, tokens, level, HINTS.get(value.model_type, {}))
             continue
         given = field.default if field.default is not dataclasses.MISSING else _default_of(field)
-        if given is None and _is_worked_out(name, value):
+        if given is None and _is_worked_out(name, value) and not shrink.is_by_layer(value):
             continue
         small = shrink.field(name, value)
         if small != given:
@@ -137,12 +137,16 @@ class _Shrink:
             return 0.0 if _IS_PROBABILITY.search(name) else value
         if isinstance(value, dict):
             return self._rotary(value) if self._has_sections() and name == "rope_parameters" else value
-        if isinstance(value, list | tuple) and self._num_layers > self.num_kept and len(value) == self._num_layers:
+        if self.is_by_layer(value):
             return type(value)(value[layer] for layer in self._kept_layers)
         for pattern, rule in self._rules:
             if re.search(pattern, name):
                 return rule(self, value)
         return value
+
+    def is_by_layer(self, value: Any) -> bool:
+        """Whether a list has an item for every layer."""
+        return isinstance(value, list | tuple) and len(value) == self._num_layers > self.num_kept
 
     def token(self, value: Any) -> Any:
         if isinstance(value, list):
