@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.architectures.heads import architectures
-from benchmarks.architectures.processes import run_all
+from benchmarks.architectures.processes import TIME_LIMIT_S, run_all
 
 OUTCOMES = ("exact", "whole", "refused", "error")
 QUICK_SIZE = 25
@@ -66,7 +66,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=QUICK_SEED, help="draws the sample of a quick run")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="model types to try, for example bert gpt2")
     parser.add_argument("--jobs", type=int, default=2, help="architectures tried at the same time")
-    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds that one architecture may take")
+    parser.add_argument(
+        "--time-limit", type=int, default=TIME_LIMIT_S, help="seconds of processor time for one architecture"
+    )
     parser.add_argument(
         "--left-out", type=Path, metavar="FILE", help="write here which architectures do not count, and why"
     )

@@ -51,6 +51,9 @@ def test_layers_that_are_listed_by_their_numbers_exist() -> None:
 
 def answer(name: str) -> dict[str, Any]:
     if name == "slow":
+        while True:
+            pass
+    if name == "waits":
         time.sleep(600)
     if name == "dies":
         os._exit(3)
@@ -59,9 +62,10 @@ def answer(name: str) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_that_dies_or_takes_too_long_is_an_error() -> None:
-    rows = {row["architecture"]: row for row in run_all(answer, ["slow", "fine", "dies"], 2, time_limit_s=5.0)}
+    rows = {row["architecture"]: row for row in run_all(answer, ["waits", "slow", "fine", "dies"], 2, time_limit_s=2)}
     assert rows["fine"]["outcome"] == "exact"
-    assert (rows["slow"]["outcome"], rows["slow"]["reason"]) == ("error", "it took more than 5 s")
+    assert (rows["slow"]["outcome"], rows["slow"]["reason"]) == ("error", "it took more than 2 s of processor time")
+    assert (rows["waits"]["outcome"], rows["waits"]["reason"]) == ("error", "it has not ended after 20 s")
     assert (rows["dies"]["outcome"], rows["dies"]["reason"]) == ("error", "its process ended with status 3")
 
 
