@@ -107,7 +107,7 @@ def largest_difference(found: Outcome, wanted: Outcome) -> tuple[float, str]:
         ours, theirs = getattr(found, kind), getattr(wanted, kind)
         if kind == "buffers":  # those that no stage uses have not changed
             theirs = {name: buffer for name, buffer in theirs.items() if name in ours}
-        scale = max((float(value.abs().max()) for value in theirs.values() if value.numel()), default=0.0)
+        scale = max((_largest(value) for value in theirs.values()), default=0.0)
         for name in dict.fromkeys((*theirs, *ours)):
             worst = max(worst, (_difference(ours.get(name), theirs.get(name), scale), f"{singular} {name}"))
     return worst
@@ -122,6 +122,13 @@ def _difference(ours: Tensor | None, theirs: Tensor | None, scale: float) -> flo
     ours, theirs = (torch.zeros_like(present) if value is None else value for value in (ours, theirs))
     if ours.shape != theirs.shape:
         return float("inf")
-    difference = float((ours.double() - theirs.double()).abs().max())
-    own_scale = max(float(theirs.abs().max()), SMALL * scale)
+    distances = (ours.double() - theirs.double()).abs().masked_fill(ours == theirs, 0)  # infinities may be equal, too
+    difference = float(distances.nan_to_num(float("inf")).max())
+    own_scale = max(_largest(theirs), SMALL * scale)
     return difference / own_scale if own_scale else difference
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest finite entry."""
+    sizes = tensor.detach().double().abs()
+    return float(sizes[sizes.isfinite()].max()) if bool(sizes.isfinite().any()) else 0.0

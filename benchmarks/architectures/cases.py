@@ -115,7 +115,10 @@ def _train_plainly(job: Job) -> None:
         total.backward()  # type: ignore[no-untyped-call]
         if not bool(total.isfinite()):
             raise ValueError(f"the loss is {float(total)}")
-        if not any(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in model.parameters()):
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        if not all(bool(gradient.isfinite().all()) for gradient in gradients):
+            raise ValueError("a gradient is not finite")
+        if not any(bool(gradient.any()) for gradient in gradients):
             raise ValueError("no gradient reaches the parameters")
 
 

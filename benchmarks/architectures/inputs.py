@@ -84,6 +84,8 @@ def _input_sets(arguments: tuple[str, ...], main: str) -> list[tuple[str, ...]]:
             [(*text, *layout), (*text, "decoder_input_ids")] if "decoder_input_ids" in arguments else [(*text, *layout)]
         )
     sets += [(name,) for name in media]
+    if "input_ids" in arguments:
+        sets.append(("input_ids", *layout))
     return list(dict.fromkeys(sets))
 
 

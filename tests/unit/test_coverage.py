@@ -5,7 +5,9 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.architectures.agreement import Outcome, largest_difference
 from benchmarks.architectures.configurations import shrunken
 from benchmarks.architectures.heads import architectures, heads_of
 from benchmarks.architectures.processes import run_all
@@ -74,3 +76,19 @@ def test_the_summary_counts_what_can_be_trained() -> None:
     found = summary(rows, num_left_out=7)
     assert (found["architectures"], found["exact"], found["error"], found["left_out"]) == (4, 3, 0, 7)
     assert (found["exact_share"], found["whole_share"]) == (0.75, 0.25)
+
+
+def outcome(weight: float, *, buffer: float = 1.0) -> Outcome:
+    return Outcome(
+        {"grain 0": torch.tensor(2.0)},
+        {"weight": torch.tensor([weight, 4.0])},
+        {"mask": torch.tensor([True, False]), "bias": torch.tensor([buffer, -float("inf")])},
+    )
+
+
+def test_differences_are_found_wherever_they_are() -> None:
+    assert largest_difference(outcome(1.0), outcome(1.0))[0] == 0
+    assert largest_difference(outcome(1.5), outcome(1.0)) == (0.125, "gradient weight")
+    assert largest_difference(outcome(1.0, buffer=2.0), outcome(1.0)) == (1.0, "buffer bias")
+    assert largest_difference(outcome(float("nan")), outcome(1.0)) == (float("inf"), "gradient weight")
+    assert largest_difference(Outcome({"grain 0": torch.tensor(2.0)}, {}, {}), outcome(1.0)) == (1.0, "gradient weight")
