@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zooid import Job
-from zooid.layers import Batch, LayeredModel, Stage, apply_hooks, build_stage, flatten_inputs, loss_sum_and_weight
+from zooid.layers import Batch, LayeredModel, Objective, Stage, apply_hooks, build_stage, flatten_inputs
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-5}
 SMALL = 1e-3
@@ -35,13 +35,19 @@ class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
+def grain_loss(job: Job, output: Any, batch: Batch) -> Tensor:
+    """The loss of a grain, summed over its samples."""
+    total, _ = Objective(job).sum_and_weight(output, batch.target, float(batch.num_samples))
+    return total
+
+
 def run_untouched(job: Job, model: nn.Module, batches: list[Batch]) -> Outcome:
     losses = {}
     with SameDraws():  # type: ignore[no-untyped-call]
         for number, batch in enumerate(batches):
             output = model(*batch.args, **batch.kwargs)
-            total, _ = loss_sum_and_weight(job, output, batch.target, batch.num_samples)
-            total.backward()  # type: ignore[no-untyped-call]
+            total = grain_loss(job, output, batch)
+            torch.autograd.backward(total)
             losses[f"grain {number}"] = total.detach()
     return Outcome(losses, _gradients([model]), dict(model.named_buffers()))
 
@@ -77,8 +83,8 @@ def _run_grain(job: Job, stages: list[Stage], batch: Batch) -> Tensor:
         outputs = stage.run(*inputs)
         passed.append((inputs, outputs))
         values = list(outputs)
-    total, _ = loss_sum_and_weight(job, stages[-1].model_output(tuple(values)), batch.target, batch.num_samples)
-    total.backward()  # type: ignore[no-untyped-call]
+    total = grain_loss(job, stages[-1].model_output(tuple(values)), batch)
+    torch.autograd.backward(total)
     for (inputs, _), (_, outputs) in zip(reversed(passed), reversed(passed[:-1]), strict=False):
         pairs = [
             (output, arrived.grad)

@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from benchmarks.architectures.agreement import grain_loss
 from benchmarks.architectures.configurations import Level, shrunken
 from benchmarks.architectures.heads import Head, heads_of
 from benchmarks.architectures.inputs import Recipe, recipes
 from zooid import Job
-from zooid.layers import Batch, collate, loss_sum_and_weight
+from zooid.layers import Batch, collate
 
 NUM_SAMPLES = 8
 SIZES = (2, 3)
@@ -109,10 +110,10 @@ def _places_asked_for(error: Exception, recipe: Recipe) -> int:
 def _train_plainly(job: Job) -> None:
     model, data = job.model(), job.data()
     for size in SIZES:
-        batch = collate(data, range(size))
+        batch = collate(data, range(size), job)
         model.zero_grad()
-        total, _ = loss_sum_and_weight(job, model(**batch.kwargs), batch.target, size)
-        total.backward()  # type: ignore[no-untyped-call]
+        total = grain_loss(job, model(**batch.kwargs), batch)
+        torch.autograd.backward(total)
         if not bool(total.isfinite()):
             raise ValueError(f"the loss is {float(total)}")
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
@@ -172,4 +173,4 @@ def in_short(error: BaseException) -> str:
 def batches_of(job: Job) -> list[Batch]:
     """One grain of each size, of different samples."""
     data = job.data()
-    return [collate(data, range(size, 2 * size)) for size in SIZES]
+    return [collate(data, range(size, 2 * size), job) for size in SIZES]
