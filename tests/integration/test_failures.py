@@ -235,10 +235,10 @@ class TestRefusedInput:
             (
                 {"data": "Stream"},
                 "class Stream(IterableDataset):\n    def __iter__(self):\n        return iter(())\n",
-                "job.data() returned a Stream, which is not map-style; return a data set with __len__",
+                "job.data() returned a Stream, an iterable without a length; give job.num_samples",
             ),
         ],
-        ids=["batch size above the data set", "loss of the wrong form", "data set not map-style"],
+        ids=["batch size above the data set", "loss of the wrong form", "data set without a length"],
     )
     def test_a_job_that_does_not_fit_together(
         self, attempt: Attempt, fields: dict[str, str], extra: str, message: str

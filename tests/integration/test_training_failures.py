@@ -144,7 +144,8 @@ def rooted_loss(output, target):
 calls = itertools.count()
 
 def weightless_loss(output, target):
-    return F.cross_entropy(output, target, reduction="sum"), 0.0 if next(calls) > 9 else float(len(target))
+    is_weightless = torch.is_grad_enabled() and next(calls) > 9
+    return F.cross_entropy(output, target, reduction="sum"), 0.0 if is_weightless else float(len(target))
 
 """
         job_file = write_hooked_job(tmp_path / "weightless.py", extra=weightless, fields={"loss": "weightless_loss"})
