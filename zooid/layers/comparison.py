@@ -227,7 +227,7 @@ def _between(
         scale = _largest(tensor) + 1e-3 * largest
         difference = _largest(_without_equals(tensor.double(), other.double()))
         precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
-        if not difference <= ROUNDING * precision * scale:
+        if difference != 0 and not difference <= ROUNDING * precision * scale:  # the scale may not be a number
             return Difference(what.format(name), difference / scale if scale else 1.0, is_in_forward)
     return None
 
