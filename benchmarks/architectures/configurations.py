@@ -30,6 +30,7 @@ HINTS: dict[str, dict[str, Any]] = {
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "lfm2_moe": {"layer_types": ["conv", "full_attention", "conv"]},
     "mamba2": {"num_heads": 8},
+    "textnet": {"image_size": [64, 64]},  # its widths depend on one another, but not on the image
 }
 """Fields that no rule for all architectures can know, by model type."""
 

@@ -239,4 +239,4 @@ def _without_equals(wanted: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    return float(tensor.detach().abs().max()) if tensor.numel() else 0.0
+    return float(tensor.detach().double().abs().max()) if tensor.numel() else 0.0

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
-from zooid.layers.opaque import OpaqueCall, is_plain, know_dataclasses, opaque_operation
+from zooid.layers.opaque import OpaqueCall, opaque_operation, without_objects
 from zooid.layers.program import Program
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
@@ -73,17 +73,13 @@ def _tensors_of(module: nn.Module) -> list[dict[str, Any]]:
 
 @contextmanager
 def _plain_output(model: nn.Module) -> Iterator[None]:
-    """While inside, objects among the model's results that are neither tensors nor constants are left out.
-
-    Caches for generating text are such objects; no loss needs them.
-    """
+    """While inside, objects among the model's results that are neither tensors nor constants are left out."""
     original = type(model)
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         found = original.forward(self, *args, **kwargs)
-        know_dataclasses(found)
-        plain = tree_map(lambda leaf: leaf if is_plain(leaf) else None, found)
+        plain = without_objects(found)
         if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(plain)):
             raise LayerError(f"it returns a {type(found).__name__}, of which no tensor can be told")
         return plain

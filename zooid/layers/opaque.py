@@ -20,7 +20,7 @@ from torch import nn
 from torch._ops import OpOverload
 from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
 from zooid.core.errors import LayerError
@@ -89,6 +89,12 @@ def know_dataclasses(nest: Any) -> None:
             torch.export.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
 
 
+def without_objects(results: Any) -> Any:
+    """Results without what is neither a tensor nor a constant, such as caches for generating text."""
+    know_dataclasses(results)
+    return tree_map(lambda leaf: leaf if is_plain(leaf) else None, results)
+
+
 def take_apart(path: str, nest: Any) -> tuple[Structure, list[torch.Tensor]]:
     """The structure and the tensors of arguments or results."""
     know_dataclasses(nest)
@@ -125,6 +131,8 @@ class OpaqueCall:
     recomputing: "Recomputing | None" = None
     """Given where its activations are computed again in backward, by torch.utils.checkpoint around the call."""
     results: Structure | None = field(default=None, repr=False)
+    known_result: torch.Tensor | None = field(default=None, repr=False)
+    """What it returns, without values, where that need not be found out."""
     measured: "MeasuredResults | None" = field(default=None, repr=False)
     """What real runs gave, for code that runs on nothing but real values."""
 
@@ -140,7 +148,7 @@ class OpaqueCall:
             found = functional_call(self.target, tensors, args, kwargs)
         else:
             found = self.target(*args, **kwargs)
-        self.results, outputs = take_apart(self.path, found)
+        self.results, outputs = take_apart(self.path, without_objects(found))
         return outputs
 
     def caller(self, state: Sequence[torch.Tensor], mode: str, device: torch.device) -> Callable[..., list[Any]]:
@@ -164,7 +172,7 @@ class OpaqueCall:
 
         def run_opaque(inputs: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> list[Any]:
             args, kwargs = arguments.fill(inputs, device)
-            return take_apart(path, target(*args, **kwargs))[1]
+            return take_apart(path, without_objects(target(*args, **kwargs)))[1]
 
         run_opaque.__name__ = f"opaque_{path.replace('.', '_')}_{id(run_opaque)}"
         run_opaque.__qualname__ = run_opaque.__name__
@@ -230,6 +238,9 @@ def opaque_operation() -> OpOverload[..., Any]:
 
 def _shapes_only(name: str, inputs: Sequence[torch.Tensor], state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     call = _known[name]
+    if call.known_result is not None:
+        call.results, outputs = take_apart(call.path, call.known_result)
+        return [torch.empty_like(output) for output in outputs]
     if call.measured is not None:
         call.results = call.measured.structure
         return call.measured.outputs(call.path, inputs)
@@ -281,7 +292,7 @@ def measure_results(model: nn.Module, runs: Sequence[Callable[[], Any]]) -> Resu
         path = paths.get(module)
         if path is not None:
             with contextlib.suppress(Untraceable):  # it can only be inside of something that is opaque
-                structure, tensors = take_apart(path, output)
+                structure, tensors = take_apart(path, without_objects(output))
                 seen[-1].setdefault(path, []).append((structure, [tensor.detach().to("meta") for tensor in tensors]))
 
     hook = register_module_forward_hook(note)

@@ -1,8 +1,10 @@
 """Traces a model in training and in evaluation, with the batch dimension left open, and divides both into layers."""
 
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -10,7 +12,7 @@ from torch import fx, nn
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
-from zooid.layers.chances import CertainChances
+from zooid.layers.certain import CertainResults
 from zooid.layers.cutting import cut_alike
 from zooid.layers.exported import NeedsWeights, export, read_program
 from zooid.layers.layered import LayeredModel, parameter_hooks, persistent_names, tied_names
@@ -79,19 +81,26 @@ class _Tracer:
             except NeedsWeights:
                 raise
             except Exception as error:  # noqa: BLE001  # whatever a trace, or the model's own code, raises
+                known = self._known()
                 self._learn_from(error, watch)
+                if self._known() == known:  # the same attempt would fail again
+                    self._make_opaque({"": _reason(error)})
                 return None
         if watch.found:
             self._make_opaque(watch.found)
             return None
         return program
 
+    def _known(self) -> tuple[set[str], set[str], dict[Site, bool]]:
+        """What decides how the next attempt goes."""
+        return set(self._opaque), set(self._by_value), dict(self._decided)
+
     def _watch(self, calls: dict[str, OpaqueCall], decided: dict[Site, bool]) -> Watch:
         measured = {path: results for path, results in (self._measured or {}).items() if path in self._by_value}
         return Watch(self._model, calls, measured, decided)
 
     def _export(self, watch: Watch) -> torch.export.ExportedProgram:
-        with watch.watching(), opaque_modules(self._model, self._opaque, watch), CertainChances():
+        with watch.watching(), opaque_modules(self._model, self._opaque, watch), CertainResults(watch):
             return export(self._model, self._example)
 
     def _learn_from(self, error: Exception, watch: Watch) -> None:
@@ -157,11 +166,32 @@ class _Tracer:
 def _reason(error: Exception) -> str:
     """Why a trace failed, in words that say what the model does."""
     text = str(error)
-    if "Constraints violated" in text or "specialized" in text:
-        return f"its code fixes the number of samples ({_in_short(text)})"
     if isinstance(error, LayerError):
         return text
-    return f"{type(error).__name__}: {_in_short(text)}"
+    place = _place(error)
+    if "Constraints violated" in text or "specialized" in text:
+        return f"its code fixes the number of samples{place}"
+    if type(error).__name__ in _VALUE_ERRORS or "data-dependent" in text:
+        return f"its code depends on the values of tensors{place}"
+    return f"it cannot be traced{place}: {type(error).__name__}: {text.strip().partition(_NEW_LINE)[0]}"
+
+
+_VALUE_ERRORS = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException")
+_NEW_LINE = "\n"
+_OURS = ("torch.", "zooid.")
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of somebody else's code than torch's or ours, in words; empty where there is none."""
+    found = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            name = frame.f_globals.get("__name__", "")
+            if not f"{name}.".startswith(_OURS):
+                found = f" ({Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name})"
+        cause = cause.__cause__ or cause.__context__
+    return found
 
 
 def _cause(error: BaseException | None, kind: type[AnyError]) -> AnyError | None:
@@ -239,13 +269,6 @@ def _refuse_lost_values(model: nn.Module) -> None:
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor) and value.is_meta:
                 raise NeedsWeights(f"{path}.{name} is a tensor, but neither a parameter nor a buffer")
-
-
-def _in_short(message: str) -> str:
-    """The first line, and the line of the user's own code where torch names it."""
-    lines = message.strip().splitlines() or [""]
-    place = next((line.strip() for line in lines if line.strip().startswith(("File ", "(_export"))), "")
-    return f"{lines[0]} ({place})" if place else lines[0]
 
 
 @contextmanager

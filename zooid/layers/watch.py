@@ -110,19 +110,19 @@ class Watch:
         self.found: dict[str, str] = {}
         """Modules that have to be opaque, with the reason."""
         self._calls = calls
-        self._is_paused = False
+        self.is_paused = False
         self._recomputing: Recomputing | None = None
         self._entered: list[tuple[Any, bool]] = []
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """While inside, code runs as it would untraced, and leaves no mark on generators outside torch."""
-        before, states = self._is_paused, (random.getstate(), np.random.get_state())
-        self._is_paused = True
+        before, states = self.is_paused, (random.getstate(), np.random.get_state())
+        self.is_paused = True
         try:
             yield
         finally:
-            self._is_paused = before
+            self.is_paused = before
             random.setstate(states[0])
             np.random.set_state(states[1])
 
@@ -149,7 +149,7 @@ class Watch:
         original = torch.Tensor.__bool__
 
         def truth(tensor: torch.Tensor) -> bool:
-            site = None if self._is_paused else Site.of(sys._getframe(1))
+            site = None if self.is_paused else Site.of(sys._getframe(1))
             if site in self._decided:
                 return self._decided[site]
             try:
@@ -165,7 +165,7 @@ class Watch:
         original = getattr(owner, name)
 
         def noting(*args: Any, **kwargs: Any) -> Any:
-            if not self._is_paused:
+            if not self.is_paused:
                 self.note(self.paths.innermost(sys._getframe(1)), reason)
             return original(*args, **kwargs)
 
@@ -174,7 +174,7 @@ class Watch:
 
     def _recompute(self, function: Any, preserves_random_state: bool, *args: Any, **kwargs: Any) -> Iterator[None]:
         """In place of what torch does around a function that is to be computed again in backward."""
-        if self._is_paused:
+        if self.is_paused:
             yield from _ORIGINAL_GENERATOR(function, preserves_random_state, *args, **kwargs)
             return
         self._note_recomputed(function, sys._getframe(1))
@@ -184,7 +184,7 @@ class Watch:
 
     def _recompute_reentrant(self, context: Any, function: Any, preserves_random_state: bool, *args: Any) -> Any:
         """The same for the older way, in which backward runs inside backward."""
-        if self._is_paused:
+        if self.is_paused:
             return _ORIGINAL_FORWARD(context, function, preserves_random_state, *args)  # type: ignore[no-untyped-call]
         self._note_recomputed(function, sys._getframe(1))
         self._recomputing = Recomputing(is_reentrant=True, preserves_random_state=preserves_random_state)
@@ -205,7 +205,7 @@ class Watch:
         has_context = function.setup_context is _SingleLevelFunction.setup_context
 
         def intercepting(*args: Any) -> Any:
-            if self._is_paused:
+            if self.is_paused:
                 return original(*args)
             path = self.paths.innermost(sys._getframe(1)) or ""
             return self._stand_in(function, path, args[1:] if has_context else args)
@@ -222,6 +222,13 @@ class Watch:
             return function.apply(*args)  # type: ignore[no-untyped-call]  # noted: this trace is thrown away
         return self.stand_in(OpaqueCall(path, function.apply, arguments), tensors, [])
 
+    def stand_in_for(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> Any:
+        """Record a call of a function whose result is known to be like this one."""
+        path = self.paths.innermost(sys._getframe(2)) or ""
+        arguments, tensors = take_apart(path, (args, kwargs))
+        call = OpaqueCall(path, function, arguments, known_result=result)
+        return self.stand_in(call, tensors, [])
+
     def stand_in(self, call: OpaqueCall, tensors: list[torch.Tensor], state: list[torch.Tensor]) -> Any:
         """Record a call as one operation, and give back what it returns."""
         name = f"{call.path}#{len(self._calls)}"
@@ -236,12 +243,12 @@ class Watch:
         return call.results.fill(outputs)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self._is_paused:
+        if not self.is_paused:
             self._entered.append((_generators(), False))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         """Note the innermost module that has drawn from a generator outside torch."""
-        if self._is_paused or not self._entered:
+        if self.is_paused or not self._entered:
             return
         before, has_noted_inner = self._entered.pop()
         if has_noted_inner:
@@ -311,7 +318,7 @@ def _opaque_class(path: str, module: nn.Module, reason: str, watch: Watch) -> ty
     original = type(module)
 
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if watch._is_paused:
+        if watch.is_paused:
             return original.__call__(self, *args, **kwargs)
         arguments, tensors = take_apart(path.rpartition(".")[0], (args, kwargs))
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
