@@ -107,7 +107,7 @@ CASES = [
     Case(models.TensorAttribute),
     Case(models.Branches, grain_by_grain=True),
     Case(models.Loops, grain_by_grain=True),
-    Case(models.BranchOfModel, "whole", "data-dependent", grain_by_grain=True),
+    Case(models.BranchOfModel, "whole", "depends on the values of tensors (models.py", grain_by_grain=True),
     Case(models.ChecksValues),
     Case(models.ManySamples, "whole", "number of samples", grain_by_grain=True),
     Case(models.FixedSamples, "whole", "number of samples", grain_by_grain=True),

@@ -321,7 +321,9 @@ class FixedBatch(models.Perceptron):
         return super().forward(x.view(2, 5))
 
 
-@pytest.mark.parametrize(("build", "why"), [(Branching, "data-dependent"), (FixedBatch, "Constraints violated")])
+@pytest.mark.parametrize(
+    ("build", "why"), [(Branching, "depends on the values"), (FixedBatch, "fixes the number of samples")]
+)
 def test_a_model_whose_own_forward_cannot_be_traced_is_one_layer(build: Build, why: str) -> None:
     layered = traced(build())
     assert layered.num_layers == 1
