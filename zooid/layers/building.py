@@ -23,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zooid.core.errors import JobError
 from zooid.core.job import Job
+from zooid.layers.disk_tensors import LargeTensorsOnDisk, fits_whole
 from zooid.layers.exported import NeedsWeights
 
 __all__ = ["NeedsWeights", "build_model", "build_model_on_meta", "call"]
@@ -31,13 +32,16 @@ _log = logging.getLogger(__name__)
 
 
 def build_model(job: Job) -> nn.Module:
-    """The model with its initial weights, which follow from the job's seed."""
+    """The model with its initial weights, which follow from the job's seed; on disk where memory is too small."""
     torch.manual_seed(job.seed)
     np.random.seed(job.seed % 2**32)
     random.seed(job.seed)
-    model = call("model", job.model)
+    with LargeTensorsOnDisk() as placement:
+        model = call("model", job.model)
     if not isinstance(model, nn.Module):
         raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
+    if fits_whole(model):
+        placement.bring_back(model)
     return _uncompiled(model).train()
 
 

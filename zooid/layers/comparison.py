@@ -21,6 +21,7 @@ from zooid.core.errors import LayerError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, flatten_inputs
 from zooid.layers.casting import autocasting
+from zooid.layers.disk_tensors import fits_whole, gradients_on_disk
 from zooid.layers.layered import LayeredModel, Mode, apply_hooks
 from zooid.layers.objective import Objective
 from zooid.layers.stages import Stage, build_stage
@@ -29,10 +30,14 @@ MOST_STAGES = 12
 """A model of more layers is compared in stages of several: each costs a moment to generate."""
 ROUNDING = 2.0**12
 """Two results differ by rounding where they differ by less than so many units in the last place of the largest."""
+_PIECE = 2**20
+"""Numbers that are compared at once: what comparing needs beside the tensors is small to any of them."""
 _SEED = 20
 _CPU = torch.device("cpu")
 
 Tensors = dict[str, torch.Tensor]
+_Passed = tuple[Stage, list[Any], tuple[Any, ...]]
+"""A stage, what it received, and what it passed on."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,8 @@ def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
     """One forward and backward of the untouched model."""
     model.zero_grad()
     outputs = _model_outputs(job, model, batch)
-    torch.autograd.backward(outputs["loss"])
+    with contextlib.nullcontext() if fits_whole(model) else gradients_on_disk(model.parameters()):
+        torch.autograd.backward(outputs["loss"])
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad()
@@ -123,10 +129,11 @@ class Chain:
             build_stage(layered, first, end, {**parameters, **buffers}, _CPU, mode) for first, end in pairwise(cuts)
         ]
         self._buffers = buffers
+        self._fits_whole = fits_whole(model)
 
     def run(self, batch: Batch) -> Ran:
         """One forward and backward."""
-        passed: list[tuple[Stage, list[Any], tuple[Any, ...]]] = []
+        passed: list[_Passed] = []
         for stage in self._stages:
             stage.module.zero_grad()
         seed_everything()
@@ -137,13 +144,18 @@ class Chain:
                 values = stage.run(*inputs)
                 passed.append((stage, inputs, values if not stage.is_last else ()))
             outputs = _outputs(self._job, self._stages[-1].model_output(tuple(values)), batch)
-        torch.autograd.backward(outputs["loss"])
-        for (_, _, results), (_, received, _) in reversed(list(pairwise(passed))):
-            pairs = [(r, v.grad) for r, v in zip(results, received, strict=True) if _has_gradient(r, v)]
-            torch.autograd.backward([result for result, _ in pairs], [gradient for _, gradient in pairs])
+        parameters = [parameter for stage in self._stages for parameter in stage.module.parameters()]
+        with contextlib.nullcontext() if self._fits_whole else gradients_on_disk(parameters):
+            self._backward(outputs["loss"], passed)
         gradients = self._after_accumulation(apply_hooks(self._hooks, self._gradients()))
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
+
+    def _backward(self, loss: torch.Tensor, passed: list[_Passed]) -> None:
+        torch.autograd.backward(loss)
+        for (_, _, results), (_, received, _) in reversed(list(pairwise(passed))):
+            pairs = [(r, v.grad) for r, v in zip(results, received, strict=True) if _has_gradient(r, v)]
+            torch.autograd.backward([result for result, _ in pairs], [gradient for _, gradient in pairs])
 
     def outputs(self, batch: Batch) -> Tensors:
         """One forward, without gradients."""
@@ -225,18 +237,30 @@ def _between(
                 continue
             return Difference(what.format(name), 1.0, is_in_forward)
         scale = _largest(tensor) + 1e-3 * largest
-        difference = _largest(_without_equals(tensor.double(), other.double()))
+        difference = _largest_difference(tensor, other)
         precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
         if difference != 0 and not difference <= ROUNDING * precision * scale:  # the scale may not be a number
             return Difference(what.format(name), difference / scale if scale else 1.0, is_in_forward)
     return None
 
 
+def _largest_difference(wanted: torch.Tensor, found: torch.Tensor) -> float:
+    """Where both are the same infinity, or both not a number, they do not differ."""
+    pairs = zip(_pieces(wanted), _pieces(found), strict=True)
+    largest = [_without_equals(own.double(), other.double()).abs().max() for own, other in pairs]
+    return float(torch.stack(largest).max()) if largest else 0.0
+
+
 def _without_equals(wanted: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-    """Differences, which are 0 where both are the same infinity, or both not a number."""
     is_same = (wanted == found) | (wanted.isnan() & found.isnan())
     return torch.where(is_same, torch.zeros_like(wanted), wanted - found)
 
 
 def _largest(tensor: torch.Tensor) -> float:
-    return float(tensor.detach().double().abs().max()) if tensor.numel() else 0.0
+    """The largest absolute value; not a number where one of them is not."""
+    largest = [piece.double().abs().max() for piece in _pieces(tensor)]
+    return float(torch.stack(largest).max()) if largest else 0.0
+
+
+def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    return torch.split(tensor.detach().reshape(-1), _PIECE) if tensor.numel() else ()

@@ -20,6 +20,7 @@ from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.core.loss_form import LossForm
 from zooid.layers.batches import Batch
+from zooid.layers.disk_tensors import is_on_disk, to_disk
 from zooid.layers.objective import count_labels, labels_of, loss_value
 
 _IGNORED_BY_LOSSES = (-100, 0, -1, 255)
@@ -343,15 +344,16 @@ def _in_evaluation(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _in_single_precision(model: nn.Module) -> Iterator[None]:
-    """Short types are widened, and brought back without loss."""
-    short = [
-        tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.dtype in (torch.float16, torch.bfloat16)
-    ]
-    dtypes = [tensor.dtype for tensor in short]
-    for tensor in short:
-        tensor.data = tensor.data.float()
+    """Short types are widened for a while; what was on disk is there in its wide form, too."""
+    short = {
+        tensor: tensor.data
+        for tensor in (*model.parameters(), *model.buffers())
+        if tensor.dtype in (torch.float16, torch.bfloat16)
+    }
+    for tensor, values in short.items():
+        tensor.data = to_disk(values.float()) if is_on_disk(values) else values.float()
     try:
         yield
     finally:
-        for tensor, dtype in zip(short, dtypes, strict=True):
-            tensor.data = tensor.data.to(dtype)
+        for tensor, values in short.items():
+            tensor.data = values
