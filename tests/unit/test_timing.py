@@ -84,7 +84,7 @@ def test_memory_is_counted_to_the_byte() -> None:
     batch = batch_of(10)
     timer.run_once(batch)
     known = [*model.parameters(), *(p.grad for p in model.parameters() if p.grad is not None), *batch.args]
-    layers = measure_layers(timer.num_layers, known, lambda: timer.forward(batch))
+    layers = measure_layers(timer.layers, known, lambda: timer.forward(batch))
     of_values = 10 * WIDTH * 4
     assert [layer.kept for layer in layers[:2]] == [of_values, of_values]
     assert layers[0].forward_peak == 2 * of_values, "the product, and then its tanh"

@@ -28,9 +28,9 @@ LEAST_BYTES = 2**20
 COPIES = 5
 """Sets of tensors as large as the model that measuring it whole takes: weights, a copy of them to return to, gradients,
 and two of an optimizer such as Adam."""
-_RUNTIME_BYTES = 300 * 10**6
+_RUNTIME_BYTES = 250 * 10**6
 """Python and PyTorch, before a model is built."""
-_SHARE_OF_MEMORY = 0.75
+_SHARE_OF_MEMORY = 0.85
 """The rest is for activations, and for what comes and goes."""
 _SHARE_IN_MEMORY = 1 / 8
 """Share of the memory that a model may fill while it is built, before more of it goes to disk."""

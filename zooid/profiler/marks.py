@@ -81,3 +81,26 @@ class _Mark(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         ctx.marks.backward[ctx.layer] = ctx.marks.read()
         return (None, None, *gradients)
+
+
+def run_backward(loss: torch.Tensor) -> None:
+    """Nothing where no parameter before it is trained, as in a span of frozen layers."""
+    if loss.requires_grad:
+        torch.autograd.backward(loss)
+
+
+def ones_above(*tensors: torch.Tensor) -> torch.Tensor:
+    """A loss of zero, whose backward gives ones to each of these, as the layers above would give their gradients."""
+    loss: torch.Tensor = _OnesAbove.apply(*tensors)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _OnesAbove(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        ctx.likes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return tuple(torch.ones(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.likes)

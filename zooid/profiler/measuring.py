@@ -5,42 +5,26 @@ import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from zooid.comm.tensors import Reduction, wire_view
-from zooid.core.environment import profile_effort
-from zooid.core.errors import JobError
 from zooid.core.job import Job
-from zooid.core.machine import forget_peak, memory_bytes, num_cores, peak_resident_bytes
+from zooid.core.machine import num_cores
 from zooid.core.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TiedParameter, TimePoint
 from zooid.core.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import Batch, CheckedJob, LayeredModel, check_job, collate, faithful_layers
-from zooid.predictor import grain_bytes
-from zooid.profiler import memory
-from zooid.profiler.company import busy_neighbours
+from zooid.layers import CheckedJob, LayeredModel, check_job, collate, faithful_layers
 from zooid.profiler.copying import measure_copies
-from zooid.profiler.fitting import largest_that_fits, runs_on_gpu, runs_within
-from zooid.profiler.interference import MessageCost, measure_message_cost
 from zooid.profiler.knee import knee
 from zooid.profiler.links import probe_store
-from zooid.profiler.timing import LayerTimer, Measured, is_throttled
+from zooid.profiler.needs import memory_limit
+from zooid.profiler.spans import SpanMeasures, SpanTask, cut_spans, measure_spans, model_inputs
+from zooid.profiler.timing import Measured
 from zooid.store import ObjectStore
 
 GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """Grain sizes are probed as these parts of the batch, as far as they fit."""
-SECONDS_ALONE = 8.0
-SECONDS_CROWDED = 4.0
-GRAINS_UNDER_WAY = 5
-LEAST_KEPT_BYTES = 2**24
-"""Less says nothing about an allocator."""
-MOST_OVERHEAD = 0.5
-_SURELY_FITS = 0.75
-"""Of the memory; what needs less by prediction is not tried."""
 
 Progress = Callable[[int, int], None]
 
@@ -50,7 +34,6 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     returned as it is."""
     num_parts = 7
     progress(0, num_parts)
-    effort = profile_effort()
     device = _device(spec.device)
     checked = check_job(job)
     layered = faithful_layers(checked)
@@ -60,46 +43,22 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
     if spec.known is not None and still_holds(spec.known, layered, job, checked.num_samples, kind, spec.site):
         progress(num_parts, num_parts)
         return spec.known
-    checked.model.to(device)
-    timer = LayerTimer(job, layered, checked.model, device)
-    sizes = _grain_sizes(job)
-    held = _measure_memory(timer, checked, sizes)
-    largest = _largest_grain(timer, checked, held, job.grain_size or job.batch_size, spec.memory_bytes)
-    progress(2, num_parts)
-    batches = [collate(checked.data, range(size), checked.job) for size in sizes if size <= largest]
-    if not batches:
-        raise JobError(
-            f"a grain of {sizes[0]} samples does not fit into memory on {spec.site}; the largest that does has "
-            f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
-        )
-    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort)
-    progress(3, num_parts)
-    crowded: list[Measured] = []
-    if spec.num_neighbours and device.type == "cpu":
-        with busy_neighbours(spec.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
-            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=2)
-    progress(4, num_parts)
-    gradients = timer.gradients(batches[len(alone) // 2])
-    optimizer_s, optimizer_bytes = _measure_optimizer(checked)
-    reduce_s = _measure_reducing(checked)
-    load_s = _measure_loading(checked, batches[-1].num_samples)
-    progress(5, num_parts)
-    cost = MessageCost(0.0, 0.0)
-    if device.type == "cpu":
-        cost = measure_message_cost(partial(timer.run_once, batches[0]), store, spec.num_neighbours)
+    limit_bytes = memory_limit(device, spec.memory_bytes)
+    spans = cut_spans(layered, limit_bytes)
+    task = SpanTask(checked, layered, spans, device, limit_bytes, spec.num_neighbours, spec.site, store)
+    inputs = model_inputs(checked, _grain_sizes(job))
+    measured = measure_spans(task, inputs, lambda done: progress(1 + done // len(spans), num_parts))
+    largest = min(measures.largest_grain for measures in measured)
+    load_s = _measure_loading(checked, max(size for size in inputs.sizes if size <= largest))
     progress(6, num_parts)
-    links = probe_store(store, spec.site, cost)
+    links = probe_store(store, spec.site, measured[-1].message_cost)
     progress(7, num_parts)
-    of_layers = _by_layer([m.points() for m in alone]), _by_layer([m.points() for m in crowded])
-    layers = tuple(
-        _layer_profile(layered, layer, held.lines(layer), of_layers, gradients[layer])
-        for layer in range(layered.num_layers)
-    )
+    layers = _layer_profiles(layered, measured)
     tied = tuple(
         TiedParameter(name=name, num_bytes=layered.state_bytes(users[0], users[0] + 1)[name], layers=users)
         for name, users in sorted(layered.tied.items())
     )
-    parameter_bytes = sum(p.numel() * p.element_size() for p in checked.model.parameters()) or 1
+    parameter_bytes = sum(measures.parameter_bytes for measures in measured) or 1
     return Profile(
         job=Path(spec.job_file).stem,
         model_fingerprint=layered.fingerprint,
@@ -112,19 +71,19 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         num_samples=checked.num_samples,
         batch_size=job.batch_size,
         largest_grain=largest,
-        knee=knee([(m.num_samples, statistics.median(m.steps_s)) for m in alone], largest),
+        knee=knee(_step_times(measured), largest),
         epochs=job.epochs,
         load_s_per_sample=load_s,
-        optimizer_s_per_byte=optimizer_s / parameter_bytes,
-        optimizer_bytes_per_parameter_byte=optimizer_bytes / parameter_bytes,
-        reduce_s_per_byte=reduce_s / parameter_bytes,
+        optimizer_s_per_byte=sum(measures.optimizer_s for measures in measured) / parameter_bytes,
+        optimizer_bytes_per_parameter_byte=sum(measures.optimizer_bytes for measures in measured) / parameter_bytes,
+        reduce_s_per_byte=sum(measures.reduce_s for measures in measured) / parameter_bytes,
         startup_cpu_s=startup_cpu_s,
-        runtime_bytes=held.runtime_bytes,
+        runtime_bytes=max(measures.held.runtime_bytes for measures in measured),
         inputs=Bytes(per_sample=layered.bytes_into(0, 1)),
-        memory_overhead=held.overhead,
+        memory_overhead=max(measures.held.overhead for measures in measured),
         spread=Spread(
-            of_steps=statistics.median(m.step_spread for m in alone),
-            of_runs=statistics.median(m.run_spread for m in alone),
+            of_steps=statistics.median(seen.step_spread for measures in measured for seen in measures.alone),
+            of_runs=statistics.median(seen.run_spread for measures in measured for seen in measures.alone),
         ),
         layers=layers,
         tied=tied,
@@ -146,92 +105,6 @@ def still_holds(
         and any(site in (link.from_site, link.to_site) for link in known.links)
         and not known.is_estimate
     )
-
-
-@dataclass(frozen=True)
-class _Held:
-    """Memory of every layer at two grain sizes, and of the process around them."""
-
-    small: tuple[int, list[memory.LayerMemory]]
-    large: tuple[int, list[memory.LayerMemory]]
-    runtime_bytes: int = 0
-    overhead: float = 0.0
-    """Of the allocator, when several grains are under way."""
-
-    def lines(self, layer: int) -> tuple[Bytes, Bytes, Bytes]:
-        """What a layer keeps, and its peaks in forward and backward, by grain size."""
-        (few, at_few), (many, at_many) = self.small, self.large
-
-        def line(field: str) -> Bytes:
-            return memory.line_through((few, getattr(at_few[layer], field)), (many, getattr(at_many[layer], field)))
-
-        return line("kept"), line("forward_peak"), line("backward_peak")
-
-    def step_bytes(self, num_samples: int) -> float:
-        """The most that a step of the whole model needs on top of weights and gradients."""
-        return grain_bytes((self.lines(layer) for layer in range(len(self.small[1]))), num_samples)[1]
-
-
-def _measure_memory(timer: LayerTimer, checked: CheckedJob, sizes: Sequence[int]) -> _Held:
-    """At a small and at a larger grain size, of those to be probed; the larger tells what the process itself needs."""
-    few, many = sizes[0], sizes[min(len(sizes) - 1, 2)]
-    state = [*timer.stage.module.parameters(), *timer.stage.module.buffers()]
-
-    def at(size: int) -> list[memory.LayerMemory]:
-        batch = collate(checked.data, range(size), checked.job).to(timer.device)
-        timer.run_once(batch)  # gradients of parameters have to be there
-        before = [*state, *(p.grad for p in timer.stage.module.parameters() if p.grad is not None)]
-        before += [value for value in (*batch.args, *batch.kwargs.values()) if isinstance(value, torch.Tensor)]
-        return memory.measure_layers(timer.num_layers, before, lambda: timer.forward(batch))
-
-    held = _Held((few, at(few)), (many, at(many)))
-    batch = collate(checked.data, range(many), checked.job)
-    counted = held.step_bytes(many) + 2 * sum(tensor.numel() * tensor.element_size() for tensor in state)
-    if timer.device.type == "cuda":
-        return _Held(held.small, held.large, _gpu_runtime_bytes(timer, batch, counted))
-    one = _peak_of(timer, batch, 1)
-    several = _peak_of(timer, batch, GRAINS_UNDER_WAY)
-    kept = (GRAINS_UNDER_WAY - 1) * sum(layer.kept for layer in held.large[1])
-    overhead = min(MOST_OVERHEAD, max(0.0, (several - one) / kept - 1)) if kept > LEAST_KEPT_BYTES else 0.0
-    return _Held(held.small, held.large, max(0, round(one - counted)), overhead)
-
-
-def _peak_of(timer: LayerTimer, batch: Batch, num_grains: int) -> int:
-    """The most memory that this process has while so many grains are under way, as in a pipeline."""
-    forget_peak()
-    losses = [timer.forward(batch) for _ in range(num_grains)]
-    while losses:
-        torch.autograd.backward(losses.pop())
-    return peak_resident_bytes()
-
-
-def _gpu_runtime_bytes(timer: LayerTimer, batch: Batch, counted: float) -> int:
-    """What the driver keeps for this process, and what operations use beside their results."""
-    torch.cuda.reset_peak_memory_stats()
-    timer.run_once(batch)
-    free, total = torch.cuda.mem_get_info()
-    of_driver = total - free - torch.cuda.memory_reserved()
-    return round(of_driver + max(0.0, torch.cuda.max_memory_allocated() - counted))
-
-
-def _largest_grain(timer: LayerTimer, checked: CheckedJob, held: _Held, most: int, allowed: int | None) -> int:
-    """What fits for certain is not tried; where it is close, the device itself is asked."""
-    if timer.device.type == "cuda":
-        allowed = torch.cuda.get_device_properties(timer.device).total_memory
-    limit = min(allowed or memory_bytes(), memory_bytes()) if timer.device.type == "cpu" else allowed
-    assert limit is not None
-    if held.runtime_bytes + held.step_bytes(most) < _SURELY_FITS * limit:
-        return most
-
-    def fits(size: int) -> bool:
-        work = partial(_run_on, timer, checked, size)
-        return runs_on_gpu(work) if timer.device.type == "cuda" else runs_within(work, limit)
-
-    return largest_that_fits(most, fits)
-
-
-def _run_on(timer: LayerTimer, checked: CheckedJob, size: int) -> None:
-    timer.run_once(collate(checked.data, range(size), checked.job))
 
 
 def _device(wanted: str) -> torch.device:
@@ -272,16 +145,41 @@ def _grain_sizes(job: Job) -> list[int]:
     return sorted({max(1, job.batch_size // parts) for parts in GRAINS_PER_BATCH})
 
 
-def _by_layer(sizes: list[list[TimePoint]]) -> list[tuple[TimePoint, ...]]:
-    return [tuple(points) for points in zip(*sizes, strict=True)]
+def _step_times(measured: Sequence[SpanMeasures]) -> list[tuple[int, float]]:
+    """By grain size, the seconds of one grain through all layers, at the sizes that every span was timed at."""
+    sizes = zip(*(measures.alone for measures in measured), strict=False)
+    return [(seen[0].num_samples, sum(statistics.median(each.steps_s) for each in seen)) for seen in sizes]
+
+
+def _points(spans: Sequence[Sequence[Measured]]) -> list[tuple[TimePoint, ...]]:
+    """By layer, at the sizes that every span was timed at; none where there are none."""
+    num_sizes = min(len(sizes) for sizes in spans)
+    of_spans = [[seen.points() for seen in sizes[:num_sizes]] for sizes in spans]
+    return [points for sizes in of_spans for points in zip(*sizes, strict=True)]
+
+
+def _layer_profiles(layered: LayeredModel, measured: Sequence[SpanMeasures]) -> tuple[LayerProfile, ...]:
+    lines = [lines for measures in measured for lines in measures.held.of_layers()]
+    alone = _points([measures.alone for measures in measured])
+    crowded = _points([measures.crowded for measures in measured]) or [()] * layered.num_layers
+    completed: set[str] = set()
+    gradients: list[tuple[GradientReady, ...]] = []
+    for ready in (ready for measures in measured for ready in measures.gradients):
+        # A parameter that several spans use is completed by the first of them, to which the backward comes last.
+        gradients.append(tuple(gradient for gradient in ready if gradient.name not in completed))
+        completed |= {gradient.name for gradient in ready}
+    return tuple(
+        _layer_profile(layered, layer, lines[layer], (alone[layer], crowded[layer]), gradients[layer])
+        for layer in range(layered.num_layers)
+    )
 
 
 def _layer_profile(
     layered: LayeredModel,
     layer: int,
     held: tuple[Bytes, Bytes, Bytes],
-    points: tuple[list[tuple[TimePoint, ...]], list[tuple[TimePoint, ...]]],
-    gradients: list[GradientReady],
+    points: tuple[tuple[TimePoint, ...], tuple[TimePoint, ...]],
+    gradients: tuple[GradientReady, ...],
 ) -> LayerProfile:
     sizes = layered.state_bytes(layer, layer + 1)
     is_last = layer == layered.num_layers - 1
@@ -296,58 +194,10 @@ def _layer_profile(
         activations=held[0],
         forward_peak=held[1],
         backward_peak=held[2],
-        points=alone[layer],
-        crowded_points=crowded[layer] if crowded else (),
-        gradients=tuple(gradients),
+        points=alone,
+        crowded_points=crowded,
+        gradients=gradients,
     )
-
-
-def _measure_optimizer(checked: CheckedJob) -> tuple[float, int]:
-    """Time of one update of the whole model, and the bytes of state it keeps."""
-    named = [(name, parameter) for name, parameter in checked.model.named_parameters() if parameter.requires_grad]
-    weights = [parameter.detach().clone() for _, parameter in named]
-    optimizer = checked.job.optimizer(named)
-    times = []
-    for _ in range(5):
-        for _, parameter in named:
-            parameter.grad = torch.zeros_like(parameter)
-        begin_s = time.perf_counter()
-        optimizer.step()
-        _finish(checked)
-        times.append(time.perf_counter() - begin_s)
-    state_bytes = sum(
-        value.numel() * value.element_size()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    )
-    with torch.no_grad():
-        for (_, parameter), weight in zip(named, weights, strict=True):
-            parameter.copy_(weight)
-    return _typical(times), state_bytes
-
-
-def _typical(times_s: list[float]) -> float:
-    """The median; the mean where this process is made to pause."""
-    return statistics.fmean(times_s) if is_throttled() else statistics.median(times_s)
-
-
-def _finish(checked: CheckedJob) -> None:
-    if any(parameter.is_cuda for parameter in checked.model.parameters()):
-        torch.cuda.synchronize()
-
-
-def _measure_reducing(checked: CheckedJob) -> float:
-    """Time to gather all gradients into one buffer, and to add those of one other replica."""
-    gradients = [torch.zeros(p.numel(), dtype=p.dtype) for p in checked.model.parameters()]
-    other = wire_view(torch.cat(gradients))
-    times = []
-    for _ in range(5):
-        begin_s = time.perf_counter()
-        own = torch.cat(gradients)
-        Reduction(torch.distributed.ReduceOp.SUM, own.dtype).combine(own, [(1, other)], 0)
-        times.append(time.perf_counter() - begin_s)
-    return _typical(times)
 
 
 def _measure_loading(checked: CheckedJob, num_samples: int) -> float:

@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from zooid.core.profile import Bytes
 from zooid.layers import watching_cuts
-from zooid.profiler.marks import Marks
+from zooid.profiler.marks import Marks, run_backward
 
 
 @dataclass(frozen=True)
@@ -68,20 +68,19 @@ class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._known[key] = weakref.ref(storage, freed)
 
 
-def measure_layers(
-    num_layers: int, before: list[torch.Tensor], forward: Callable[[], torch.Tensor]
-) -> list[LayerMemory]:
+def measure_layers(layers: range, before: list[torch.Tensor], forward: Callable[[], torch.Tensor]) -> list[LayerMemory]:
     """Run one step under the meter. Gradients of parameters have to be there before, as `before`, like all state."""
     meter = MemoryMeter()
     meter.know(before)
     marks = Marks(meter.read)
     with meter, watching_cuts(marks):
-        marks.forward[0] = meter.read()
+        marks.forward[layers.start] = meter.read()
         loss = forward()
-        marks.forward[num_layers] = marks.backward[num_layers] = meter.read()
-        torch.autograd.backward(loss)
-        marks.backward[0] = meter.read()
-    return [_layer_memory(marks, layer) for layer in range(num_layers)]
+        marks.backward[layers.stop] = meter.read()
+        marks.forward.setdefault(layers.stop, marks.backward[layers.stop])
+        run_backward(loss)
+        marks.backward[layers.start] = meter.read()
+    return [_layer_memory(marks, layer) for layer in layers]
 
 
 def _layer_memory(marks: Marks, layer: int) -> LayerMemory:

@@ -1,4 +1,4 @@
-"""Times of layers, measured while the model runs as a whole, as training runs it."""
+"""Times of layers, measured while the model, or a span of its layers, runs as a whole, as training runs it."""
 
 import gc
 import math
@@ -26,7 +26,9 @@ from zooid.layers import (
     grain_randomness,
     watching_cuts,
 )
-from zooid.profiler.marks import Marks, clock_for
+from zooid.layers.disk_tensors import release_pages, to_disk
+from zooid.layers.marking import pass_cut
+from zooid.profiler.marks import Marks, clock_for, ones_above, run_backward
 
 LEAST_SIZES = 2
 MIN_REPEATS = 1
@@ -86,18 +88,45 @@ def is_throttled() -> bool:
 
 
 class LayerTimer:
-    """All layers in one module around the model's real weights, with a mark at every cut."""
+    """Layers in one module around the model's real weights, with a mark at every cut.
 
-    def __init__(self, job: Job, layered: LayeredModel, model: nn.Module, device: torch.device) -> None:
+    They are all layers of the model, or a span of them around copies of their weights. A span that does not begin with
+    the model takes batches of what crosses into it, as `record` makes them.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        layered: LayeredModel,
+        model: nn.Module,
+        device: torch.device,
+        span: tuple[int, int] | None = None,
+    ) -> None:
         self.job = job
         self.device = device
         state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        self.stage = build_stage(layered, 0, layered.num_layers, state, device, marked=True)
+        first, end = span or (0, layered.num_layers)
+        if span is not None:
+            copied = {name: state[name].detach().to(device, copy=True) for name in layered.state_of(first, end)}
+            release_pages(state.values())
+            state = copied
+        self.stage = build_stage(layered, first, end, state, device, marked=True)
         self._clock = clock_for(device)
 
     @property
+    def layers(self) -> range:
+        return range(self.stage.first_layer, self.stage.end_layer)
+
+    @property
     def num_layers(self) -> int:
-        return self.stage.end_layer
+        return len(self.layers)
+
+    def record(self, batch: Batch) -> Batch:
+        """Run the layers on a batch, for what crosses out of them, as a batch for the span that follows."""
+        with torch.no_grad(), autocasting(self.job.autocast, self.device):
+            values = self._run_stage(batch.to(self.device))
+        passed = Batch(values, {}, batch.target, batch.num_samples)
+        return passed.with_each(lambda tensor: to_disk(tensor.cpu()))
 
     def measure(self, batches: Iterable[Batch], *, seconds: float, num_rounds: int = 3) -> list[Measured]:
         """Grain sizes in turn, several rounds of them, so that a slow phase of the machine meets all alike.
@@ -147,8 +176,8 @@ class LayerTimer:
 
     def run_marked(self, batch: Batch) -> tuple[list[float], list[float]]:
         """One forward and backward: seconds of every layer."""
-        marks, last = self._run_watched(batch), self.num_layers
-        upwards = {last - cut: at for cut, at in marks.backward.items()}
+        marks = self._run_watched(batch)
+        upwards = {-cut: at for cut, at in marks.backward.items()}
         return self._durations(marks.forward), self._durations(upwards)[::-1]
 
     def run_bare(self, batch: Batch) -> tuple[float, float]:
@@ -161,8 +190,9 @@ class LayerTimer:
         marks = Marks(self._clock.now)
         with watching_cuts(marks):
             begin, middle, end = self._run(batch)
-        marks.forward |= {0: begin, self.num_layers: middle}
-        marks.backward |= {self.num_layers: middle, 0: end}
+        first, last = self.stage.first_layer, self.stage.end_layer
+        marks.forward = {last: middle} | marks.forward | {first: begin}
+        marks.backward = {last: middle} | marks.backward | {first: end}
         return marks
 
     def _run(self, batch: Batch) -> tuple[Any, Any, Any]:
@@ -172,7 +202,7 @@ class LayerTimer:
         begin = clock.now()
         loss = self.forward(batch)
         middle = clock.now()
-        torch.autograd.backward(loss)
+        run_backward(loss)
         end = clock.now()
         clock.finish()
         return begin, middle, end
@@ -186,7 +216,7 @@ class LayerTimer:
 
     def run_once(self, batch: Batch) -> None:
         """One forward and backward, not measured."""
-        torch.autograd.backward(self.forward(batch.to(self.device)))
+        run_backward(self.forward(batch.to(self.device)))
         self._clock.finish()
 
     def gradients(self, batch: Batch) -> list[list[GradientReady]]:
@@ -198,7 +228,9 @@ class LayerTimer:
         sizes = {name: p.numel() * p.element_size() for name, p in self.stage.module.named_parameters()}
         found: list[list[GradientReady]] = [[] for _ in range(self.num_layers)]
         for name in sorted(names, key=lambda name: (-layers[name], shares[name])):
-            found[layers[name]].append(GradientReady(name=name, num_bytes=sizes[name], at_share=shares[name]))
+            found[layers[name] - self.stage.first_layer].append(
+                GradientReady(name=name, num_bytes=sizes[name], at_share=shares[name])
+            )
         return found
 
     def _gradient_moments(self, batch: Batch) -> dict[str, tuple[int, float]]:
@@ -220,23 +252,39 @@ class LayerTimer:
             for handle in handles:
                 handle.remove()
         result: dict[str, tuple[int, float]] = {}
+        pairs = list(pairwise(sorted(cuts, reverse=True)))
         for name, at in moments.items():
-            above, below = next(
-                (pair for pair in pairwise(sorted(cuts, reverse=True)) if clock.seconds(at, cuts[pair[1]]) >= 0), (1, 0)
-            )
+            above, below = next((pair for pair in pairs if clock.seconds(at, cuts[pair[1]]) >= 0), pairs[-1])
             whole_s = clock.seconds(cuts[above], cuts[below])
             share = clock.seconds(cuts[above], at) / whole_s if whole_s > 0 else 1.0
             result[name] = (above - 1, min(1.0, max(0.0, share)))
         return result
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """The loss of a batch that is on the device."""
+        """The loss of a batch that is on the device; of a span before the last, one whose gradients are ones."""
         with autocasting(self.job.autocast, self.device):
-            with grain_randomness(self.job.seed, 0, 0):
-                outputs = self.stage.run(*flatten_inputs(batch))
-            output = self.stage.model_output(tuple(outputs))
+            outputs = self._run_stage(batch)
+            if not self.stage.is_last:
+                return self._passed_on(outputs)
+            output = self.stage.model_output(outputs)
             total, _ = Objective(self.job).sum_and_weight(output, batch.target, float(batch.num_samples))
         return total
+
+    def _passed_on(self, outputs: tuple[Any, ...]) -> torch.Tensor:
+        flags = self.stage.differentiable_outputs
+        passed = [value for value, flag in zip(outputs, flags, strict=True) if flag]
+        return ones_above(*(pass_cut(self.stage.end_layer, *passed) if passed else ()))
+
+    def _run_stage(self, batch: Batch) -> tuple[Any, ...]:
+        inputs = flatten_inputs(batch)
+        if self.stage.first_layer > 0:
+            flags = self.stage.differentiable_inputs
+            inputs = [
+                value.detach().requires_grad_(flag) if isinstance(value, torch.Tensor) else value
+                for value, flag in zip(inputs, flags, strict=True)
+            ]
+        with grain_randomness(self.job.seed, 0, 0):
+            return self.stage.run(*inputs)
 
 
 def _without_marks(
