@@ -23,7 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zooid.core.errors import JobError
 from zooid.core.job import Job
-from zooid.layers.disk_tensors import LargeTensorsOnDisk, fits_whole
+from zooid.layers.disk_tensors import LargeTensorsOnDisk, settle
 from zooid.layers.exported import NeedsWeights
 
 __all__ = ["NeedsWeights", "build_model", "build_model_on_meta", "call"]
@@ -36,12 +36,11 @@ def build_model(job: Job) -> nn.Module:
     torch.manual_seed(job.seed)
     np.random.seed(job.seed % 2**32)
     random.seed(job.seed)
-    with LargeTensorsOnDisk() as placement:
+    with LargeTensorsOnDisk():
         model = call("model", job.model)
     if not isinstance(model, nn.Module):
         raise JobError(f"job.model() returned a {type(model).__name__}; it must return an nn.Module")
-    if fits_whole(model):
-        placement.bring_back(model)
+    settle(model)
     return _uncompiled(model).train()
 
 

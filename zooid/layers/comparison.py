@@ -229,14 +229,15 @@ def _between(
     what: str, wanted: Tensors, found: Mapping[str, torch.Tensor], *, is_in_forward: bool
 ) -> Difference | None:
     """The first that differs, in the model's order; a missing one differs by all of its size."""
-    largest = max((_largest(tensor) for tensor in wanted.values()), default=0.0)
+    sizes = {name: _largest(tensor) for name, tensor in wanted.items()}
+    largest = max(sizes.values(), default=0.0)
     for name, tensor in wanted.items():
         other = found.get(name)
         if other is None or other.shape != tensor.shape:
-            if other is None and _largest(tensor) == 0:
+            if other is None and sizes[name] == 0:
                 continue
             return Difference(what.format(name), 1.0, is_in_forward)
-        scale = _largest(tensor) + 1e-3 * largest
+        scale = sizes[name] + 1e-3 * largest
         difference = _largest_difference(tensor, other)
         precision = torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
         if difference != 0 and not difference <= ROUNDING * precision * scale:  # the scale may not be a number

@@ -9,7 +9,7 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,8 @@ def to_disk(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_on_disk(tensor: torch.Tensor) -> bool:
     """Whether `to_disk` made it, or what it is a view of."""
-    filename = tensor.untyped_storage().filename if tensor.device.type == "cpu" else None
+    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    filename = tensor.untyped_storage().filename if is_plain else None
     return filename is not None and Path(filename).name.startswith(_PREFIX)
 
 
@@ -105,6 +106,36 @@ def gradients_on_disk(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
             handle.remove()
 
 
+def settle(model: nn.Module) -> None:
+    """Bring a model that was built partly on disk to memory where it fits, and else all that is large to disk."""
+    if fits_whole(model):
+        bring_to_memory(model)
+    else:
+        _replace_storages([tensor for tensor in _on_processor(model) if not is_on_disk(tensor)], to_disk)
+
+
+def bring_to_memory(model: nn.Module) -> None:
+    """Copy a model's weights from disk to memory, to compute on them for long."""
+    _replace_storages([tensor for tensor in _on_processor(model) if is_on_disk(tensor)], torch.clone)
+
+
+def _on_processor(model: nn.Module) -> list[torch.Tensor]:
+    tensors = (*model.parameters(), *model.buffers())
+    return [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout == torch.strided]
+
+
+def _replace_storages(tensors: Sequence[torch.Tensor], copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put tensors on copies of their storages, one for each storage, so that views of each other stay so."""
+    copies: dict[int, torch.UntypedStorage] = {}
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        key = storage.data_ptr()
+        if key not in copies:
+            copies[key] = copied(torch.empty(0, dtype=torch.uint8).set_(storage)).untyped_storage()
+        empty = torch.empty(0, dtype=tensor.dtype)
+        tensor.data = empty.set_(copies[key], tensor.storage_offset(), tensor.size(), tensor.stride())
+
+
 class LargeTensorsOnDisk(TorchFunctionMode):
     """While inside, large tensors go to disk as they are made, from when those in memory fill their share of it."""
 
@@ -112,7 +143,6 @@ class LargeTensorsOnDisk(TorchFunctionMode):
         super().__init__()
         self._left_bytes = round(_SHARE_IN_MEMORY * memory_bytes())
         self._known: dict[int, weakref.ref[Any]] = {}
-        self._has_moved = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -120,18 +150,6 @@ class LargeTensorsOnDisk(TorchFunctionMode):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided:
                 self._place(leaf)
         return result
-
-    def bring_back(self, model: nn.Module) -> None:
-        """Move a model's weights from disk to memory; those that are views of each other stay so."""
-        storages: dict[int, torch.UntypedStorage] = {}
-        for tensor in (*model.parameters(), *model.buffers()) if self._has_moved else ():
-            if is_on_disk(tensor):
-                storage = tensor.untyped_storage()
-                key = storage.data_ptr()
-                if key not in storages:
-                    storages[key] = storage.clone()  # type: ignore[no-untyped-call]
-                empty = torch.empty(0, dtype=tensor.dtype)
-                tensor.data = empty.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
 
     def _place(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -142,7 +160,6 @@ class LargeTensorsOnDisk(TorchFunctionMode):
             self._count(storage, num_bytes)
         elif num_bytes == tensor.numel() * tensor.element_size():  # a part of something else stays what it is
             tensor.data = to_disk(tensor)
-            self._has_moved = True
 
     def _is_known(self, storage: torch.UntypedStorage) -> bool:
         known = self._known.get(storage._cdata)

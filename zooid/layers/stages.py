@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map, tree_unflatten
 
 from zooid.core.errors import JobError
 from zooid.layers.batches import Batch, flatten_inputs
+from zooid.layers.disk_tensors import bring_to_memory
 from zooid.layers.layered import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.marking import pass_cut
 from zooid.layers.opaque import OpaqueCall
@@ -105,6 +106,7 @@ def build_stage(
     One that is `marked` can be watched at the cuts inside it.
     """
     if model.whole is not None:
+        bring_to_memory(model.whole)
         remove_parameter_hooks(model.whole)
         _adopt(model.whole.to(device), state, model.aliases)
         return Stage(model.whole, model, first_layer, end_layer, mode)

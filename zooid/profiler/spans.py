@@ -17,7 +17,7 @@ from zooid.core.environment import profile_effort
 from zooid.core.errors import JobError
 from zooid.core.profile import GradientReady
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
-from zooid.layers.disk_tensors import room_for_state
+from zooid.layers.disk_tensors import bring_to_memory, room_for_state
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.fitting import largest_that_fits
 from zooid.profiler.interference import MessageCost, measure_message_cost
@@ -157,6 +157,7 @@ def _timer(task: SpanTask, span: Span) -> LayerTimer:
     job, model = task.checked.job, task.checked.model
     if not task.is_whole:
         return LayerTimer(job, task.layered, model, task.device, span)
+    bring_to_memory(model)
     model.to(task.device)
     return LayerTimer(job, task.layered, model, task.device)
 
