@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
@@ -44,7 +45,7 @@ def room_for_state(limit_bytes: int) -> float:
 
 def fits_whole(model: nn.Module) -> bool:
     """Whether this process has memory for the model with its gradients and the state of an optimizer."""
-    tensors = (*model.parameters(), *model.buffers())
+    tensors = [tensor for tensor in (*model.parameters(), *model.buffers()) if not is_lazy(tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) <= room_for_state(memory_bytes())
 
 
@@ -54,7 +55,7 @@ def to_disk(tensor: torch.Tensor) -> torch.Tensor:
     The file has no name any more, so that it is gone when the tensor is, however this process ends.
     """
     num_bytes = tensor.numel() * tensor.element_size()
-    if num_bytes < LEAST_BYTES or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+    if num_bytes < LEAST_BYTES or not _is_plain(tensor):
         return tensor
     is_dense = num_bytes == tensor.untyped_storage().nbytes() and tensor.storage_offset() == 0
     with tempfile.NamedTemporaryFile(prefix=_PREFIX) as file:
@@ -72,8 +73,7 @@ def to_disk(tensor: torch.Tensor) -> torch.Tensor:
 
 def is_on_disk(tensor: torch.Tensor) -> bool:
     """Whether `to_disk` made it, or what it is a view of."""
-    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
-    filename = tensor.untyped_storage().filename if is_plain else None
+    filename = tensor.untyped_storage().filename if _is_plain(tensor) else None
     return filename is not None and Path(filename).name.startswith(_PREFIX)
 
 
@@ -120,8 +120,14 @@ def bring_to_memory(model: nn.Module) -> None:
 
 
 def _on_processor(model: nn.Module) -> list[torch.Tensor]:
-    tensors = (*model.parameters(), *model.buffers())
-    return [tensor for tensor in tensors if tensor.device.type == "cpu" and tensor.layout == torch.strided]
+    return [tensor for tensor in (*model.parameters(), *model.buffers()) if _is_plain(tensor)]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Numbers in the processor's memory, and nothing else: kinds of tensors that libraries define are left alone."""
+    return (
+        type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type == "cpu" and tensor.layout is torch.strided
+    )
 
 
 def _replace_storages(tensors: Sequence[torch.Tensor], copied: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -147,7 +153,7 @@ class LargeTensorsOnDisk(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu" and leaf.layout == torch.strided:
+            if isinstance(leaf, torch.Tensor) and _is_plain(leaf):
                 self._place(leaf)
         return result
 

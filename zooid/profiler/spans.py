@@ -29,7 +29,7 @@ from zooid.store import ObjectStore
 SECONDS_ALONE = 8.0
 SECONDS_CROWDED = 4.0
 NUM_PARTS = 4
-"""Parts of a span that progress is told of."""
+"""Parts that progress is told of."""
 
 Span = tuple[int, int]
 
@@ -96,12 +96,20 @@ def model_inputs(checked: CheckedJob, sizes: Sequence[int]) -> SpanInputs:
 
 
 def measure_spans(task: SpanTask, inputs: SpanInputs, progress: Callable[[int], None]) -> list[SpanMeasures]:
-    """The spans in turn; `progress` is told how many parts are done, of NUM_PARTS for each span."""
+    """The spans in turn; `progress` is told how many of NUM_PARTS equal parts of all of it are done."""
     measured: list[SpanMeasures] = []
-    for number, span in enumerate(task.spans):
+    num_told = 0
+
+    def tell(done: int) -> None:
+        nonlocal num_told
+        num_done = (NUM_PARTS * len(measured) + done) // len(task.spans)
+        for number in range(num_told + 1, num_done + 1):
+            progress(number)
+        num_told = num_done
+
+    for span in task.spans:
         gc.collect()  # the span before this one: generated modules refer to themselves
-        begun = NUM_PARTS * number
-        measures, inputs = _measure_span(task, span, inputs, lambda done, begun=begun: progress(begun + done))  # type: ignore[misc]
+        measures, inputs = _measure_span(task, span, inputs, tell)
         measured.append(measures)
     return measured
 
