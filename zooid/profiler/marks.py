@@ -99,7 +99,7 @@ class _OnesAbove(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
         ctx.likes = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors]
-        return torch.zeros(())
+        return torch.zeros((), device=tensors[0].device if tensors else None)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
