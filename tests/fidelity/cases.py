@@ -112,6 +112,7 @@ CASES = [
     Case(models.ManySamples, "whole", "number of samples", grain_by_grain=True),
     Case(models.FixedSamples, "whole", "number of samples", grain_by_grain=True),
     Case(models.MixtureOfExperts),
+    Case(models.Ragged, "whole", "depends on the values of tensors"),
     Case(models.DenseMixture),
     Case(models.MovingCodebook, grain_by_grain=True),
     Case(models.SpectralNorm, grain_by_grain=True),

@@ -507,6 +507,22 @@ class MixtureOfExperts(Plain):
         super().__init__(Experts())
 
 
+class Ragged(Plain):
+    """Splits its samples by numbers that depend on values, in the model's own forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Any:
+        h = torch.tanh(self.first(x))
+        order = h.detach().sum(1).argsort()
+        num_low = int((h.detach().sum(1) < 0).sum())
+        low, high = h[order].split([num_low, h.shape[0] - num_low])
+        mixed = torch.cat([self.middle(low), self.other(high)])
+        return self.last(torch.tanh(mixed[order.argsort()]))
+
+
 class DenseMixture(Plain):
     """Every expert on every sample."""
 

@@ -169,10 +169,10 @@ def _reason(error: Exception) -> str:
     if isinstance(error, LayerError):
         return text
     place = _place(error)
-    if "Constraints violated" in text or "specialized" in text:
-        return f"its code fixes the number of samples{place}"
     if type(error).__name__ in _VALUE_ERRORS or "data-dependent" in text:
         return f"its code depends on the values of tensors{place}"
+    if "Constraints violated" in text or "specialized" in text:
+        return f"its code fixes the number of samples{place}"
     return f"it cannot be traced{place}: {type(error).__name__}: {text.strip().partition(_NEW_LINE)[0]}"
 
 

@@ -58,7 +58,10 @@ def _read_value(node: fx.Node) -> Value | None:
 
 def is_number(node: fx.Node) -> bool:
     """Whether a value is the number of samples, or computed from nothing else."""
-    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool, int, float))
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return _follows_from_samples(value.node.expr)
+    return isinstance(value, (int, float))
 
 
 def is_sample_count(node: fx.Node) -> bool:
@@ -66,17 +69,25 @@ def is_sample_count(node: fx.Node) -> bool:
     if "is_sample_count" in node.meta:
         return bool(node.meta["is_sample_count"])
     value = node.meta.get("val")
-    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_symbol)
+    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_symbol) and is_number(node)
 
 
 def _size_of(size: Any) -> Size | None:
     if isinstance(size, int):
         return Size(size)
+    if not _follows_from_samples(size.node.expr):
+        return None
     at = [_evaluate(size.node.expr, num_samples) for num_samples in (0, 1, 7)]
     line = Size(at[0], at[1] - at[0])
     return line if line.of(7) == at[2] and line.per_sample > 0 else None
 
 
+def _follows_from_samples(expression: Any) -> bool:
+    """True where all symbols are first dimensions of inputs: numbers of samples. Torch calls these s0, s1 and so on;
+    sizes that depend on values of tensors have other names."""
+    return all(str(symbol).startswith("s") for symbol in expression.free_symbols)
+
+
 def _evaluate(expression: Any, num_samples: int) -> int:
-    """Every symbol of a trace is the first dimension of some input: the number of samples."""
+    """The size for so many samples."""
     return int(expression.subs(dict.fromkeys(expression.free_symbols, num_samples)))
