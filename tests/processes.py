@@ -1,6 +1,7 @@
 """What tests ask about processes, and how they wait for something to come about."""
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,12 @@ def children(pid: int | None = None) -> list[int]:
     """Of the main thread of a process; of this one, if none is given."""
     parent = pid or os.getpid()
     return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def heed_signals() -> None:
+    """For a process that a test will signal: whoever started the tests in the background may have had some ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def is_gone(pid: int) -> bool:

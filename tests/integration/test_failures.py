@@ -18,6 +18,7 @@ from benchmarks.lab.servers import rclone_s3
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand, write_job
 from tests.integration.pool import PoolPlatform
 from tests.integration.recording import RecordingPlatform, still_running
+from tests.processes import heed_signals
 from zooid.core import keys
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, UnsafeStore, ZooidError
 from zooid.core.events import Event, StepCommitted
@@ -193,6 +194,7 @@ zooid.train(job_file, store=store, plan=plan, on_event=tell, platform=platform)
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_signals,
         )
         with process:
             try:

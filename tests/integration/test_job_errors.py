@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.test_cli import ZOOID, zooid
 from tests.integration.test_docs import job_file
+from tests.processes import heed_signals
 
 AT_ONCE_S = 2.0
 
@@ -94,7 +95,12 @@ def test_a_signal_ends_members_first_and_the_status_tells_which_it_was(
     slow = f"import time, pathlib\npathlib.Path({str(started)!r}).touch()\ntime.sleep(600)\n"
     (tmp_path / "job.py").write_text(slow + job_file())
     with subprocess.Popen(
-        [*ZOOID, "profile", "job.py"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*ZOOID, "profile", "job.py"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_signals,
     ) as process:
         while not started.exists():
             assert process.poll() is None
