@@ -24,9 +24,9 @@ class _Statement:
     """Names of the top level that it, or the functions in it, look up."""
     is_import: bool
     is_compound: bool
-    """Whether it holds other statements, as a loop does."""
+    """True for a statement that holds other statements, as a loop does."""
     is_certain: bool
-    """Whether it binds its names whatever happens, so that earlier bindings do not matter."""
+    """True for a statement that always binds its names, so that earlier bindings do not matter."""
 
 
 def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> str | None:

@@ -111,7 +111,7 @@ class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_save
     url: str
     """Of its folder."""
     is_best: bool = False
-    """Whether it is kept as the best one so far."""
+    """True where the checkpoint is kept as the best one so far."""
 
 
 class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):

@@ -80,7 +80,7 @@ def flatten_inputs(batch: Batch) -> list[Any]:
 
 
 def spread_indices(data: Any, count: int) -> list[int]:
-    """So many samples from all over a data set, or its first ones where it is read in order."""
+    """Indices of samples spread over a data set, or of its first ones where it is read in order."""
     num_samples = len(data)
     count = min(count, num_samples)
     if is_in_order(data):

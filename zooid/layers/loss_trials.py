@@ -29,7 +29,7 @@ _IGNORED_BY_MODELS = (-100, 255)
 """Those of models that compute their own loss: transformers has 255 for segmentation, and -100 otherwise."""
 _LABEL_NAMES = ("labels", "label", "targets", "target")
 _TOLERANCE = 1e-5
-"""Of a difference that is due to rounding, in parts of the loss; single precision and sums over thousands of labels."""
+"""Largest relative difference that rounding explains, for single precision and sums over thousands of labels."""
 _LEAST_EVIDENCE = 1e-6
 """A smaller difference between two forms may be due to rounding, too."""
 
@@ -272,7 +272,7 @@ def _weight(form: LossForm, batch: Batch, row: int) -> int:
 
 
 def _weighted_form(job: Job, pairs: Sequence[_Pair]) -> LossForm:
-    """Of a loss that returns a sum and its weight, which have to add up."""
+    """The form of a loss that returns a sum and its weight; both have to add up over samples."""
     total_weight = 0.0
     for pair in pairs:
         (one, one_weight), (other, other_weight), (both, weight) = (

@@ -280,7 +280,7 @@ def _num_samples(inputs: Sequence[torch.Tensor]) -> Any:
 
 
 Results = dict[str, list[MeasuredResults]]
-"""By the path of a module, what its calls returned, in order."""
+"""What the calls of each module returned, in order, by the path of the module."""
 
 
 def measure_results(model: nn.Module, runs: Sequence[Callable[[], Any]]) -> Results:

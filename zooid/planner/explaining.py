@@ -15,7 +15,7 @@ from zooid.planner.refusals import broken_limit
 _ALIKE = 0.005
 """Below this difference two plans take, or cost, the same."""
 _MOST_NAMES = 3
-"""So many offers are named in a sentence, of those that were left out."""
+"""Most offers that a sentence about left-out offers names."""
 _PARTS = {
     "compute_s": "computing",
     "transfer_s": "transfers that nothing hides",
