@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         train,
     )
     from zooid.store.shards import index_shards, shards
-    from zooid.worker.checkpoint import load_checkpoint, load_optimizer
-    from zooid.worker.pretrained import save_pretrained
+    from zooid.worker.checkpoints.contents import load_checkpoint, load_optimizer
+    from zooid.worker.checkpoints.pretrained import save_pretrained
 
 __version__ = VERSION
 __all__ = [
@@ -68,9 +68,9 @@ _LAZY = {
     "resume": "zooid.coordinator",
     "search": "zooid.coordinator",
     "train": "zooid.coordinator",
-    "load_checkpoint": "zooid.worker.checkpoint",
-    "load_optimizer": "zooid.worker.checkpoint",
-    "save_pretrained": "zooid.worker.pretrained",
+    "load_checkpoint": "zooid.worker.checkpoints.contents",
+    "load_optimizer": "zooid.worker.checkpoints.contents",
+    "save_pretrained": "zooid.worker.checkpoints.pretrained",
     "index_shards": "zooid.store.shards",
     "shards": "zooid.store.shards",
 }

@@ -15,7 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.statistics import Counter
-from zooid.comm.store_transport import StoreTransport
+from zooid.comm.store.transport import StoreTransport
 from zooid.comm.tcp import connect
 from zooid.comm.transport import Transport
 from zooid.core.abort import Abort

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.contract.groups import OpenRanks, Ranks, assert_same_bits, reducing, values_of
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.envelope import TRAILER_BYTES
+from zooid.comm.store.envelope import TRAILER_BYTES
 from zooid.core.codecs import CodecName, wire_bytes
 from zooid.core.errors import CommError
 from zooid.core.plan import AllReduceName

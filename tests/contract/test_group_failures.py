@@ -18,7 +18,7 @@ from tests.contract.groups import PREFIX, OpenRanks, Ranks, reducing, rooted, un
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.statistics import Counter
-from zooid.comm.store_transport import StoreTransport
+from zooid.comm.store.transport import StoreTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.store import Faults, FaultyStore, Rates

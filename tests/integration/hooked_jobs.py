@@ -14,7 +14,7 @@ from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointRule
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker import member
-from zooid.worker.keeping import CheckpointKeeper
+from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.training import Trainer
 
 NUM_SAMPLES = 52

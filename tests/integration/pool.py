@@ -105,7 +105,7 @@ def _serve(end: Connection, log: Path) -> None:
     """One spec after the other, until nobody asks any more."""
     from zooid import layers
     from zooid.worker import __main__ as program
-    from zooid.worker import member, resuming
+    from zooid.worker import member
 
     gc.freeze()  # what is imported need not be looked through again and again
     with log.open("ab") as output:
@@ -123,7 +123,7 @@ def _serve(end: Connection, log: Path) -> None:
             traced[known] = layers.trace_job(job, example, why_whole=why_whole)
         return traced[known]
 
-    for module in (member, resuming):
+    for module in (member, changes):
         vars(module)["trace_job"] = trace_once
     while True:
         try:

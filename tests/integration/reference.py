@@ -26,7 +26,7 @@ from zooid.layers import (
     trace_job,
 )
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.worker.checkpoint import load_checkpoint
+from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.precision import LossScale
 
 

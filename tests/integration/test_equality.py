@@ -22,7 +22,7 @@ from zooid.core.job import load_job
 from zooid.core.plan import Limits
 from zooid.layers import build_model, check_data
 from zooid.store import ObjectStore, open_store
-from zooid.worker.checkpoint import last_step, read_manifest
+from zooid.worker.checkpoints.contents import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -27,7 +27,7 @@ from zooid.core.plan import Plan
 from zooid.core.records import encode_record
 from zooid.layers import build_model
 from zooid.store import open_store
-from zooid.worker.checkpoint import last_step, read_manifest
+from zooid.worker.checkpoints.contents import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(120)
 

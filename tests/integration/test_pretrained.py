@@ -36,7 +36,7 @@ from zooid.core.job import load_job
 from zooid.core.records import encode_record
 from zooid.core.spec import RunClaim
 from zooid.store import open_store
-from zooid.worker.packing import pack
+from zooid.worker.checkpoints.packing import pack
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -267,7 +267,7 @@ from zooid.core.job import load_job
 from zooid.core.machine import forget_peak, peak_resident_bytes
 from zooid.layers import check_job, trace_job
 from zooid.store import open_store
-from zooid.worker.checkpoint import write_initial
+from zooid.worker.checkpoints.contents import write_initial
 
 
 def prepare(job_file, url):

@@ -9,7 +9,7 @@ from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.pool import PoolPlatform
 from tests.integration.reference import train_composed_layers, train_untouched_model
 from zooid.store import open_store
-from zooid.worker.checkpoint import last_step, read_manifest
+from zooid.worker.checkpoints.contents import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -31,7 +31,7 @@ from zooid.core.plan import Plan
 from zooid.layers import build_model, check_data, check_job
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store
-from zooid.worker.checkpoint import last_step
+from zooid.worker.checkpoints.contents import last_step
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -28,10 +28,10 @@ from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreEr
 from zooid.core.records import decode_record, encode_record
 from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
 from zooid.store.checkpoints import complete_steps, last_step, prune, read_manifest, sweep_incomplete
-from zooid.worker.checkpoint import read_optimizer_tensors, read_tensors
-from zooid.worker.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from zooid.worker.packing import pack
-from zooid.worker.saving import CheckpointWriter, write_manifest
+from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tensors
+from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors
+from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.writer import CheckpointWriter, write_manifest
 
 STAGES = (("first.weight", "first.bias", "mean"), ("last.weight", "last.bias"))
 STEP = 40

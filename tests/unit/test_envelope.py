@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zooid.comm.envelope import TRAILER_BYTES, seal, unseal
+from zooid.comm.store.envelope import TRAILER_BYTES, seal, unseal
 from zooid.core.errors import DamagedMessage
 
 NAME = "group/calls/00000007/000001"

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zooid.comm.lanes import Lane
+from zooid.comm.store.lanes import Lane
 from zooid.schedule.collectives import Window
 
 pytestmark = pytest.mark.timeout(20)

@@ -13,7 +13,7 @@ from zooid.catalog import offers, prices_for, storage_prices, store_place
 from zooid.catalog.prices import Place, egress_usd_per_gb, place_of
 from zooid.catalog.rows import read_rows
 from zooid.catalog.tables import check_offer
-from zooid.comm import store_transport
+from zooid.comm.store import transport as store_transport
 from zooid.coordinator import lease, relay
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CatalogError, PlanError

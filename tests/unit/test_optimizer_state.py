@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from zooid.core.errors import CheckpointError
-from zooid.worker.optimizer_state import load_optimizer_tensors, optimizer_tensors, parameter_of
+from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors, parameter_of
 
 Named = list[tuple[str, nn.Parameter]]
 Build = Callable[[Any], torch.optim.Optimizer]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from zooid.comm import Options, ProcessGroup, store_transport
+from zooid.comm import Options, ProcessGroup
 from zooid.comm.meeting import meet
 from zooid.comm.statistics import Counter
-from zooid.comm.store_transport import StoreTransport
+from zooid.comm.store import transport as store_transport
+from zooid.comm.store.transport import StoreTransport
 from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.comm.work import Completion
 from zooid.core.abort import Abort

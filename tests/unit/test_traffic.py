@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.comm.envelope import TRAILER_BYTES as SEALED_BYTES
+from zooid.comm.store.envelope import TRAILER_BYTES as SEALED_BYTES
 from zooid.core.plan import AllReduceName
 from zooid.core.stage import Bucket, StageTimes, Tie
 from zooid.predictor import traffic as predicted

@@ -17,7 +17,7 @@ from zooid.comm.options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import DEFAULT_TIMEOUT_S, ObjectRendezvous
 from zooid.comm.statistics import Counter
-from zooid.comm.store_transport import StoreTransport
+from zooid.comm.store.transport import StoreTransport
 from zooid.comm.tcp import connect
 from zooid.comm.transport import Transport
 from zooid.core import environment

@@ -3,7 +3,7 @@
 import secrets
 
 from zooid.comm.statistics import Counter
-from zooid.comm.store_transport import StoreTransport
+from zooid.comm.store.transport import StoreTransport
 from zooid.comm.tensors import copy_bytes
 from zooid.comm.transport import POINT_TO_POINT, Message
 from zooid.comm.work import Completion

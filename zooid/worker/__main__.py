@@ -17,14 +17,15 @@ def main() -> int:
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
     import torch
 
-    from zooid.worker import member, resuming
+    from zooid.worker import member
+    from zooid.worker.checkpoints import changes
 
     torch.set_num_threads(spec.num_threads)
     match spec.task:
         case "prepare":
             member.prepare(spec, store)
         case "check":
-            resuming.check(spec, store)
+            changes.check(spec, store)
         case "train":
             with _aborting() as abort:
                 member.train(spec, store, abort)

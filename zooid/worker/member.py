@@ -40,16 +40,16 @@ from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
 from zooid.store import EventWriter, ObjectStore
-from zooid.worker import checkpoint
 from zooid.worker.callbacks import Callbacks
-from zooid.worker.checkpoint import Tensors
+from zooid.worker.checkpoints import contents
+from zooid.worker.checkpoints.changes import changes_since
+from zooid.worker.checkpoints.contents import Tensors
+from zooid.worker.checkpoints.keeper import CheckpointKeeper
+from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
-from zooid.worker.keeping import CheckpointKeeper
-from zooid.worker.optimizer_state import load_optimizer_tensors
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
-from zooid.worker.resuming import changes_since
 from zooid.worker.seat import Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
@@ -66,7 +66,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     if layered.why_whole and len(plan.stages) > 1:
         raise JobError(f"the model cannot be trained in {len(plan.stages)} stages: {layered.why_whole}; plan again")
     _check_plan(plan, layered, checked.job, checked.num_samples)
-    checkpoint.write_initial(store, checked, layered, plan)
+    contents.write_initial(store, checked, layered, plan)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def at_work(
         keeper = CheckpointKeeper(
             store,
             spec.checkpoints,
-            checkpoint.division_of(role.layered, role.plan, role.roster.number),
+            contents.division_of(role.layered, role.plan, role.roster.number),
             role.manifest,
             seat,
             state,
@@ -199,8 +199,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     data = check_data(job)
     layered = trace_job(job, collate(data, range(EXAMPLE_SIZE), job), why_whole=plan.why_whole)
     _check_plan(plan, layered, job, len(data))
-    manifest = checkpoint.read_manifest(store, roster.resume_step)
-    facts = checkpoint.sample_facts(job, data, plan.grain_size)
+    manifest = contents.read_manifest(store, roster.resume_step)
+    facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
         raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
     if roster.optimizer_settings:
@@ -241,7 +241,7 @@ def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Te
     first, end = role.spans[number]
     names = role.layered.state_of(first, end)
     unused = role.layered.unused_names if number == 0 else frozenset()
-    tensors = checkpoint.read_tensors(store, role.manifest, {*names, *unused})
+    tensors = contents.read_tensors(store, role.manifest, {*names, *unused})
     placed = {name: tensors[name].to(role.device) for name in names}
     stage = build_stage(role.layered, first, end, placed, role.device)
     trained_on = {name for name, _ in (*stage.module.named_parameters(), *stage.module.named_buffers())}
@@ -253,7 +253,7 @@ def _restore(store: ObjectStore, role: _Role, state: TrainingState, evaluated: S
     """Bring optimizer, learning rate and loss scale to where the checkpoint left them."""
     if state.optimizer is not None:
         named = state.named_parameters
-        tensors = checkpoint.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
+        tensors = contents.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
         load_optimizer_tensors(state.optimizer, named, tensors)
     state.resume(role.manifest.step, evaluated)
     if role.manifest.step == 0 or role.manifest.loss_scale == 1.0:  # nothing was scaled before

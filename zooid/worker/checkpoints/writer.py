@@ -13,8 +13,8 @@ from zooid.core.errors import CheckpointError, StoreError
 from zooid.core.records import encode_record
 from zooid.store import ObjectStore
 from zooid.store.checkpoints import refuse_missing_shards
-from zooid.worker.optimizer_state import parameter_of
-from zooid.worker.packing import pack
+from zooid.worker.checkpoints.optimizer_state import parameter_of
+from zooid.worker.checkpoints.packing import pack
 
 _LOOK_S = 0.05
 _EMPTY = Ledger()

@@ -15,9 +15,9 @@ from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, 
 from zooid.core.events import CheckpointSaved, Event
 from zooid.store import ObjectStore
 from zooid.store.checkpoints import prune
-from zooid.worker.optimizer_state import Tensors, optimizer_tensors
+from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
+from zooid.worker.checkpoints.writer import CheckpointWriter, publish, write_manifest
 from zooid.worker.precision import LossScale
-from zooid.worker.saving import CheckpointWriter, publish, write_manifest
 from zooid.worker.seat import Seat
 from zooid.worker.state import TrainingState
 

@@ -20,8 +20,8 @@ from zooid.core.spec import WorkerSpec
 from zooid.layers import check_job, trace_job
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.checkpoints import last_step, read_manifest
-from zooid.worker.checkpoint import digest_of_shards, sample_facts, whole_optimizer
-from zooid.worker.optimizer_state import optimizer_settings
+from zooid.worker.checkpoints.contents import digest_of_shards, sample_facts, whole_optimizer
+from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 
 _WORDS = {
     "num_samples": "number of samples",

@@ -7,11 +7,11 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from zooid.comm.arrivals import Progress
-from zooid.comm.envelope import Opened, seal
-from zooid.comm.lanes import Lane
-from zooid.comm.poller import Poller
 from zooid.comm.statistics import Counter
+from zooid.comm.store.arrivals import Progress
+from zooid.comm.store.envelope import Opened, seal
+from zooid.comm.store.lanes import Lane
+from zooid.comm.store.poller import Poller
 from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from zooid.comm.threads import Threads
+from zooid.comm.store.threads import Threads
 from zooid.schedule.collectives import Window
 
 logger = logging.getLogger(__name__)

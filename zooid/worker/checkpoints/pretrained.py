@@ -17,8 +17,8 @@ from zooid.layers.building import NeedsWeights, build_model, build_model_on_meta
 from zooid.store import ObjectStore
 from zooid.store.checkpoints import how_to_do_without, refuse_missing_shards
 from zooid.store.claims import last_claim, remembered_job_file
-from zooid.worker.checkpoint import open_checkpoint, read_tensors
-from zooid.worker.packing import pack
+from zooid.worker.checkpoints.contents import open_checkpoint, read_tensors
+from zooid.worker.checkpoints.packing import pack
 
 _INDEX = "model.safetensors.index.json"
 

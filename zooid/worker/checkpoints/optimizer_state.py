@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from zooid.core.errors import CheckpointError
-from zooid.worker.packing import is_storable
+from zooid.worker.checkpoints.packing import is_storable
 
 Tensors = dict[str, torch.Tensor]
 

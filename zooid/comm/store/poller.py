@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zooid.comm.arrivals import Progress, edge_of
-from zooid.comm.envelope import Opened, unseal
 from zooid.comm.statistics import Counter
-from zooid.comm.threads import Threads
+from zooid.comm.store.arrivals import Progress, edge_of
+from zooid.comm.store.envelope import Opened, unseal
+from zooid.comm.store.threads import Threads
 from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.collectives import DOWNLOADS

@@ -18,8 +18,8 @@ from zooid.core.records import encode_record
 from zooid.layers import CheckedJob, LayeredModel, is_in_order
 from zooid.store import ObjectStore, open_store
 from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
-from zooid.worker.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
-from zooid.worker.packing import pack
+from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
+from zooid.worker.checkpoints.packing import pack
 
 __all__ = [
     "Tensors",
