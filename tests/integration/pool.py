@@ -106,6 +106,7 @@ def _serve(end: Connection, log: Path) -> None:
     from zooid import layers
     from zooid.worker import __main__ as program
     from zooid.worker import member
+    from zooid.worker.checkpoints import changes
 
     gc.freeze()  # what is imported need not be looked through again and again
     with log.open("ab") as output:
