@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
+from zooid.layers.fakes import note_traced_facts
 from zooid.layers.opaque import OpaqueCall, opaque_operation, without_objects
 from zooid.layers.program import Program
 
@@ -112,6 +113,7 @@ def read_program(
 ) -> Program:
     """The program of an exported model; `calls` are those that its opaque operations name."""
     _leave_out_assertions(exported.graph)
+    note_traced_facts(exported.graph)
     nodes = {node.name: node for node in exported.graph.nodes}
     state_names: dict[fx.Node, str] = {}
     constants: dict[fx.Node, Any] = {}
