@@ -7,6 +7,8 @@ compiler. Tensors that the model's code contains lie beside it as safetensors.
 import hashlib
 from typing import Any, ClassVar
 
+from msgspec import field
+
 from zooid.core.records import FileRecord, Record, require
 
 SizeRecord = int | tuple[int, int]
@@ -28,7 +30,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Name of the operation that is called; empty for what the graph is given."""
     args: tuple[Any, ...] = ()
     """Positional arguments, in the form that `zooid.layers.record.literals` defines."""
-    kwargs: dict[str, Any] = {}
+    kwargs: dict[str, Any] = field(default_factory=dict)
     tensor: TensorRecord | None = None
     is_floating: bool = False
     requires_grad: bool = False
@@ -61,7 +63,9 @@ class ConstantRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     graph: GraphRecord | None = None
 
     def __post_init__(self) -> None:
-        require(bool(self.tensor) != (self.graph is not None), f"constant {self.name!r} is neither a tensor nor a graph")
+        require(
+            bool(self.tensor) != (self.graph is not None), f"constant {self.name!r} is neither a tensor nor a graph"
+        )
 
 
 class StateRecord(Record, frozen=True, kw_only=True, omit_defaults=True):

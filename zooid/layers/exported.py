@@ -18,16 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
+from zooid.layers.building import NeedsWeights
 from zooid.layers.fakes import note_traced_facts
 from zooid.layers.opaque import OpaqueCall, opaque_operation, without_objects
 from zooid.layers.program import Program
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 """What a trace checks about itself; it would refuse autocast, and another device."""
-
-
-class NeedsWeights(LayerError):
-    """A model that can only be traced when it is built with its weights."""
 
 
 def export(model: nn.Module, example: Batch) -> torch.export.ExportedProgram:

@@ -69,9 +69,7 @@ class LayeredModel:
     @cached_property
     def _trained_names(self) -> frozenset[str]:
         nodes = self.train.state_names.items()
-        return frozenset(
-            name for node, name in nodes if name in self.parameter_names and facts_of(node).requires_grad
-        )
+        return frozenset(name for node, name in nodes if name in self.parameter_names and facts_of(node).requires_grad)
 
     def trained_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
         """Bytes of the parameters of these layers that are trained, in the order in which a backward completes their

@@ -35,9 +35,7 @@ def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Progr
     input_nodes = [graph.placeholder(f"input_{number}") for number in range(len(inputs))]
     for node, value in zip(input_nodes, inputs, strict=True):
         is_tensor = isinstance(value, torch.Tensor)
-        note_facts(
-            node, tensor_facts(value, num_samples_first=value.dim() > 0) if is_tensor else Facts(literal=value)
-        )
+        note_facts(node, tensor_facts(value, num_samples_first=value.dim() > 0) if is_tensor else Facts(literal=value))
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     names = {aliases.get(name, name): tensor for name, tensor in tensors.items()}
     state = {graph.placeholder(f"state_{number}"): name for number, name in enumerate(names)}

@@ -6,9 +6,9 @@ Names of nodes become names in generated code, so that only plain identifiers ar
 import keyword
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -24,7 +24,6 @@ from zooid.core.trace import (
     ProgramRecord,
     TensorRecord,
     Trace,
-    digest_of,
 )
 from zooid.layers.layered import LayeredModel, ParameterHooks
 from zooid.layers.program import Program
@@ -51,31 +50,31 @@ def decode_trace(data: bytes, source: str) -> Trace:
         raise RecordError(f"{source} is nested too deep to be a trace; was it altered?") from error
 
 
-def decode_constants(data: bytes, layers: LayersRecord, source: str) -> dict[str, torch.Tensor]:
-    """The tensors that the model's code contains."""
-    if digest_of(data) != layers.constants_digest:
-        raise RecordError(f"{source} is not the file of constants that its trace was written with; was it altered?")
+def decode_constants(data: bytes, source: str) -> dict[str, torch.Tensor]:
+    """The tensors that the model's code contains, from their bytes; `source` names them in messages."""
     try:
         return load(data)
     except (SafetensorError, KeyError, ValueError, RuntimeError, TypeError) as error:
         raise RecordError(f"{source} was cut short or altered ({error})") from error
 
 
-def rebuild(layers: LayersRecord, constants: Tensors, source: str) -> LayeredModel:
+def rebuild(layers: LayersRecord, constants: Tensors) -> LayeredModel:
     """The model that was traced, without its code: any run of its layers can become a stage.
 
     UnknownClass where the model returns objects of a class that only its own code imports.
     """
     model = LayeredModel(
-        _Rebuilding(layers.train, constants, source).program(),
-        _Rebuilding(layers.evaluation, constants, source).program(),
+        _Rebuilding(layers.train, constants).program(),
+        _Rebuilding(layers.evaluation, constants).program(),
         layers.names,
         frozenset(layers.persistent_names),
         dict(layers.aliases),
         ParameterHooks(),
     )
     for program in (model.train, model.evaluation):
-        _require(program.num_layers == len(layers.names), f"its {len(layers.names)} layers are not those of its programs")
+        _require(
+            program.num_layers == len(layers.names), f"its {len(layers.names)} layers are not those of its programs"
+        )
     _require({*layers.aliases.values()} <= {*layers.persistent_names}, "an alias leads nowhere")
     for name in (*layers.persistent_names, *layers.aliases):
         _check_state_name(name)
@@ -90,7 +89,7 @@ def _require(condition: bool, why: str) -> None:
 class _Rebuilding:
     """The graph of one mode, node by node in the order of their numbers."""
 
-    def __init__(self, record: ProgramRecord, constants: Tensors, source: str) -> None:
+    def __init__(self, record: ProgramRecord, constants: Tensors) -> None:
         self._record = record
         self._constants = constants
         self._graph = fx.Graph()
@@ -139,7 +138,7 @@ class _Rebuilding:
 
     def _starts(self, num_operations: int) -> tuple[int, ...]:
         starts = self._record.starts
-        is_rising = all(first < second for first, second in zip(starts, starts[1:], strict=False))
+        is_rising = all(first < second for first, second in pairwise(starts))
         is_inside = bool(starts) and starts[0] == 0 and (starts[-1] < num_operations or starts == (0,))
         _require(is_rising and is_inside, "its layers do not follow one another")
         _require(len(self._record.crossing) == len(starts) - 1, "its layers and the values between them do not fit")
@@ -229,8 +228,3 @@ def _value(record: TensorRecord) -> Value:
         _require(is_small and (size.fixed >= 0 or size.per_sample > 0), f"a tensor has the size {size}")
     _require(sum(1 for size in sizes if size.per_sample) <= 1, "two sizes of a tensor depend on the samples")
     return Value(named_dtype(record.dtype), tuple(sizes))
-
-
-def encoded(trace: Trace) -> bytes:
-    """The bytes of a trace: compact, since it is read by programs and as large as the model is long."""
-    return msgspec.json.encode(trace)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import save
 from torch import fx
@@ -35,6 +36,11 @@ class EncodedTrace:
 
     trace: Trace
     constants: bytes = b""
+
+    @property
+    def data(self) -> bytes:
+        """The trace as compact JSON: it is read by programs, and as large as the model is long."""
+        return msgspec.json.encode(self.trace)
 
 
 def encode_trace(layered: LayeredModel, device: torch.device) -> EncodedTrace:

@@ -39,7 +39,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def named_dtype(name: Any) -> torch.dtype:
-    return _one_of(DTYPES, name, "type")
+    found: torch.dtype = _one_of(DTYPES, name, "type")
+    return found
 
 
 def encode_literal(value: Any, numbers: dict[fx.Node, int]) -> Any:

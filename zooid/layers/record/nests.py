@@ -1,7 +1,7 @@
 """How a model's results are nested, as a record, and back as torch's own description of it.
 
 Results may be objects of a class, such as transformers' outputs. A record names the class, and a member looks for it
-among what the job's own code has imported; nothing is imported that does not belong to a package which is there already.
+among what the job's own code has imported. Nothing is imported but modules of packages that are there already.
 """
 
 import collections
@@ -83,7 +83,8 @@ def _named_class(name: Any) -> type:
         if not dataclasses.is_dataclass(found):
             raise RecordError(f"results in the trace are a {name!r}, which torch does not look into; was it altered?")
         pytree.register_dataclass(found, serialized_type_name=f"{found.__module__}.{found.__qualname__}")
-    return found
+    kind: type = found
+    return kind
 
 
 def _lookup(module_name: str, qualified_name: str) -> Any:

@@ -26,7 +26,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
         )
     },
     **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "sqrt", "trunc")},
-    **{f"torch.{name}": getattr(torch, name) for name in ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not")},
+    **{
+        f"torch.{name}": getattr(torch, name)
+        for name in ("sym_float", "sym_int", "sym_ite", "sym_max", "sym_min", "sym_not")
+    },
     "round": round,
 }  # fmt: skip
 """Functions on numbers, and on the tuples that operations return."""
@@ -43,8 +46,8 @@ def operation_name(target: Any) -> str:
         if _is_allowed(target):
             return str(target)
         raise NotRecorded(f"it uses the operation {target}, which is not torch's own")
-    if isinstance(target, HigherOrderOperator) and target.name() in _HIGHER_ORDER:
-        return f"higher_order.{target.name()}"
+    if isinstance(target, HigherOrderOperator) and str(target) in _HIGHER_ORDER:
+        return f"higher_order.{target}"
     if target in _FUNCTION_NAMES:
         return _FUNCTION_NAMES[target]
     raise NotRecorded(f"it uses the operation {target}")
