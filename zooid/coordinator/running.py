@@ -22,6 +22,7 @@ from zooid.core.events import (
     Event,
     MemberExited,
     Metered,
+    ModelTraced,
     OptimizerChanged,
     PhaseStarted,
     RunFinished,
@@ -94,6 +95,7 @@ class Run:
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
+        self._trace = ""
 
     @property
     def job_file(self) -> Path:
@@ -184,6 +186,8 @@ class Run:
                 self._checkpoint = event.url
             case OptimizerChanged():
                 self._settings = event.settings
+            case ModelTraced():
+                self._trace = event.digest
         self._on_event(event)
 
     def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
@@ -210,6 +214,7 @@ class Run:
             roster=self._number,
             timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
             checkpoints=self._claim.checkpoints,
+            trace=self._trace,
         )
 
     def _emit(self, event: Event) -> None:

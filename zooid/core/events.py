@@ -52,6 +52,15 @@ class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_chan
     before: dict[str, tuple[str, ...]]
 
 
+class ModelTraced(BaseEvent, frozen=True, kw_only=True, tag="model_traced"):
+    """The model was traced once for all members of the run."""
+
+    digest: str
+    """Digest of the trace, by which members find it."""
+    why_traced: str = ""
+    """Why members have to trace the model themselves all the same, in words; empty where they need not."""
+
+
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     member: str
     num_layers: int
@@ -147,6 +156,7 @@ Event = (
     | ProfileProgress
     | RunStarted
     | OptimizerChanged
+    | ModelTraced
     | MemberStarted
     | MemberPrinted
     | MemberTrained

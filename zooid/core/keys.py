@@ -21,6 +21,7 @@ LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
+TRACES = "traces"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
@@ -92,6 +93,16 @@ def checkpoint(step: int) -> str:
 
 def checkpoint_manifest(step: int) -> str:
     return f"{checkpoint(step)}/{_MANIFEST}"
+
+
+def trace(digest: str) -> str:
+    """The trace of this digest: how members build the model's stages without its code."""
+    return f"{TRACES}/{digest}.json"
+
+
+def trace_constants(digest: str) -> str:
+    """The file of this digest, with the tensors that a traced model's code contains."""
+    return f"{TRACES}/{digest}.safetensors"
 
 
 def shard(step: int, kind: str, number: int, total: int, roster_number: int) -> str:

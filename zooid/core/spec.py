@@ -143,6 +143,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     timeout_s: float
     """A peer that delivers nothing for this long is taken for lost."""
     checkpoints: CheckpointRule = DEFAULT_RULE
+    trace: str = ""
+    """Digest of the model's trace, for members that train; empty where they have to trace the model themselves."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
