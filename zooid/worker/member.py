@@ -55,7 +55,8 @@ from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
 from zooid.worker.supply import Supply, supply
-from zooid.worker.training import Assignment, Trainer
+from zooid.worker.training import Trainer
+from zooid.worker.transactions import Assignment, Transactions
 
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
@@ -157,17 +158,14 @@ def at_work(
             events.write,
             abort,
         )
-        trainer = Trainer(
-            Assignment(role.job, role.samples, role.shape, seat, role.device),
-            StageRunner(role.objective, reading.train, stage, state, seat, role.device),
-            state,
-            keeper,
-            Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0),
-            abort,
-            scale,
-            standing,
-            _evaluation(role, seat, stage, kept, reading, abort),
+        callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)
+        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        runner = StageRunner(role.objective, reading.train, stage, state, seat, role.device)
+        transactions = Transactions(
+            assignment, runner, state, keeper, callbacks.tell, callbacks.show_weights, abort, scale
         )
+        evaluate = _evaluation(role, seat, stage, kept, reading, abort)
+        trainer = Trainer(assignment, transactions, state, keeper, callbacks, standing, evaluate)
         events.write(
             MemberStarted(
                 at_s=time.time(),
