@@ -14,7 +14,7 @@ from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest
 from zooid.core.errors import CheckpointError, JobError, PlanError
-from zooid.core.events import Evaluated, MemberStarted, MemberTrained
+from zooid.core.events import Evaluated, MemberStarted, MemberTrained, ModelTraced
 from zooid.core.job import Job, load_job
 from zooid.core.machine import peak_resident_bytes
 from zooid.core.plan import Plan
@@ -39,7 +39,7 @@ from zooid.schedule.buckets import cut_buckets, reduces_early
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, ObjectStore
+from zooid.store import EventWriter, ObjectStore, wait_for
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
@@ -47,6 +47,7 @@ from zooid.worker.checkpoints.contents import Tensors
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
+from zooid.worker.even_plan import even_plan
 from zooid.worker.gradients import Reducing
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
@@ -58,16 +59,27 @@ from zooid.worker.supply import Supply, supply
 from zooid.worker.training import Trainer
 from zooid.worker.transactions import Assignment, Transactions
 
+_WEIGHTS_TIMEOUT_S = 3600.0
+"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
+
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
-    """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
-    plan = _read_plan(store, spec.roster)
+    """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are.
+
+    Where only a layout is given, the plan is made here. Others may start when the model is traced.
+    """
     checked = check_job(load_job(spec.job_file))
     layered = faithful_layers(checked)
-    if layered.why_whole and len(plan.stages) > 1:
-        raise JobError(f"the model cannot be trained in {len(plan.stages)} stages: {layered.why_whole}; plan again")
+    num_stages = spec.layout.num_stages if spec.layout else len(_read_plan(store, spec.roster).stages)
+    if layered.why_whole and num_stages > 1:
+        raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
+    if spec.layout is not None:
+        store.put(keys.plan(spec.roster), encode_record(even_plan(checked, layered, spec.layout, spec.job_file)))
+    plan = _read_plan(store, spec.roster)
     _check_plan(plan, layered, checked.job, checked.num_samples)
-    contents.write_initial(store, checked, layered, plan)
+    with EventWriter(store, spec.member) as events:
+        events.write(ModelTraced(at_s=time.time(), digest=""))
+        contents.write_initial(store, checked, layered, plan)
 
 
 @dataclass(frozen=True)
@@ -131,7 +143,7 @@ def at_work(
     with ExitStack() as work:
         events = work.enter_context(EventWriter(store, spec.member))
         work.enter_context(shown_prints(spec.member, events.write))
-        role = _learn(spec, store)
+        role = _learn(spec, store, abort)
         place = role.roster.members[role.roster.rank_of(spec.member)]
         stage, kept = _load_stage(store, role, place.stage)
         reads = stage.first_layer == 0 or stage.is_last
@@ -189,7 +201,7 @@ def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
     )
 
 
-def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
+def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
     plan = _read_plan(store, spec.roster)
     key = keys.roster(spec.roster)
     roster = decode_record(bytes(store.get(key)), Roster, key)
@@ -197,6 +209,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     data = check_data(job)
     layered = trace_job(job, collate(data, range(EXAMPLE_SIZE), job), why_whole=plan.why_whole)
     _check_plan(plan, layered, job, len(data))
+    if roster.resume_step == 0:  # initial weights may still be on their way
+        wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
     manifest = contents.read_manifest(store, roster.resume_step)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
@@ -224,7 +238,7 @@ def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -
     for what, planned, given in (
         ("a batch size", plan.batch_size, job.batch_size),
         ("a grain size", plan.grain_size, job.grain_size or plan.grain_size),
-        ("a number of steps", plan.prediction.num_steps, steps),
+        ("a number of steps", plan.num_steps, steps),
     ):
         if planned != given:
             raise PlanError(

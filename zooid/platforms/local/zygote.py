@@ -22,6 +22,8 @@ from zooid.platforms.protocol import Program
 from zooid.store.program import end_process
 
 _CHUNK_BYTES = 1 << 16
+_NEEDED = "torch"
+"""Nothing is forked before this module is there: every member would import it for itself."""
 _ARGUMENTS_BEGIN = 45
 """Field of /proc/PID/stat, counted behind the name, with the address of the arguments; the next one is their end."""
 
@@ -55,8 +57,9 @@ class _Nursery:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a handler, so that the wakeup happens at all
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         while True:
-            timeout_s = 0.0 if self._preloads else None
-            ready, _, _ = select.select([self._end, self._woken], [], [], timeout_s)
+            can_fork = not self._preloads or _NEEDED in sys.modules
+            watched = [self._end, self._woken] if can_fork else [self._woken]
+            ready, _, _ = select.select(watched, [], [], 0.0 if self._preloads else None)
             if self._woken in ready:
                 self._woken.recv(_CHUNK_BYTES)
                 self._tell_ends()
