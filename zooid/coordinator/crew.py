@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from zooid.coordinator.interrupts import uninterrupted
-from zooid.coordinator.offers import held_to
+from zooid.coordinator.offers import held_to, num_threads
 from zooid.core import errors, keys
 from zooid.core.errors import MemberFailed, ObjectNotFound, ZooidError
 from zooid.core.offer import Offer
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
+from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
 
 _POLL_S = 0.05
@@ -27,6 +28,18 @@ class _Running:
     member: str
     handle: Any
     started_s: float
+
+
+def ready_platform(offer: Offer) -> LocalPlatform:
+    """This machine, which begins at once to get ready for members on the offer, while others decide what to start."""
+    platform = LocalPlatform()
+    if held_to(offer) is None:
+        platform.expect(num_threads(offer), uses_gpus=_uses_gpus(offer))
+    return platform
+
+
+def _uses_gpus(offer: Offer) -> bool:
+    return (held_to(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
 
 
 def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
@@ -64,10 +77,10 @@ class Crew:
         for spec in specs:
             self._store.put(keys.spec(spec.member), encode_record(spec))
         for spec, offer in zip(specs, offers, strict=True):
-            size = held_to(offer)
-            uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
             spec_url = f"{spec.store}/{keys.spec(spec.member)}"
-            launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)
+            launch = Launch(
+                spec.member, program, spec_url, spec.num_threads, size=held_to(offer), uses_gpus=_uses_gpus(offer)
+            )
             with uninterrupted():
                 self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from msgspec import structs
 
+from zooid.coordinator.crew import ready_platform
 from zooid.coordinator.given import check_continues, check_given, check_memory
-from zooid.coordinator.job_objects import keep_source, kept_source, refuse_while_loading
+from zooid.coordinator.job_objects import check_job_file, keep_source, kept_source, refuse_while_loading
 from zooid.coordinator.lease import refuse_others
 from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.planning import check_job_file, measure
+from zooid.coordinator.planning import measure
 from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.remainder import plan_the_rest, samples_of
@@ -29,7 +30,6 @@ from zooid.core.records import decode_record, encode_record
 from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, clear, open_store
 from zooid.store.checkpoints import (
     complete_steps,
@@ -72,6 +72,7 @@ def resume(
     if plan is not None:
         check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
+    own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
     claim = RunClaim(
         run=before.run,
         job_file=str(file),
@@ -84,7 +85,7 @@ def resume(
         raise InputError(
             f"another coordinator has just gone on with the run in {objects.url}; wait for its end"
         ) from error
-    with Run(objects, claim, number, platform or LocalPlatform(), on_event) as run:
+    with Run(objects, claim, number, own_platform, on_event) as run:
         _tidy(objects)
         if plan is None and limits is None and goal is None and on is None:
             plan = _here(last_plan)
@@ -94,10 +95,10 @@ def resume(
             run.enter("plan")
             limits = limits or Limits()
             limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
-            peers = peer_links(limits, on or chosen.name, links, on_event, platform)
+            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
-        run.prepare(plan)
+        run.check(plan)
         keep_source(objects, file)
         return run.train(plan, manifest.step)
 

@@ -4,11 +4,14 @@ Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZUR
 """
 
 import os
+from collections.abc import Mapping
 
 from zooid.core.errors import InputError
 
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The more specific first, which is also the order in which obstore obeys them."""
+_READ_AT_START = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+"""Beginnings of variables that the interpreter, or a library while it is loaded, reads once and for all."""
 
 
 def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
@@ -18,6 +21,11 @@ def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str
     """
     hidden = {} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
+
+
+def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What of an environment a process cannot take over from another one later; equal where it does not matter."""
+    return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))
 
 
 def torch_number(name: str) -> int | None:

@@ -34,9 +34,10 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     num_steps: int
     first_step: int
     batch_size: int
-    predicted_step_s: float
-    predicted_run_s: float
-    predicted_usd: float
+    predicted_step_s: float | None
+    """None where the plan was made without a profile; so are the next two."""
+    predicted_run_s: float | None
+    predicted_usd: float | None
     members: tuple[str, ...]
     prices: str
     """Whose prices the dollars are, in words."""

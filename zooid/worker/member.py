@@ -26,7 +26,7 @@ from zooid.schedule.buckets import cut_buckets, reduces_early
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, ObjectStore
+from zooid.store import EventWriter, ObjectStore, wait_for
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
@@ -47,6 +47,9 @@ from zooid.worker.supply import Supply, supply
 from zooid.worker.traces import layers_of
 from zooid.worker.training import Trainer
 from zooid.worker.transactions import Assignment, Transactions
+
+_WEIGHTS_TIMEOUT_S = 3600.0
+"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def at_work(
     with ExitStack() as work:
         events = work.enter_context(EventWriter(store, spec.member))
         work.enter_context(shown_prints(spec.member, events.write))
-        role = _learn(spec, store)
+        role = _learn(spec, store, abort)
         place = role.roster.members[role.roster.rank_of(spec.member)]
         stage, kept = _load_stage(store, role, place.stage)
         reads = stage.first_layer == 0 or stage.is_last
@@ -168,7 +171,7 @@ def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
     )
 
 
-def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
+def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
     plan = _read_plan(store, spec.roster)
     key = keys.roster(spec.roster)
     roster = decode_record(bytes(store.get(key)), Roster, key)
@@ -177,6 +180,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     data = check_data(job)
     layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
     check_plan(plan, layered, job, len(data))
+    if roster.resume_step == 0:  # initial weights may still be on their way
+        wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
     manifest = contents.read_manifest(store, roster.resume_step)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
