@@ -53,7 +53,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
         )
     settings, before = optimizer_settings(optimizer), manifest.optimizer_settings
     if before and settings != before:
-        with EventWriter(store, spec.member) as events:
+        with EventWriter(store, spec.member, spec.roster) as events:
             events.write(OptimizerChanged(at_s=time.time(), settings=settings, before=before))
 
 

@@ -13,10 +13,10 @@ from msgspec import structs
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
 from zooid.core.events import CheckpointSaved, Event
-from zooid.store import ObjectStore
+from zooid.store import Fence, ObjectStore
 from zooid.store.checkpoints import prune
 from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
-from zooid.worker.checkpoints.writer import CheckpointWriter, publish, write_manifest
+from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
 from zooid.worker.state import TrainingState
@@ -38,6 +38,7 @@ class CheckpointKeeper:
         abort: Abort,
     ) -> None:
         self._store = store
+        self._fence = Fence(store, division.roster)
         self._rule = rule
         self._division = division
         self._before = before
@@ -89,7 +90,8 @@ class CheckpointKeeper:
         if self._written is not None:
             self._written.result()
         if self._before.step == num_steps and self._seat.rank == 0:  # stopped before any step: no tensor is new
-            url = publish(self._store, structs.replace(self._before, ledger=ledger), self._division.roster)
+            ledger_only = structs.replace(self._before, ledger=ledger)
+            url = replace_ledger(self._store, ledger_only, self._division.roster)
             self._tell(num_steps, url, ledger)
 
     def _catch_up(self) -> None:
@@ -110,6 +112,7 @@ class CheckpointKeeper:
             num_good_steps=scale.num_good_steps,
             ledger=ledger,
         )
+        self._fence.check()
         prune(self._store, self._rule.keep, ledger.best_step)
         self._tell(num_steps, url, ledger)
 
