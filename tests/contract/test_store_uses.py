@@ -207,13 +207,8 @@ class TestEvents:
         store = new_memory()
         with EventWriter(store, "worker") as writer:
             writer.write(step(0, 0.0))
-        for key in (
-            "events/stray",
-            "events/000000/stray",
-            "events/000000/worker/stray",
-            "events/000000/worker/1.jsonl",
-        ):
-            store.put(key, b"stray")
+        for key in ("stray", "000000/stray", "000000/worker/stray", "000000/worker/1.jsonl"):
+            store.put(f"events/{key}", b"stray")
         assert EventReader(store).read_new() == [step(0, 0.0)]
         with EventWriter(store, "worker") as again:
             again.write(step(1, 1.0))

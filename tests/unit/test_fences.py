@@ -116,23 +116,20 @@ class TestNothingIsChanged:
         assert "are dropped" in caplog.text
 
     def test_no_checkpoint_is_written_or_pruned(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        done: list[str] = []
-        monkeypatch.setattr(keeping, "write_manifest", lambda *a, **b: done.append("written") or "url")
+        done: list[Any] = []
+
+        def write_manifest(*_: Any, **__: Any) -> str:
+            done.append("written")
+            return "url"
+
+        monkeypatch.setattr(keeping, "write_manifest", write_manifest)
         monkeypatch.setattr(keeping, "prune", lambda *a, **b: done.append("pruned"))
         seat: Any = SimpleNamespace(rank=0, stage=0, replica=0)
         division = Division(stages=({},), parameters=frozenset(), roster=0)
         before: Any = SimpleNamespace(step=0)
         nothing: Any = None
         keeper = keeping.CheckpointKeeper(
-            store,
-            CheckpointRule(),
-            division,
-            before,
-            seat,
-            nothing,
-            dict,
-            done.append,
-            Abort(),  # type: ignore[arg-type]
+            store, CheckpointRule(), division, before, seat, nothing, dict, done.append, Abort()
         )
         with pytest.raises(Superseded):
             keeper._complete(5, LossScale.for_job(None), Ledger())
