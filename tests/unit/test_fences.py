@@ -111,7 +111,7 @@ class TestNothingIsChanged:
 
     def test_nothing_is_told(self, store: ObjectStore, caplog: pytest.LogCaptureFixture) -> None:
         with EventWriter(store, "r0s0", 0, Fence(store, 0)) as writer:
-            writer.write(StepCommitted(at_s=1.0, step=0, epoch=0, loss=1.0, num_samples=8, step_s=0.1))
+            writer.write(step_committed(0))
         assert EventReader(store, 0).read_new() == []
         assert "are dropped" in caplog.text
 
@@ -124,16 +124,42 @@ class TestNothingIsChanged:
 
         monkeypatch.setattr(keeping, "write_manifest", write_manifest)
         monkeypatch.setattr(keeping, "prune", lambda *a, **b: done.append("pruned"))
-        seat: Any = SimpleNamespace(rank=0, stage=0, replica=0)
-        division = Division(stages=({},), parameters=frozenset(), roster=0)
-        before: Any = SimpleNamespace(step=0)
-        nothing: Any = None
-        keeper = keeping.CheckpointKeeper(
-            store, CheckpointRule(), division, before, seat, nothing, dict, done.append, Abort()
-        )
-        with pytest.raises(Superseded):
-            keeper._complete(5, LossScale.for_job(None), Ledger())
+        with EventWriter(store, "r0s0") as events:
+            keeper = a_keeper(store, events)
+            with pytest.raises(Superseded):
+                keeper._complete(5, LossScale.for_job(None), Ledger())
         assert done == ["written"], "whoever writes the manifest looks for itself; pruning is refused"
+
+
+def test_steps_are_told_before_the_checkpoint_that_contains_them_counts(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that is killed right after its manifest would otherwise leave a gap: nobody runs these steps again."""
+    told: list[int] = []
+
+    def write_manifest(*_: Any, **__: Any) -> str:
+        told.extend(event.step for event in EventReader(store).read_new() if isinstance(event, StepCommitted))
+        return "url"
+
+    monkeypatch.setattr(keeping, "write_manifest", write_manifest)
+    with EventWriter(store, "r0s0") as events:
+        keeper = a_keeper(store, events)
+        events.write(step_committed(4))
+        keeper._complete(5, LossScale.for_job(None), Ledger())
+    assert told == [4]
+
+
+def a_keeper(store: ObjectStore, events: EventWriter) -> keeping.CheckpointKeeper:
+    """The first member's, with nothing to write."""
+    seat: Any = SimpleNamespace(rank=0, stage=0, replica=0)
+    division = Division(stages=({},), parameters=frozenset(), roster=0)
+    before: Any = SimpleNamespace(step=0)
+    nothing: Any = None
+    return keeping.CheckpointKeeper(store, CheckpointRule(), division, before, seat, nothing, dict, events, Abort())
+
+
+def step_committed(step: int) -> StepCommitted:
+    return StepCommitted(at_s=1.0, step=step, epoch=0, loss=1.0, num_samples=8, step_s=0.1)
 
 
 def test_the_grace_outlasts_a_look_and_what_follows_it() -> None:

@@ -55,6 +55,10 @@ class EventWriter:
                 raise AssertionError(f"an event was written to {self._folder} after it was closed: {event}")
             self._buffer.append(line)
 
+    def flush(self) -> None:
+        """Write everything that was given so far; StoreError where the store still fails."""
+        self._flush()
+
     def close(self) -> None:
         """Write what is left; StoreError where the store still fails."""
         with self._buffer_lock:

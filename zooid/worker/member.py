@@ -159,7 +159,7 @@ def at_work(
             seat,
             state,
             model_tensors,
-            events.write,
+            events,
             abort,
         )
         callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)

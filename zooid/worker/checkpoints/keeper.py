@@ -12,8 +12,8 @@ from msgspec import structs
 
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
-from zooid.core.events import CheckpointSaved, Event
-from zooid.store import Fence, ObjectStore
+from zooid.core.events import CheckpointSaved
+from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.checkpoints import prune
 from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
@@ -34,7 +34,7 @@ class CheckpointKeeper:
         seat: Seat,
         state: TrainingState,
         model_tensors: Callable[[], Tensors],
-        emit: Callable[[Event], None],
+        events: EventWriter,
         abort: Abort,
     ) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class CheckpointKeeper:
         self._seat = seat
         self._state = state
         self._model_tensors = model_tensors
-        self._emit = emit
+        self._events = events
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
         self._last = (before.step, time.monotonic())
         self._pending: tuple[int, LossScale, Ledger] | None = None
@@ -103,6 +103,7 @@ class CheckpointKeeper:
             self.complete()
 
     def _complete(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        self._events.flush()  # whoever goes on from this checkpoint does not run, and so not tell, its steps again
         url = write_manifest(
             self._store,
             self._before,
@@ -118,4 +119,4 @@ class CheckpointKeeper:
 
     def _tell(self, num_steps: int, url: str, ledger: Ledger) -> None:
         is_best = ledger.best_step == num_steps
-        self._emit(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))
+        self._events.write(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))
