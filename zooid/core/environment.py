@@ -55,6 +55,29 @@ def profile_effort() -> float:
     return effort
 
 
+DEFAULT_STORE_PATIENCE_S = 120.0
+
+
+def store_patience_s() -> float:
+    """ZOOID_STORE_PATIENCE: for how many seconds a store that fails is asked again before a run ends; 120 if not set.
+
+    Every program of a run has the same patience, so that none gives up while the others still wait. Requests time out
+    after a share of it.
+    """
+    text = os.environ.get("ZOOID_STORE_PATIENCE", "")
+    if not text:
+        return DEFAULT_STORE_PATIENCE_S
+    try:
+        patience_s = float(text)
+    except ValueError:
+        patience_s = 0.0
+    if not 1 <= patience_s <= 86_400:
+        raise InputError(
+            f"ZOOID_STORE_PATIENCE is {text!r}; it must be a number of seconds from 1 to 86400, for example 300"
+        )
+    return patience_s
+
+
 def s3_endpoint() -> str | None:
     """The S3 service to use instead of AWS itself, or None where none is set."""
     for name in _S3_ENDPOINT_VARIABLES:

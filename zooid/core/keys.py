@@ -1,5 +1,6 @@
 """Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
 
+import re
 from collections.abc import Iterable
 
 PLAN = "plan.json"
@@ -10,10 +11,12 @@ ALL_REDUCES = "all-reduces.json"
 CLAIM = "run.json"
 """Of whoever began the run; `claim` gives that of any who went on with it."""
 CLAIMS = "claims"
+"""Claims are numbered without gaps and never deleted, so that one look for the next number tells of a newer one."""
 JOB = "job.py"
 """Source of a job that was given as an object, where it does not lie in a file of its own."""
-LEASE = "coordinator.txt"
+LEASES = "leases"
 ROSTERS = "rosters"
+SPECS = "specs"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -26,14 +29,24 @@ CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
 _MANIFEST = "manifest.json"
+_NUMBERED = re.compile(r"(\d{6})\.json", re.ASCII)
 
 
-def spec(member: str) -> str:
-    return f"specs/{member}.json"
+def specs_under(roster_number: int) -> str:
+    return f"{SPECS}/{roster_number:06d}"
 
 
-def failure(member: str) -> str:
-    return f"{FAILURES}/{member}.json"
+def spec(member: str, roster_number: int = 0) -> str:
+    """A member that starts late must find its own spec, not the one of its namesake under a later roster."""
+    return f"{specs_under(roster_number)}/{member}.json"
+
+
+def failures_under(roster_number: int) -> str:
+    return f"{FAILURES}/{roster_number:06d}"
+
+
+def failure(member: str, roster_number: int = 0) -> str:
+    return f"{failures_under(roster_number)}/{member}.json"
 
 
 def claim(number: int) -> str:
@@ -51,12 +64,22 @@ def roster(number: int) -> str:
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims or rosters, ascending."""
-    return sorted(int(key.rpartition("/")[2].removesuffix(".json")) for key in listed)
+    """The numbers of listed claims, rosters or leases, ascending; what somebody else has put there has none."""
+    return sorted(int(found[1]) for key in listed if (found := _NUMBERED.fullmatch(key.rpartition("/")[2])))
 
 
-def events_of(writer: str) -> str:
-    return f"{EVENTS}/{writer}"
+def lease(claim_number: int) -> str:
+    """The sign of life of whoever wrote this claim; nobody else writes it."""
+    return f"{LEASES}/{claim_number:06d}.json"
+
+
+def events_under(roster_number: int) -> str:
+    """Prefix of what is told under one roster."""
+    return f"{EVENTS}/{roster_number:06d}"
+
+
+def events_of(writer: str, roster_number: int = 0) -> str:
+    return f"{events_under(roster_number)}/{writer}"
 
 
 def comm_of(run: str, roster_number: int) -> str:
@@ -123,7 +146,7 @@ def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
 
 def split_spec_url(url: str) -> tuple[str, str]:
     """The run's store URL and the key of the spec, from the spec's own URL."""
-    store_url, separator, name = url.rpartition("/specs/")
+    store_url, separator, name = url.rpartition(f"/{SPECS}/")
     if not separator:
-        raise ValueError(f"{url!r} is not the URL of a spec: it must contain /specs/")
-    return store_url, f"specs/{name}"
+        raise ValueError(f"{url!r} is not the URL of a spec: it must contain /{SPECS}/")
+    return store_url, f"{SPECS}/{name}"

@@ -26,7 +26,8 @@ from zooid.schedule.buckets import cut_buckets, reduces_early
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, ObjectStore, wait_for
+from zooid.store import EventWriter, Fence, ObjectStore, wait_for
+from zooid.store.program import EXIT_FAILED, end_process
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
@@ -98,6 +99,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
     with at_work(spec, store, abort) as (trainer, keeper, events):
         num_steps = trainer.run()
+        abort.check()
         if (last := trainer.last_timeline) is not None:
             at, timeline = last
             store.put(keys.timeline(at, spec.member), encode_record(timeline))
@@ -111,7 +113,9 @@ def at_work(
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
     """Everything that a member needs to run steps, from when all members are there."""
     with ExitStack() as work:
-        events = work.enter_context(EventWriter(store, spec.member))
+        fence = Fence(store, spec.roster)
+        work.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        events = work.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         work.enter_context(shown_prints(spec.member, events.write))
         role = _learn(spec, store, abort)
         place = role.roster.members[role.roster.rank_of(spec.member)]
@@ -137,7 +141,7 @@ def at_work(
             seat,
             state,
             model_tensors,
-            events.write,
+            events,
             abort,
         )
         callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)
