@@ -9,6 +9,7 @@ import zlib
 from enum import IntEnum
 from typing import NamedTuple
 
+from zooid.comm.tcp.checksums import NOT_CHECKED
 from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
 from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
@@ -50,11 +51,11 @@ class Frame(NamedTuple):
     """Where the body of this frame begins in the message."""
     num_bytes: int = 0
     """Size of the body that follows."""
-    body_check: int = 0
+    body_check: int = NOT_CHECKED
     """Checksum of the body."""
 
-    def pack(self) -> bytes:
-        """The header as it travels."""
+    def pack(self, body_check: int | None = None) -> bytes:
+        """The header as it travels, with the checksum of its body where one is given."""
         message = self.message
         fields = _FIELDS.pack(
             _MAGIC,
@@ -66,7 +67,7 @@ class Frame(NamedTuple):
             self.total_bytes,
             self.offset,
             self.num_bytes,
-            self.body_check,
+            self.body_check if body_check is None else body_check,
         )
         return fields + _CHECK.pack(zlib.crc32(fields))
 

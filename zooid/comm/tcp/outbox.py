@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
+from zooid.comm.tcp.frames import Frame, FrameKind
 from zooid.comm.transport import Done, Message
 from zooid.core.errors import CommError, PeerLost
 from zooid.schedule.streams import EAGER_BYTES
@@ -51,20 +51,29 @@ class Outbox:
 
     def send(self, message: Message, data: memoryview, done: Done) -> None:
         num_bytes = data.nbytes
+        if num_bytes <= EAGER_BYTES and self._use_credit(num_bytes + _KEEPING_BYTES):
+            self._send_frame(Frame(FrameKind.EAGER, message, num_bytes, 0, num_bytes), data, done)
+        else:
+            self._send_when_ready(message, data, done)
+
+    def _use_credit(self, num_bytes: int) -> bool:
+        with self._lock:
+            if self._gone is not None or num_bytes > self._credit_bytes:
+                return False
+            self._credit_bytes -= num_bytes
+        return True
+
+    def _send_when_ready(self, message: Message, data: memoryview, done: Done) -> None:
+        num_bytes = data.nbytes
         with self._lock:
             gone = self._gone
-            is_eager = num_bytes <= EAGER_BYTES and cost_bytes(num_bytes) <= self._credit_bytes
-            is_ready = not is_eager and self._ready.pop(message, None) == num_bytes
+            is_ready = self._ready.pop(message, None) == num_bytes
             is_offered = False
-            if gone is None and is_eager:
-                self._credit_bytes -= cost_bytes(num_bytes)
-            elif gone is None and not is_ready:
+            if gone is None and not is_ready:
                 self._unsent[message] = (data, done)
                 is_offered = self._offer(message)
         if gone is not None:
             done(PeerLost(gone))
-        elif is_eager:
-            self._send_frame(Frame(FrameKind.EAGER, message, num_bytes, 0, num_bytes), data, done)
         elif is_ready:
             self._send_pieces(message, data, done)
         elif is_offered:
@@ -127,7 +136,3 @@ class Outbox:
                 self._offered.add(message)
                 offers.append((message, self._unsent[message][0].nbytes))
         return offers
-
-
-def credit(num_bytes: int) -> Frame:
-    return Frame(FrameKind.CREDIT, NOBODY, num_bytes)

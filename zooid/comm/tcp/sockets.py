@@ -40,3 +40,9 @@ def prepare(sock: socket.socket) -> None:
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether the other end is a process of this machine, reached without any network."""
+    address = str(sock.getpeername()[0])
+    return address.startswith("127.") or address == "::1"

@@ -15,7 +15,7 @@ from functools import partial
 
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.frames import MAX_REASON_BYTES, NOBODY, Frame, FrameKind
-from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, Outbox, cost_bytes, credit
+from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, Outbox, cost_bytes
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.transport import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
@@ -155,13 +155,11 @@ class TcpTransport:
             stream.cut()
 
     def body_of(self, peer: int, frame: Frame) -> memoryview:
-        match frame.kind:
-            case FrameKind.EAGER:
-                return self._body_of_eager(peer, frame)
-            case FrameKind.PIECE:
-                return self._body_of_piece(peer, frame)
-            case _:
-                return memoryview(bytearray(frame.num_bytes))
+        if frame.kind is FrameKind.EAGER:
+            return self._body_of_eager(peer, frame)
+        if frame.kind is FrameKind.PIECE:
+            return self._body_of_piece(peer, frame)
+        return memoryview(bytearray(frame.num_bytes))  # why it leaves, which is short
 
     def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
         match frame.kind:
@@ -201,11 +199,11 @@ class TcpTransport:
     def _body_of_eager(self, peer: int, frame: Frame) -> memoryview:
         place = (peer, frame.message)
         with self._lock:
-            self._credit_used[peer] += cost_bytes(frame.num_bytes)
-            if self._credit_used[peer] > CREDIT_BYTES:
+            used_bytes = self._credit_used[peer] = self._credit_used[peer] + cost_bytes(frame.num_bytes)
+            if used_bytes > CREDIT_BYTES:
                 raise CommError(f"it sent more than the {CREDIT_BYTES} bytes of small messages that it may send ahead")
             wanted = self._wanted.get(place)
-            if place in self._early or (wanted is not None and wanted.is_ready and wanted.num_bytes <= EAGER_BYTES):
+            if place in self._early if wanted is None else wanted.is_ready and wanted.num_bytes <= EAGER_BYTES:
                 raise CommError("it sent a message twice")
         if wanted is None or wanted.num_bytes != frame.total_bytes:  # `_on_eager` reports the other size
             return memoryview(bytearray(frame.num_bytes))
@@ -235,6 +233,8 @@ class TcpTransport:
             wanted = self._wanted.pop(place, None)
             if wanted is None:
                 self._early[place] = body
+            else:
+                returned_bytes = self._take_credit(peer, frame.num_bytes)
         if wanted is None:
             self._match_any()
             return
@@ -244,7 +244,7 @@ class TcpTransport:
             self._take_early(peer, wanted, body)
         else:
             self._arrived(wanted)
-        self._give_back(peer, frame.num_bytes)
+        self._give_back(peer, returned_bytes)
 
     def _on_piece(self, peer: int, frame: Frame) -> None:
         with self._lock:
@@ -314,12 +314,14 @@ class TcpTransport:
             data = self._early.pop(place, None)
             offered = self._offers.pop(place, None)
             self._num_offers[source] -= offered is not None
-            if data is None and gone is None:
+            if data is not None:
+                returned_bytes = self._take_credit(source, data.nbytes)
+            elif gone is None:
                 self._wanted[place] = wanted
                 self._tell_ready(place, wanted, offered)
         if data is not None:
             self._take_early(source, wanted, data)
-            self._give_back(source, data.nbytes)
+            self._give_back(source, returned_bytes)
         elif gone is not None:
             wanted.done(PeerLost(gone))
         elif offered is not None and offered != wanted.num_bytes:
@@ -368,16 +370,19 @@ class TcpTransport:
         self._counter.add(num_messages_received=1, received_bytes=wanted.num_bytes, waited_s=waited_s)
         wanted.done(None)
 
-    def _give_back(self, peer: int, num_bytes: int) -> None:
-        """A small message was taken; its sender may send another one instead."""
-        with self._lock:
-            self._credit_owed[peer] += cost_bytes(num_bytes)
-            returned = self._credit_owed[peer]
-            if returned < _RETURN_BYTES:
-                return
-            self._credit_owed[peer] = 0
-            self._credit_used[peer] -= returned
-        self._streams[peer][0].send(credit(returned))
+    def _take_credit(self, peer: int, num_bytes: int) -> int:
+        """A small message was taken; how much credit its sender is to get back now. The lock is held."""
+        self._credit_owed[peer] += cost_bytes(num_bytes)
+        returned_bytes = self._credit_owed[peer]
+        if returned_bytes < _RETURN_BYTES:
+            return 0
+        self._credit_owed[peer] = 0
+        self._credit_used[peer] -= returned_bytes
+        return returned_bytes
+
+    def _give_back(self, peer: int, returned_bytes: int) -> None:
+        if returned_bytes:
+            self._streams[peer][0].send(Frame(FrameKind.CREDIT, NOBODY, returned_bytes))
 
     def _match_any(self) -> None:
         """Give what has come or is offered to whoever receives from any rank."""
