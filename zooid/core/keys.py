@@ -1,6 +1,14 @@
 """Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
 
+import functools
+import logging
+import re
 from collections.abc import Iterable
+
+from zooid.core.errors import InputError
+from zooid.core.text import quoted
+
+logger = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 """Of the first roster; `plan` gives that of any."""
@@ -25,6 +33,8 @@ CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
 _MANIFEST = "manifest.json"
+_NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
+"""A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
 
 
 def spec(member: str) -> str:
@@ -50,8 +60,23 @@ def roster(number: int) -> str:
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims or rosters, ascending."""
-    return sorted(int(key.rpartition("/")[2].removesuffix(".json")) for key in listed)
+    """The numbers of listed claims or rosters, ascending; whatever else lies there is ignored, and logged once."""
+    return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
+
+
+def number_in(key: str, form: str) -> int | None:
+    """The number in the last part of a key, which has this form; None, logged once, where it has another."""
+    name = key.rpartition("/")[2]
+    digits = _NUMBER.match(name)
+    if digits is None or form.format(int(digits[0])) != name:
+        _log_stray(key)
+        return None
+    return int(digits[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _log_stray(key: str) -> None:
+    logger.warning("%s is ignored: nothing of a run has this name", quoted(key))
 
 
 def events_of(writer: str) -> str:
@@ -82,6 +107,11 @@ def timelines_of(step: int) -> str:
     return f"{TIMELINES}/{step:08d}"
 
 
+def recorded_steps(folders: Iterable[str]) -> list[int]:
+    """The steps of which listed folders hold timelines, ascending."""
+    return sorted(step for folder in folders if (step := number_in(folder, "{:08d}")) is not None)
+
+
 def timeline(step: int, member: str) -> str:
     return f"{timelines_of(step)}/{member}.json"
 
@@ -105,8 +135,8 @@ def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
     found: dict[int, bool] = {}
     for key in sorted(listed):
         folder, _, name = key.removeprefix(f"{CHECKPOINTS}/").partition("/")
-        if name and folder.isdigit():
-            found[int(folder)] = found.get(int(folder), False) or name == _MANIFEST
+        if name and (step := number_in(folder, "{:08d}")) is not None:
+            found[step] = found.get(step, False) or name == _MANIFEST
     return found
 
 
@@ -114,5 +144,5 @@ def split_spec_url(url: str) -> tuple[str, str]:
     """The run's store URL and the key of the spec, from the spec's own URL."""
     store_url, separator, name = url.rpartition("/specs/")
     if not separator:
-        raise ValueError(f"{url!r} is not the URL of a spec: it must contain /specs/")
+        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /specs/")
     return store_url, f"specs/{name}"

@@ -3,10 +3,11 @@
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
 from zooid.core import keys
-from zooid.core.errors import ObjectNotFound, StoreError
+from zooid.core.errors import ObjectNotFound, RecordError, StoreError
 from zooid.core.events import Event, decode_events, encode_events
 from zooid.store.protocol import ObjectStore
 
@@ -93,8 +94,7 @@ class EventWriter:
 
     def _write_object(self) -> None:
         if self._next_number is None:
-            earlier = self._store.list(self._folder)
-            self._next_number = _number_of(earlier[-1]) + 1 if earlier else 0
+            self._next_number = max(_numbers(self._store.list(self._folder)), default=-1) + 1
         self._store.put(_key(self._folder, self._next_number), self._unwritten)
         self._next_number += 1
         self._unwritten = b""
@@ -115,18 +115,18 @@ class EventReader:
         if skips_present:
             for writer in store.list_folders(keys.EVENTS):
                 folder = keys.events_of(writer)
-                if present := store.list(folder):
-                    self._next_numbers[folder] = _number_of(present[-1]) + 1
+                if present := _numbers(store.list(folder)):
+                    self._next_numbers[folder] = max(present) + 1
 
     def read_new(self) -> list[Event]:
         """The events that were not returned before, by time; after a StoreError none is lost."""
         for writer in self._store.list_folders(keys.EVENTS):
             folder = keys.events_of(writer)
             if folder not in self._next_numbers:
-                present = self._store.list(folder)
+                present = _numbers(self._store.list(folder))
                 if not present:
                     continue
-                self._next_numbers[folder] = _number_of(present[0])
+                self._next_numbers[folder] = min(present)
             while self._read_next(folder):
                 pass
         events, self._unreturned = self._unreturned, []
@@ -138,8 +138,11 @@ class EventReader:
             data = bytes(self._store.get(key))
         except ObjectNotFound:
             return False
-        self._unreturned += decode_events(data, f"{self._store.url}/{key}")
         self._next_numbers[folder] += 1
+        try:
+            self._unreturned += decode_events(data, f"{self._store.url}/{key}")
+        except RecordError as error:  # it tells of the run, which goes on without being told of
+            logger.warning("the events in an object are left out: %s", error)
         return True
 
 
@@ -147,5 +150,5 @@ def _key(folder: str, number: int) -> str:
     return f"{folder}/{number:08d}.jsonl"
 
 
-def _number_of(key: str) -> int:
-    return int(key.rpartition("/")[2].removesuffix(".jsonl"))
+def _numbers(listed: Iterable[str]) -> list[int]:
+    return [number for key in listed if (number := keys.number_in(key, "{:08d}.jsonl")) is not None]
