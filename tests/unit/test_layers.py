@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 
 from tests.unit import layer_models as models
 from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, grain_randomness, trace
-from zooid.layers.exported import NeedsWeights
+from zooid.layers.building import NeedsWeights
 
 Build = Callable[[], nn.Module]
 Cuts = tuple[int, ...]

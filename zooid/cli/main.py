@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from zooid.core.errors import InputError, ZooidError
+from zooid.report import say
 
 EXIT_FAILED = 1
 EXIT_INPUT = 2
@@ -69,7 +70,7 @@ def main() -> None:
     except SystemExit as end:
         if end.code != EXIT_INTERRUPTED:
             raise
-        errors.print("interrupted: all members have ended", highlight=False)
+        say(errors, "interrupted: all members have ended")
         sys.exit(EXIT_SIGNAL + (signals[0] if signals else signal.SIGINT))
     except ZooidError as error:
         details = error.traceback_text or traceback.format_exc() if is_verbose else error.details
@@ -82,8 +83,8 @@ def main() -> None:
 
 def _print_error(errors: Console, details: str, message: str) -> None:
     if details:
-        errors.print(details.rstrip(), highlight=False, markup=False, style="dim", soft_wrap=True)
-    errors.print(f"error: {message}", highlight=False, markup=False, style="bold red", soft_wrap=True)
+        say(errors, details.rstrip(), "dim")
+    say(errors, f"error: {message}", "bold red")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from zooid.cli import options
 from zooid.cli.resume import telling_how_to_go_on
 from zooid.core.link import Links
 from zooid.core.plan import Plan
-from zooid.report import view_for
+from zooid.report import say, view_for
 
 
 def train(
@@ -55,4 +55,4 @@ def train(
             on_event=view.show,
         )
     if not as_json:
-        console.print(f"checkpoint: {result.checkpoint}", highlight=False, soft_wrap=True)
+        say(console, f"checkpoint: {result.checkpoint}")

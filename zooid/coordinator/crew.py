@@ -26,6 +26,7 @@ _LOG_LINES = 20
 @dataclass(frozen=True)
 class _Running:
     member: str
+    roster: int
     handle: Any
     started_s: float
 
@@ -75,14 +76,15 @@ class Crew:
     def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
         """Write the specs, then start a member for each, on its own offer."""
         for spec in specs:
-            self._store.put(keys.spec(spec.member), encode_record(spec))
+            self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
         for spec, offer in zip(specs, offers, strict=True):
-            spec_url = f"{spec.store}/{keys.spec(spec.member)}"
+            spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
             launch = Launch(
                 spec.member, program, spec_url, spec.num_threads, size=held_to(offer), uses_gpus=_uses_gpus(offer)
             )
             with uninterrupted():
-                self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
+                handle = self._platform.launch(launch)
+                self._running.append(_Running(spec.member, spec.roster, handle, time.monotonic()))
 
     def wait(self, on_poll: Callable[[], None]) -> None:
         """Until every member has exited well; raises for the first that did not."""
@@ -122,8 +124,9 @@ class Crew:
         return [(member, end) for member, end in exits if end is not None and not end.is_success]
 
     def _last_words(self, member: str) -> Failure | None:
+        key = keys.failure(member, next(running.roster for running in self._running if running.member == member))
         try:
-            return decode_record(bytes(self._store.get(keys.failure(member))), Failure, keys.failure(member))
+            return decode_record(bytes(self._store.get(key)), Failure, key)
         except ObjectNotFound:
             return None
 

@@ -222,6 +222,7 @@ def _spec(job_file: Path, task: _Task) -> ProfilerSpec:
         store=task.store.url,
         job_file=str(job_file),
         num_threads=num_threads(task.offer),
+        roster=task.relay.roster,
         site=task.offer.site,
         num_neighbours=_num_neighbours(task.offer),
         memory_bytes=task.offer.memory_bytes,

@@ -13,10 +13,11 @@ from msgspec import structs
 
 from zooid.coordinator.crew import Crew, wait_for_all
 from zooid.coordinator.lease import Lease
+from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import num_threads, prices_in_words
 from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
-from zooid.core.errors import MemberFailed, StoreError
+from zooid.core.errors import InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.events import (
     CheckpointSaved,
     Event,
@@ -36,8 +37,9 @@ from zooid.core.roster import Roster, RosterMember
 from zooid.core.spec import RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import even_shares
-from zooid.store import EventWriter, ObjectStore, clear, sweep
+from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoints import last_step, read_manifest
+from zooid.store.fences import GRACE_S
 
 _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
@@ -47,6 +49,9 @@ _UNKNOWN_TIMEOUT_S = 1800.0
 """The same, where nobody knows how long a step takes."""
 _LOOK_S = 0.02
 _METER_INTERVAL_S = 0.5
+_HASTE_S = 10.0
+"""Patience with the store when a run is left with an error, by Ctrl-C for one: nobody wants to wait much longer."""
+_GRACE_LOOK_S = 0.1
 _PREPARING = {
     True: "while the initial weights were being written",
     False: "while the job was being compared with the checkpoint",
@@ -76,28 +81,30 @@ class RunResult:
 
 
 class Run:
-    """A claimed run, from here to its end, under the roster whose number the claim has.
+    """A run from its claim to its end, under the roster whose number the claim has.
 
-    Leaving removes what members exchanged, however it is left. Where no member ever trained, all that was written for
-    this roster goes too: a new run's folder is then empty again, and one that was to be resumed is as it was.
+    Entering writes the claim of a run that goes on. Leaving removes what members exchanged, however it is left. Where
+    no member ever trained, all that was written for this roster goes too: a new run's folder is then empty again, and
+    one that was to be resumed is as it was, but for the claim, whose number is never used again.
     """
 
     def __init__(
         self, store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent
     ) -> None:
         self.platform = platform
-        self.relay = Relay(store, self._take, skips_present=True)
-        self._store = store
+        self._store = RetryingStore(store)  # its own patience, which is short when the run is left with an error
         self._claim = claim
         self._number = number
         self._on_event = on_event
         self._has_begun = False
-        self._lease = Lease(store)
-        self._writer = EventWriter(store, "coordinator")
+        self._fence = Fence(self._store, number)
+        self._lease = Lease(self._store, number, self._fence)
+        self._writer = EventWriter(self._store, "coordinator", number, self._fence)
+        self.relay = Relay(self._store, self._take, number, self._lease.check)
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
-        self._is_traced = False
+        self._trace = ""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -107,22 +114,53 @@ class Run:
 
     def __enter__(self) -> "Run":
         try:
-            self._lease.begin()
+            self._lease.begin()  # before the claim: whoever finds the claim also finds its holder alive
+            if self._number > 0:
+                self._store.create(keys.claim(self._number), encode_record(self._claim))
+        except ObjectExists as error:
+            self._lease.end()
+            raise InputError(
+                f"another coordinator has just gone on with the run in {self._store.url}; wait for its end"
+            ) from error
         except StoreError as error:
             self.__exit__(type(error), error, None)
             raise
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            self._store.shorten(_HASTE_S)
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._writer.close()
             self.relay.flush()
-            for folder in (keys.COMM, keys.PROBES) if self._has_begun or self._number else ("",):
-                clear(self._store, folder)
-            if not self._has_begun and self._number:
-                self._store.delete([keys.plan(self._number), keys.claim(self._number)])
+            self._tidy()
         self._lease.end()
+
+    def wait_for_earlier_members(self) -> None:
+        """Wait until members that a killed coordinator has left behind have seen this run's claim, and have ended."""
+        self.enter("waiting until members that were left behind have ended")
+        deadline_s = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline_s:
+            self._lease.check()
+            time.sleep(_GRACE_LOOK_S)
+
+    def _tidy(self) -> None:
+        """Remove what is this run's own; where its claim is still the newest, also what earlier ones have left."""
+        own = keys.comm_of(self._claim.run, self._number)
+        if self._fence.is_superseded():
+            clear(self._store, own)
+            return
+        if self._number == 0 and not self._has_begun:
+            clear(self._store, "")
+        else:
+            clear_earlier(self._store, self._claim.run, self._number)
+            for folder in (own, keys.PROBES):
+                clear(self._store, folder)
+            if not self._has_begun:
+                self._store.delete([keys.plan(self._number)])
+                for folder in (keys.specs_under(self._number), keys.failures_under(self._number)):
+                    clear(self._store, folder)
         sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
 
     def enter(self, phase: str) -> None:
@@ -144,9 +182,10 @@ class Run:
         largest = max(offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
         with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[True]) as crew:
             crew.start("worker", [self._spec("preparer", "prepare", largest, given)], [largest])
-            while not (crew.is_done() or self._is_traced):
+            while not (crew.is_done() or self._trace):
                 self.relay.poll()
                 time.sleep(_LOOK_S)
+            self.relay.flush()  # one that is done already has told of its trace
             self._preparers = [crew]
             yield given if isinstance(given, Plan) else read_plan(self._store, self._number)
 
@@ -212,7 +251,7 @@ class Run:
             case OptimizerChanged():
                 self._settings = event.settings
             case ModelTraced():
-                self._is_traced = True
+                self._trace = event.digest
         self._on_event(event)
 
     def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
@@ -242,6 +281,7 @@ class Run:
             timeout_s=_timeout_s(given.predicted if isinstance(given, Plan) else None),
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
+            trace=self._trace,
         )
 
     def _emit(self, event: Event) -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from zooid.core.errors import RecordError
 from zooid.core.records import Record
+from zooid.core.text import quoted
 
 
 class BaseEvent(Record, frozen=True, kw_only=True, tag_field="event"):
@@ -192,6 +193,6 @@ def decode_events(data: bytes, source: str) -> list[Event]:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             events.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"{source}, line {number} is not an event: {error}") from error
+        except (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError) as error:
+            raise RecordError(f"{source}, line {number} is not an event: {quoted(str(error))}") from error
     return events

@@ -65,7 +65,7 @@ def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progr
 @contextmanager
 def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
     """Progress as events in the store."""
-    with EventWriter(store, spec.member) as events:
+    with EventWriter(store, spec.member, spec.roster) as events:
 
         def progress(done: int, total: int) -> None:
             events.write(ProfileProgress(at_s=time.time(), done=done, total=total))

@@ -20,18 +20,16 @@ def main() -> int:
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
     import torch
 
-    from zooid.worker import member
-    from zooid.worker.checkpoints import changes
-
     torch.set_num_threads(spec.num_threads)
-    match spec.task:
-        case "prepare":
-            member.prepare(spec, store)
-        case "check":
-            changes.check(spec, store)
-        case "train":
-            with _aborting() as abort:
-                member.train(spec, store, abort)
+    if spec.task == "train":
+        from zooid.worker import member
+
+        with _aborting() as abort:
+            member.train(spec, store, abort)
+        return
+    from zooid.worker import preparation  # it traces, and so imports a compiler
+
+    {"prepare": preparation.prepare, "check": preparation.check}[spec.task](spec, store)
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:
