@@ -49,7 +49,7 @@ def fixed_layout(
     return FixedLayout(
         num_replicas=limits.num_replicas,
         num_stages=limits.num_stages,
-        schedule=limits.schedule or ("1f1b" if limits.num_stages > 1 else "gpipe"),
+        schedule=limits.schedule or "1f1b",
         transport=limits.transport or "store",
         offer=offer,
     )
