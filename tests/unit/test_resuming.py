@@ -328,6 +328,15 @@ class TestFenced:
             zooid.resume(store.url, platform=platform)
         assert platform.specs == []
 
+    def test_what_a_killed_coordinator_of_a_finished_run_has_left_is_removed(self, store: ObjectStore) -> None:
+        """Its members have finished the run by themselves; nobody has to go on with it, but somebody has to tidy up."""
+        write_checkpoint(store, NUM_STEPS)
+        store.put(keys.lease(0), lease_of(killed_process()))
+        store.put(f"{keys.comm_of('7', 0)}/letter", b"")
+        with pytest.raises(InputError, match="is complete: its checkpoint has all 20 steps"):
+            zooid.resume(store.url, platform=ScriptedPlatform())
+        assert store.list(keys.LEASES) == store.list(keys.COMM) == []
+
     def test_after_a_proper_end_nobody_is_waited_for(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delattr(Run, "wait_for_earlier_members")
         zooid.resume(store.url, platform=ScriptedPlatform())
