@@ -71,12 +71,13 @@ def _ways() -> dict[str, Callable[[], LocalPlatform]]:
 def _cpu_s_until_ready(store: ObjectStore, spec: WorkerSpec, platform: LocalPlatform) -> float:
     """Start a member, and end it when it is ready."""
     ready: list[MemberStarted] = []
+    began_s = time.time()
 
     def take(event: Event) -> None:
-        if isinstance(event, MemberStarted):
+        if isinstance(event, MemberStarted) and event.at_s > began_s:
             ready.append(event)
 
-    relay = Relay(store, take, skips_present=True)
+    relay = Relay(store, take)
     limit_s = time.monotonic() + LIMIT_S
     with Crew(platform, store, checks_input=False) as crew:
         crew.start("worker", [spec], [resolve_offer("local")])

@@ -169,7 +169,7 @@ def _of_names() -> list[Decoder]:
         store = _new_store()
         store.put(data.decode(errors="replace"), data)
         keys.numbers(store.list(keys.ROSTERS))
-        EventReader(store, skips_present=True).read_new()
+        EventReader(store).read_new()
         for lookup in (last_claim, last_step):
             _refused(lambda lookup=lookup: lookup(store))  # type: ignore[misc]
 
