@@ -6,13 +6,13 @@ own imports take, beside torch, is measured apart and left out. Two more rows sa
 no cold member can do without, and the job's imports.
 """
 
-import inspect
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -60,11 +60,9 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def _ways() -> dict[str, Callable[[], LocalPlatform]]:
-    """What a member is started by; `warm` is there where the platform can fork members."""
-    if "forks" not in inspect.signature(LocalPlatform).parameters:
-        return {"traced": LocalPlatform, "cold": LocalPlatform}
+    """The platform that starts a member, for each way to start one."""
     forking = LocalPlatform()
-    new: Callable[[], LocalPlatform] = lambda: LocalPlatform(**{"forks": False})  # noqa: E731, PIE804
+    new = partial(LocalPlatform, forks=False)
     return {"traced": new, "cold": new, "warm": lambda: forking}
 
 
