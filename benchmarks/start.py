@@ -13,7 +13,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -64,7 +66,7 @@ def _ways() -> dict[str, Callable[[], LocalPlatform]]:
     if "forks" not in inspect.signature(LocalPlatform).parameters:
         return {"traced": LocalPlatform, "cold": LocalPlatform}
     forking = LocalPlatform()
-    new: Callable[[], LocalPlatform] = lambda: LocalPlatform(**{"forks": False})  # noqa: E731, PIE804
+    new = partial(cast(Any, LocalPlatform), forks=False)
     return {"traced": new, "cold": new, "warm": lambda: forking}
 
 
