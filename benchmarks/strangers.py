@@ -72,7 +72,7 @@ def crowd(folder: Path, seen: dict[str, int]) -> Iterator[None]:
 def summarise(rows: list[Row]) -> list[Row]:
     def median(name: str, strangers: bool) -> float:
         values: list[Any] = [row[name] for row in rows if bool(row["strangers"]) == strangers]
-        return statistics.median(values)
+        return float(statistics.median(values))
 
     total: Row = {"ranks_ok": min(int(row["ranks_ok"] or 0) for row in rows)}
     for name in ("meeting_s", "training_s", "peak_bytes"):

@@ -87,8 +87,13 @@ def read_stream(data: bytes) -> None:
     idle: Any = _Idle()
     streams = [Stream(sock, 1, transport, idle, read_ahead=256) for sock in sockets]  # type: ignore[arg-type]
     transport.start({1: streams})
+
+    def ended(error: BaseException | None) -> None:
+        if error is not None:
+            lost.append(error)
+
     for message, num_bytes in ((SMALL, SMALL_BYTES), (LARGE, LARGE_BYTES)):
-        transport.receive(message, 1, num_bytes, _Landing(num_bytes), lambda error: error and lost.append(error))
+        transport.receive(message, 1, num_bytes, _Landing(num_bytes), ended)
     while sockets[0].rest and not lost:
         before = len(sockets[0].rest)
         streams[0].on_events(True, False)

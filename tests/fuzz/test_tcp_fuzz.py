@@ -113,7 +113,7 @@ def test_hostile_inputs_do_no_harm(name: str, decode: Decode, samples: list[byte
 def test_what_does_harm_is_noticed() -> None:
     tracemalloc.start()
     try:
-        assert "raised KeyError" in harm_of(lambda data: {}[data], b"x")[0]
+        assert "raised KeyError" in harm_of({b"y": 0}.__getitem__, b"x")[0]
         assert "bytes of memory" in harm_of(lambda data: bytearray(10**7), b"x")[0]
     finally:
         tracemalloc.stop()
