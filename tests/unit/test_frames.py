@@ -1,6 +1,5 @@
 """Frames: what is packed comes back, and whatever else arrives ends one peer's streams and nothing more."""
 
-import random
 import socket
 import threading
 import tracemalloc

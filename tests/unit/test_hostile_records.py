@@ -21,10 +21,12 @@ from zooid.core.abort import Abort
 from zooid.core.checkpoint import Evaluation, SampleFacts
 from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
 from zooid.core.events import Event, StepCommitted, decode_events, encode_events
+from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
 from zooid.core.syntax import parsed_file
 from zooid.core.text import printable, quoted, without_credentials
+from zooid.core.units import format_duration
 from zooid.profiler.probing.door import Address
 from zooid.profiler.probing.gathering import Gathering
 from zooid.profiler.probing.member import _refuse_gaps
@@ -261,3 +263,26 @@ class TestPlansAndJobs:
     def test_a_failure_names_only_errors_of_input(self, name: str) -> None:
         assert _input_error(name) is InputError
         assert _input_error("JobError") is JobError
+
+
+class TestLargeNumbers:
+    @pytest.mark.parametrize("number", ["9" * 20, "-" + "9" * 4000, "1" + "0" * 400])
+    def test_a_number_of_more_than_64_bits_is_refused(self, number: str) -> None:
+        whole = encode_record(a_plan())
+        with pytest.raises(RecordError, match="must fit into 64 bits"):
+            decode_record(whole.replace(b"100000000", number.encode()), Plan, "plan.json")
+        told = b'{"event": "profile_progress", "at_s": 1, "done": %s, "total": 2}'
+        for text in (number, f'"{number}"'):
+            with pytest.raises(RecordError, match="must fit into 64"):
+                decode_events(told % text.encode(), "events")
+
+    def test_many_digits_in_a_text_or_behind_a_point_are_fine(self) -> None:
+        digits = "9" * 30
+        plan = a_plan(job=f'a "{digits}" \\"{digits}')
+        assert decode_record(encode_record(plan), Plan, "plan.json") == plan
+        longer = encode_record(plan).replace(b'"step_s": 0.5', f'"step_s": 0.5{"0" * 40}'.encode())
+        assert decode_record(longer, Plan, "plan.json") == plan
+
+    @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan"), 1e308])
+    def test_a_duration_without_an_end_is_shown(self, seconds: float) -> None:
+        assert format_duration(seconds)
