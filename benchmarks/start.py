@@ -6,7 +6,6 @@ own imports take, beside torch, is measured apart and left out. Two more rows sa
 no cold member can do without, and the job's imports.
 """
 
-import inspect
 import os
 import statistics
 import subprocess
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 from msgspec import structs
 
@@ -62,23 +60,22 @@ def measure(quick: bool) -> Iterator[Row]:
 
 
 def _ways() -> dict[str, Callable[[], LocalPlatform]]:
-    """What a member is started by; `warm` is there where the platform can fork members."""
-    if "forks" not in inspect.signature(LocalPlatform).parameters:
-        return {"traced": LocalPlatform, "cold": LocalPlatform}
+    """The platform that starts a member, for each way to start one."""
     forking = LocalPlatform()
-    new = partial(cast(Any, LocalPlatform), forks=False)
+    new = partial(LocalPlatform, forks=False)
     return {"traced": new, "cold": new, "warm": lambda: forking}
 
 
 def _cpu_s_until_ready(store: ObjectStore, spec: WorkerSpec, platform: LocalPlatform) -> float:
     """Start a member, and end it when it is ready."""
     ready: list[MemberStarted] = []
+    began_s = time.time()
 
     def take(event: Event) -> None:
-        if isinstance(event, MemberStarted):
+        if isinstance(event, MemberStarted) and event.at_s > began_s:
             ready.append(event)
 
-    relay = Relay(store, take, skips_present=True)
+    relay = Relay(store, take)
     limit_s = time.monotonic() + LIMIT_S
     with Crew(platform, store, checks_input=False) as crew:
         crew.start("worker", [spec], [resolve_offer("local")])

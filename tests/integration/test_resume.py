@@ -133,7 +133,7 @@ def test_what_is_left_is_complete_and_can_be_resumed(interrupted: CutShort) -> N
     assert names == sorted(build_model(load_job(interrupted.job_file)).state_dict())
     assert len(manifest.shards) == 4, "both replicas of both stages have written"
     assert store.list(keys.COMM) == []
-    assert keys.LEASE not in store.list("")
+    assert store.list(keys.LEASES) == []
 
 
 @pytest.mark.parametrize(

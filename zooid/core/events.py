@@ -8,6 +8,7 @@ import msgspec
 
 from zooid.core.errors import RecordError
 from zooid.core.records import Record
+from zooid.core.text import quoted
 
 
 class BaseEvent(Record, frozen=True, kw_only=True, tag_field="event"):
@@ -34,9 +35,10 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     num_steps: int
     first_step: int
     batch_size: int
-    predicted_step_s: float
-    predicted_run_s: float
-    predicted_usd: float
+    predicted_step_s: float | None
+    """None where the plan was made without a profile; so are the next two."""
+    predicted_run_s: float | None
+    predicted_usd: float | None
     members: tuple[str, ...]
     prices: str
     """Whose prices the dollars are, in words."""
@@ -195,6 +197,6 @@ def decode_events(data: bytes, source: str) -> list[Event]:
     for number, line in enumerate(data.splitlines(), start=1):
         try:
             events.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"{source}, line {number} is not an event: {error}") from error
+        except (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError) as error:
+            raise RecordError(f"{source}, line {number} is not an event: {quoted(str(error))}") from error
     return events

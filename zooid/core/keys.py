@@ -1,6 +1,14 @@
 """Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
 
+import functools
+import logging
+import re
 from collections.abc import Iterable
+
+from zooid.core.errors import InputError
+from zooid.core.text import quoted
+
+logger = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 """Of the first roster; `plan` gives that of any."""
@@ -10,10 +18,12 @@ ALL_REDUCES = "all-reduces.json"
 CLAIM = "run.json"
 """Of whoever began the run; `claim` gives that of any who went on with it."""
 CLAIMS = "claims"
+"""Claims are numbered without gaps and never deleted, so that one look for the next number tells of a newer one."""
 JOB = "job.py"
 """Source of a job that was given as an object, where it does not lie in a file of its own."""
-LEASE = "coordinator.txt"
+LEASES = "leases"
 ROSTERS = "rosters"
+SPECS = "specs"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -26,14 +36,25 @@ CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
 _MANIFEST = "manifest.json"
+_NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
+"""A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
 
 
-def spec(member: str) -> str:
-    return f"specs/{member}.json"
+def specs_under(roster_number: int) -> str:
+    return f"{SPECS}/{roster_number:06d}"
 
 
-def failure(member: str) -> str:
-    return f"{FAILURES}/{member}.json"
+def spec(member: str, roster_number: int = 0) -> str:
+    """A member that starts late must find its own spec, not the one of its namesake under a later roster."""
+    return f"{specs_under(roster_number)}/{member}.json"
+
+
+def failures_under(roster_number: int) -> str:
+    return f"{FAILURES}/{roster_number:06d}"
+
+
+def failure(member: str, roster_number: int = 0) -> str:
+    return f"{failures_under(roster_number)}/{member}.json"
 
 
 def claim(number: int) -> str:
@@ -51,12 +72,37 @@ def roster(number: int) -> str:
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims or rosters, ascending."""
-    return sorted(int(key.rpartition("/")[2].removesuffix(".json")) for key in listed)
+    """The numbers of listed claims, rosters or leases, ascending; strays are ignored, and logged once."""
+    return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
 
 
-def events_of(writer: str) -> str:
-    return f"{EVENTS}/{writer}"
+def number_in(key: str, form: str) -> int | None:
+    """The number in the last part of a key, which has this form; None, logged once, where it has another."""
+    name = key.rpartition("/")[2]
+    digits = _NUMBER.match(name)
+    if digits is None or form.format(int(digits[0])) != name:
+        _log_stray(key)
+        return None
+    return int(digits[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _log_stray(key: str) -> None:
+    logger.warning("%s is ignored: nothing of a run has this name", quoted(key))
+
+
+def lease(claim_number: int) -> str:
+    """The sign of life of whoever wrote this claim; nobody else writes it."""
+    return f"{LEASES}/{claim_number:06d}.json"
+
+
+def events_under(roster_number: int) -> str:
+    """Prefix of what is told under one roster."""
+    return f"{EVENTS}/{roster_number:06d}"
+
+
+def events_of(writer: str, roster_number: int = 0) -> str:
+    return f"{events_under(roster_number)}/{writer}"
 
 
 def comm_of(run: str, roster_number: int) -> str:
@@ -81,6 +127,11 @@ def probes_of(run: str) -> str:
 
 def timelines_of(step: int) -> str:
     return f"{TIMELINES}/{step:08d}"
+
+
+def recorded_steps(folders: Iterable[str]) -> list[int]:
+    """The steps of which listed folders hold timelines, ascending."""
+    return sorted(step for folder in folders if (step := number_in(folder, "{:08d}")) is not None)
 
 
 def timeline(step: int, member: str) -> str:
@@ -116,14 +167,14 @@ def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
     found: dict[int, bool] = {}
     for key in sorted(listed):
         folder, _, name = key.removeprefix(f"{CHECKPOINTS}/").partition("/")
-        if name and folder.isdigit():
-            found[int(folder)] = found.get(int(folder), False) or name == _MANIFEST
+        if name and (step := number_in(folder, "{:08d}")) is not None:
+            found[step] = found.get(step, False) or name == _MANIFEST
     return found
 
 
 def split_spec_url(url: str) -> tuple[str, str]:
     """The run's store URL and the key of the spec, from the spec's own URL."""
-    store_url, separator, name = url.rpartition("/specs/")
+    store_url, separator, name = url.rpartition(f"/{SPECS}/")
     if not separator:
-        raise ValueError(f"{url!r} is not the URL of a spec: it must contain /specs/")
-    return store_url, f"specs/{name}"
+        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /{SPECS}/")
+    return store_url, f"{SPECS}/{name}"

@@ -5,11 +5,12 @@ guessing: a newer version, another kind, an unknown field and a wrong value are 
 """
 
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from zooid.core.errors import OlderRecord, RecordError
+from zooid.core.text import quoted
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +32,10 @@ class _Envelope(msgspec.Struct):
 
 
 AnyFileRecord = TypeVar("AnyFileRecord", bound=FileRecord)
+Decoded = TypeVar("Decoded")
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
+"""What decoding raises for bytes that anybody may have written: malformed, not UTF-8, too deep, or absurd numbers."""
 
 
 class InvalidValue(RecordError, ValueError):
@@ -48,6 +53,15 @@ def encode_record(record: FileRecord) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
+def decode_json(data: bytes | memoryview, kind: type[Decoded] | Any, source: str, what: str) -> Decoded:
+    """Read JSON that others wrote as this type; RecordError says that `source` is not `what`, and why."""
+    try:
+        decoded: Decoded = msgspec.json.decode(data, type=kind)
+    except _UNREADABLE as error:
+        raise RecordError(f"{source} is not {what}: {quoted(str(error))}") from error
+    return decoded
+
+
 def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFileRecord:
     """Read a record of the given kind back; `source` names the file or key in messages."""
     return decode_one_of(data, (kind,), source)
@@ -59,22 +73,23 @@ def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str
     expected = " or ".join(tags)
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise RecordError(
-            f"{source} is not a zooid {expected} file ({error}); was it cut short or written by another program?"
+            f"{source} is not a zooid {expected} file ({quoted(str(error))}); was it cut short or written by another "
+            "program?"
         ) from error
     kind = tags.get(envelope.record)
     if kind is None:
-        raise RecordError(f"{source} holds a {envelope.record!r}; expected a {' or a '.join(map(repr, tags))}")
+        held = quoted(envelope.record)
+        raise RecordError(f"{source} holds a {held!r}; expected a {' or a '.join(map(repr, tags))}")
     if envelope.version > kind.VERSION:
         raise RecordError(
-            f"{source} has field `version` {envelope.version}; this zooid reads up to {kind.VERSION}: update zooid"
+            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads up to {kind.VERSION}: "
+            "update zooid"
         )
     if envelope.version < kind.VERSION:
         raise OlderRecord(
-            f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make it again"
+            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads {kind.VERSION}: "
+            "make it again"
         )
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise RecordError(f"{source} is not a valid {envelope.record}: {error}") from error
+    return decode_json(data, kind, source, f"a valid {envelope.record}")

@@ -10,6 +10,9 @@ from zooid.store import ObjectStore
 from zooid.store.program import end_process, run_any_member
 from zooid.worker.imports import lasting_imports
 
+PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "torch._dynamo", "torch.export._trace")
+"""What members import sooner or later; a process that forks members imports it once for all."""
+
 
 def main() -> int:
     return run_any_member(sys.argv[1:], {WorkerSpec: _work, RehearsalSpec: _rehearse})

@@ -26,7 +26,8 @@ from zooid.schedule.buckets import cut_buckets, reduces_early
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, ObjectStore
+from zooid.store import EventWriter, Fence, ObjectStore, wait_for
+from zooid.store.program import EXIT_FAILED, end_process
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
@@ -46,7 +47,11 @@ from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
 from zooid.worker.supply import Supply, supply
 from zooid.worker.traces import layers_of
-from zooid.worker.training import Assignment, Trainer
+from zooid.worker.training import Trainer
+from zooid.worker.transactions import Assignment, Transactions
+
+_WEIGHTS_TIMEOUT_S = 3600.0
+"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
     with at_work(spec, store, abort) as (trainer, keeper, events):
         num_steps = trainer.run()
+        abort.check()
         if (last := trainer.last_timeline) is not None:
             at, timeline = last
             store.put(keys.timeline(at, spec.member), encode_record(timeline))
@@ -108,9 +114,11 @@ def at_work(
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
     """Everything that a member needs to run steps, from when all members are there."""
     with ExitStack() as work:
-        events = work.enter_context(EventWriter(store, spec.member))
+        fence = Fence(store, spec.roster)
+        work.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        events = work.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         work.enter_context(shown_prints(spec.member, events.write))
-        role = _learn(spec, store)
+        role = _learn(spec, store, abort)
         place = role.roster.members[role.roster.rank_of(spec.member)]
         stage, kept = _load_stage(store, role, place.stage)
         reads = stage.first_layer == 0 or stage.is_last
@@ -134,20 +142,17 @@ def at_work(
             seat,
             state,
             model_tensors,
-            events.write,
+            events,
             abort,
         )
-        trainer = Trainer(
-            Assignment(role.job, role.samples, role.shape, seat, role.device),
-            StageRunner(role.objective, reading.train, stage, state, seat, role.device),
-            state,
-            keeper,
-            Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0),
-            abort,
-            scale,
-            standing,
-            _evaluation(role, seat, stage, kept, reading, abort),
+        callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)
+        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        runner = StageRunner(role.objective, reading.train, stage, state, seat, role.device)
+        transactions = Transactions(
+            assignment, runner, state, keeper, callbacks.tell, callbacks.show_weights, abort, scale
         )
+        evaluate = _evaluation(role, seat, stage, kept, reading, abort)
+        trainer = Trainer(assignment, transactions, state, keeper, callbacks, standing, evaluate)
         events.write(
             MemberStarted(
                 at_s=time.time(),
@@ -172,7 +177,7 @@ def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
     )
 
 
-def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
+def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
     plan = _read_plan(store, spec.roster)
     key = keys.roster(spec.roster)
     roster = decode_record(bytes(store.get(key)), Roster, key)
@@ -182,6 +187,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
     data = check_data(job)
     layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
     check_plan(plan, layered, job, len(data))
+    if roster.resume_step == 0:  # initial weights may still be on their way
+        wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
     manifest = contents.read_manifest(store, roster.resume_step)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):

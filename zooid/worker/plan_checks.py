@@ -18,7 +18,7 @@ def check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) ->
     for what, planned, given in (
         ("a batch size", plan.batch_size, job.batch_size),
         ("a grain size", plan.grain_size, job.grain_size or plan.grain_size),
-        ("a number of steps", plan.prediction.num_steps, steps),
+        ("a number of steps", plan.num_steps, steps),
     ):
         if planned != given:
             raise PlanError(

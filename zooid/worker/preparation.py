@@ -12,7 +12,7 @@ from zooid.core.errors import JobError
 from zooid.core.events import OptimizerChanged
 from zooid.core.job import load_job
 from zooid.core.plan import Plan
-from zooid.core.records import decode_record
+from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import WorkerSpec
 from zooid.layers import check_job, faithful_layers, trace_job
 from zooid.store import EventWriter, ObjectStore
@@ -20,22 +20,28 @@ from zooid.store.checkpoints import last_step, read_manifest
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
+from zooid.worker.even_plan import even_plan
 from zooid.worker.plan_checks import check_plan
 from zooid.worker.traces import write_trace
 
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
-    """Check the job, and that the plan was made for it; write the model's trace, whose digest is returned, and
-    checkpoint 0, cut as the plan's stages are."""
-    plan = _read_plan(store, spec.roster)
+    """Check the job and its plan, and write the model's trace and checkpoint 0; returns the digest of the trace.
+
+    Where only a layout is given, the plan is made here. Others may start when the model is traced.
+    """
     checked = check_job(load_job(spec.job_file))
     layered = faithful_layers(checked)
-    if layered.why_whole and len(plan.stages) > 1:
-        raise JobError(f"the model cannot be trained in {len(plan.stages)} stages: {layered.why_whole}; plan again")
+    num_stages = spec.layout.num_stages if spec.layout else len(_read_plan(store, spec.roster).stages)
+    if layered.why_whole and num_stages > 1:
+        raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
+    if spec.layout is not None:
+        store.put(keys.plan(spec.roster), encode_record(even_plan(checked, layered, spec.layout, spec.job_file)))
+    plan = _read_plan(store, spec.roster)
     check_plan(plan, layered, checked.job, checked.num_samples)
-    with EventWriter(store, spec.member) as events:
+    with EventWriter(store, spec.member, spec.roster) as events:
         digest = write_trace(store, layered, events.write)
-    contents.write_initial(store, checked, layered, plan)
+        contents.write_initial(store, checked, layered, plan)
     return digest
 
 
@@ -58,7 +64,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
             f"{'; '.join(changes)}. Put that back to resume the run, or train anew in another folder"
         )
     settings, before = optimizer_settings(optimizer), manifest.optimizer_settings
-    with EventWriter(store, spec.member) as events:
+    with EventWriter(store, spec.member, spec.roster) as events:
         write_trace(store, layered, events.write)
         if before and settings != before:
             events.write(OptimizerChanged(at_s=time.time(), settings=settings, before=before))

@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from zooid.core.abort import Abort
-from zooid.core.errors import CommTimeout
+from zooid.core.errors import CommTimeout, RecordError
+from zooid.core.records import decode_json
 from zooid.store import ObjectStore, wait_for
 
 
@@ -27,18 +28,25 @@ class Gathering:
         self._abort = abort
         self._number = 0
 
-    def meet(self, what: str, said: object = None) -> list[Any]:
-        """Wait until all members are here; what each of them says. CommTimeout names one that did not come."""
+    def meet(self, what: str, said: object = None, kind: Any = None) -> list[Any]:
+        """Wait until all members are here; what each of them says, which must be of this kind.
+
+        CommTimeout names one that did not come, RecordError one that said something else.
+        """
         folder = f"{self._prefix}/meeting-{self._number:06d}"
         self._number += 1
         if self._rank == 0:
-            heard = [msgspec.json.decode(msgspec.json.encode(said))]
+            heard: list[Any] = [decode_json(msgspec.json.encode(said), kind, self._names[0], f"ready for {what}")]
             for rank in range(1, len(self._names)):
-                heard.append(msgspec.json.decode(self._wait(f"{folder}/{rank:06d}", rank, what)))
+                key = f"{folder}/{rank:06d}"
+                heard.append(decode_json(self._wait(key, rank, what), kind, key, f"what a member says at {what}"))
             self._store.put(f"{folder}/go", msgspec.json.encode(heard))
             return heard
         self._store.put(f"{folder}/{self._rank:06d}", msgspec.json.encode(said))
-        everything: list[Any] = msgspec.json.decode(self._wait(f"{folder}/go", 0, what))
+        key = f"{folder}/go"
+        everything: list[Any] = decode_json(self._wait(key, 0, what), list[kind], key, f"what all say at {what}")
+        if len(everything) != len(self._names):
+            raise RecordError(f"{key} is of {len(everything)} members, but {len(self._names)} measure together")
         return everything
 
     def _wait(self, key: str, rank: int, what: str) -> memoryview:
