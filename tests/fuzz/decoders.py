@@ -17,6 +17,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from tests.fuzz.record_samples import records
+from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
 from tests.fuzz.trials import Decoder
 from tests.unit.profiles import store_links
 from tests.unit.test_events import ALL as ALL_EVENTS
@@ -45,6 +46,7 @@ from zooid.core.spec import ProbeSpec, RehearsalSpec, WorkerSpec
 from zooid.core.syntax import parsed_file
 from zooid.core.timeline import Timeline, usage_by_member
 from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
+from zooid.layers.record import decode_constants, decode_trace, rebuild
 from zooid.profiler.probing.door import Address
 from zooid.profiler.probing.gathering import Gathering
 from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
@@ -75,6 +77,7 @@ def decoders() -> list[Decoder]:
         *_of_shards(),
         *_of_messages(),
         *_of_checkpoints(made),
+        *_of_traces(),
         *_of_texts(),
     ]
 
@@ -123,6 +126,23 @@ _USES: dict[type[FileRecord], Callable[..., object]] = {
     Search: search_table,
 }
 """What the program does with a record as soon as it has it, for kinds where that is more than passing it on."""
+
+
+def _of_traces() -> list[Decoder]:
+    """The model's trace, and the tensors beside it."""
+    constants = decode_constants(CONSTANTS, "constants.safetensors")
+
+    def build(data: bytes) -> None:
+        trace = decode_trace(data, "trace.json")
+        if trace.layers is not None:
+            model = rebuild(trace.layers, constants)
+            model.state_of(0, model.num_layers)
+            assert model.fingerprint
+
+    return [
+        Decoder("trace, rebuilt", build, [trace_bytes()]),
+        Decoder("constants of a trace", lambda data: decode_constants(data, "constants.safetensors"), [CONSTANTS]),
+    ]
 
 
 def _any_spec(made: list[FileRecord]) -> Decoder:
