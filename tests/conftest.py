@@ -44,6 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-layout", action="store_true", help="try every model in every layout, in minutes, instead of a part"
     )
+    parser.addoption(
+        "--long-outages", action="store_true", help="let stores fail for ten seconds, in minutes, instead of for one"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

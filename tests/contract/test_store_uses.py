@@ -234,7 +234,7 @@ class TestEvents:
         try:
             for number in range(3):  # each pause is twice as long as the one before
                 writer.write(step(number, float(number)))
-                wait_until(lambda count=number + 1: len(store.list("events/worker")) == count)  # type: ignore[misc]
+                wait_until(lambda count=number + 1: len(store.list("events/000000/worker")) == count)  # type: ignore[misc]
         finally:
             writer.close()
 

@@ -21,7 +21,7 @@ from zooid.core.spec import (
     WorkerSpec,
 )
 from zooid.core.stage import Bucket, StageTimes, Tie
-from zooid.core.timeline import Interval, Timeline, parts_of_step
+from zooid.core.timeline import Interval, Timeline
 from zooid.planner import search, single
 
 _MEMBER = {"run": "run-7", "member": "r0s0", "store": "s3://bucket/run-7", "num_threads": 2}
@@ -101,7 +101,6 @@ def records() -> list[FileRecord]:
         reduce_s=0.1,
         update_s=0.1,
     )
-    parts_of_step(TIMELINE)
     return [
         a_plan(shares=(4, 4), links=(a_link(),)),
         a_profile(),

@@ -6,7 +6,7 @@ from tests.fuzz.decoders import decoders
 from tests.fuzz.trials import Decoder, run
 
 SEED = 20260
-NUM_INPUTS = 200
+NUM_INPUTS = 100
 
 DECODERS = {decoder.name: decoder for decoder in decoders()}
 

@@ -1,20 +1,38 @@
 """Records and keys that nobody should have written: refused with a project error, or ignored and logged once."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from msgspec import structs
 
-from tests.unit.test_records import a_roster
+from tests.fuzz.record_samples import a_manifest
+from tests.unit.test_records import a_plan, a_roster
+from zooid.comm.meeting import meet
+from zooid.comm.rendezvous import ObjectRendezvous
+from zooid.comm.sparse import check_counts, check_indices
+from zooid.coordinator.crew import _input_error
+from zooid.coordinator.job_objects import kept_source
 from zooid.core import keys
+from zooid.core.abort import Abort
 from zooid.core.checkpoint import Evaluation, SampleFacts
-from zooid.core.errors import InputError, RecordError
+from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
 from zooid.core.events import Event, StepCommitted, decode_events, encode_events
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
+from zooid.core.syntax import parsed_file
 from zooid.core.text import printable, quoted, without_credentials
+from zooid.profiler.probing.door import Address
+from zooid.profiler.probing.gathering import Gathering
+from zooid.profiler.probing.member import _refuse_gaps
+from zooid.profiler.probing.rounds import Flow, Place, Round
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
+from zooid.worker.checkpoints.contents import load_checkpoint
+from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 
 DEEP = b"[" * 100_000
 
@@ -130,3 +148,116 @@ class TestTexts:
         text = "get of s3://me:secret@bucket/run failed: http://k:p@ss@localhost:9000/x"
         assert without_credentials(text) == "get of s3://…@bucket/run failed: http://…@localhost:9000/x"
         assert without_credentials("s3://bucket/a@b") == "s3://bucket/a@b"
+
+
+class TestMeetings:
+    """What ranks and members find where they meet, beside what they have said to each other."""
+
+    def test_a_damaged_lobby_harms_nobody(self) -> None:
+        store = open_store("memory://damaged-lobby")
+        for number, data in enumerate((b"", b"\xff", DEEP, b"[]", b'{"latency_s": "soon"}', b'{"latency_s": -1}')):
+            for name in ("call", "go", "refused", "here-1"):
+                store.put(keys.lobby(f"stray-{number}", name), data)
+        with ThreadPoolExecutor(2) as pool:
+            sessions = list(pool.map(lambda rank: meet(store, rank, 2, timeout_s=20.0, abort=Abort()), range(2)))
+        assert sessions[0] == sessions[1]
+
+    @pytest.mark.parametrize("damage", [b"", b"short", b"0123456789abcdef", b"0123456789abcdefsoon", b"0" * 5000])
+    def test_a_counter_that_is_no_number_is_refused(self, damage: bytes) -> None:
+        store = open_store("memory://damaged-counter")
+        store.put("meeting/kv/n/00000000", damage)
+        with pytest.raises(CommError, match="must be a number"):
+            ObjectRendezvous(store, "meeting", timeout_s=1.0).add("n", 1)
+
+    def test_a_counter_is_exact_beside_a_stray(self) -> None:
+        store = open_store("memory://stray-counter")
+        store.put("meeting/kv/n/notes.txt", b"mine")
+        meeting = ObjectRendezvous(store, "meeting", timeout_s=1.0)
+        assert [meeting.add("n", 2), meeting.add("n", 3)] == [2, 5]
+
+    @pytest.mark.parametrize("damage", [b"", b"[", b"{}", b"[[0, 0]]", b'[[0, 0, ["fast"]]]', DEEP])
+    def test_a_member_that_says_something_else_is_named(self, damage: bytes) -> None:
+        store = open_store("memory://damaged-gathering")
+        store.put("probe/meeting-000000/000001", damage)
+        gathering = Gathering(store, "probe", ("a", "b"), 0, timeout_s=1.0, abort=Abort())
+        with pytest.raises(RecordError, match="000001 is not what a member says at the end"):
+            gathering.meet("the end", [], list[tuple[int, int, list[float]]])
+
+    @pytest.mark.parametrize("values", [[], [0.0], [-1.0], [1.0, float("nan")]])
+    def test_measurements_with_gaps_are_refused(self, values: list[float]) -> None:
+        rounds = [Round("bandwidth", (Flow(0, 1),))]
+        with pytest.raises(CommError, match="flow 0 of measurement 0"):
+            _refuse_gaps(rounds, {Place(0, 0): values})
+
+    @pytest.mark.parametrize(("port", "secret"), [(0, "0" * 64), (2**16, "0" * 64), (9, "not hex"), (9, "0" * 63)])
+    def test_an_address_that_is_none_is_refused(self, port: int, secret: str) -> None:
+        with pytest.raises(RecordError, match=r"`port` is|`secret` must be"):
+            Address(hosts=(), port=port, secret=secret, network="")
+
+    def test_sparse_entries_outside_of_their_tensor_are_refused(self) -> None:
+        with pytest.raises(CommError, match="rank 1 has 26 entries"):
+            check_counts([25, 26], (5, 5))
+        with pytest.raises(CommError, match="outside of a sparse tensor"):
+            check_indices(torch.tensor([[0, 5], [0, 0]]), (5, 5), 1)
+        check_indices(torch.tensor([[0, 4], [0, 4]]), (5, 5), 1)
+
+
+class TestCheckpoints:
+    def test_a_folder_that_is_no_checkpoint_is_refused(self) -> None:
+        with pytest.raises(CheckpointError, match="is not the folder of a checkpoint"):
+            load_checkpoint("memory://no-run/checkpoints/latest")
+
+    def test_a_name_without_its_tensor_is_refused(self) -> None:
+        store = open_store("memory://lost-tensor")
+        manifest = structs.replace(a_manifest(), shards=(), optimizer=(), constants=())
+        store.put(keys.checkpoint_manifest(8), encode_record(manifest))
+        with pytest.raises(CheckpointError, match="lacks \\['a'\\], which other names"):
+            load_checkpoint(store.url)
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            b'{"a":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}',
+            b'{"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,4]}}',
+            b'{"a":{"dtype":"F4","shape":[8],"data_offsets":[0,4]}}',
+            b'{"a":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]}}',
+            DEEP,
+        ],
+    )
+    def test_a_header_of_no_tensors_is_refused(self, header: bytes) -> None:
+        store = open_store("memory://no-tensors")
+        manifest = structs.replace(a_manifest(), aliases={})
+        store.put(keys.checkpoint_manifest(8), encode_record(manifest))
+        store.put(manifest.shards[0].key, len(header).to_bytes(8, "little") + header + b"\0" * 4)
+        with pytest.raises(CheckpointError, match=r"was cut short or altered|does not hold the tensors"):
+            load_checkpoint(store.url)
+
+    def test_several_numbers_where_one_belongs_are_refused(self) -> None:
+        weight = torch.nn.Parameter(torch.zeros(2))
+        with pytest.raises(CheckpointError, match="has 2 numbers in step\\(int\\):weight"):
+            load_optimizer_tensors(
+                torch.optim.SGD([weight], lr=0.1), [("weight", weight)], {"step(int):weight": torch.zeros(2)}
+            )
+
+
+class TestPlansAndJobs:
+    @pytest.mark.timeout(10)
+    def test_a_plan_of_more_members_than_can_be_listed_is_refused(self) -> None:
+        with pytest.raises(RecordError, match="members is given; it may have at most 65536"):
+            a_plan(num_replicas=10**12)
+
+    def test_a_file_that_is_far_too_deep_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "job.py").write_text("x = " + "-" * 100_000 + "1")
+        with pytest.raises(JobError, match=r"job\.py"):
+            parsed_file(tmp_path / "job.py", "job.py")
+
+    def test_a_kept_job_that_is_no_text_is_refused(self) -> None:
+        store = open_store("memory://no-job")
+        store.put(keys.JOB, b"\xff\xfe")
+        with pytest.raises(JobError, match="is not Python"):
+            kept_source(store)
+
+    @pytest.mark.parametrize("name", ["MemberFailed", "__name__", "ZooidError", "nothing", ""])
+    def test_a_failure_names_only_errors_of_input(self, name: str) -> None:
+        assert _input_error(name) is InputError
+        assert _input_error("JobError") is JobError

@@ -73,6 +73,8 @@ def kept_source(store: ObjectStore) -> Path | None:
         return _make("job", bytes(store.get(keys.JOB)).decode())
     except ObjectNotFound:
         return None
+    except UnicodeDecodeError as error:
+        raise JobError(f"{store.url}/{keys.JOB} is not Python: {error}; give the job file with --job") from error
 
 
 def _find(job: Job) -> tuple[ModuleType, str]:

@@ -69,9 +69,10 @@ def resume(
     if plan is not None:
         check_given(plan, limits, goal, on)
     was_killed = refuse_living(objects, number - 1)
-    manifest = _last_checkpoint(objects, past_stop=past_stop)
-    if plan is not None:
-        check_continues(plan, manifest, objects.url)
+    if not was_killed:  # else members may still be at work: what they have left is looked at, and removed, below
+        manifest = _last_checkpoint(objects, past_stop=past_stop)
+        if plan is not None:
+            check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
     own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
     claim = RunClaim(

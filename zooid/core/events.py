@@ -64,9 +64,13 @@ class ModelTraced(BaseEvent, frozen=True, kw_only=True, tag="model_traced"):
 
 
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
+    """The member is ready for its first step."""
+
     member: str
     num_layers: int
     parameter_bytes: int
+    cpu_s: float = 0.0
+    """Processor time that its process has taken so far."""
 
 
 class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):

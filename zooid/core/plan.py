@@ -10,6 +10,7 @@ from zooid.core.job import AutocastName
 from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.text import quoted
 from zooid.core.timeline import StepParts
 
 ScheduleName = Literal["gpipe", "1f1b"]
@@ -20,6 +21,8 @@ AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streami
 
 
 DEFAULT_MAX_MEMBERS = 4
+MOST_MEMBERS = 2**16
+"""More than anybody starts at once; who reads a plan makes a list of its members."""
 
 
 class Limits(Record, frozen=True, kw_only=True):
@@ -143,6 +146,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     def __post_init__(self) -> None:
         require(len(self.stages) >= 1, "`stages` must not be empty")
         require(self.num_replicas >= 1, f"`num_replicas` is {self.num_replicas}; it must be at least 1")
+        require(
+            self.num_members <= MOST_MEMBERS,
+            f"a plan of {quoted(str(self.num_members))} members is given; it may have at most {MOST_MEMBERS}",
+        )
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
         require(
             1 <= self.grain_size <= self.batch_size,
@@ -152,7 +159,8 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         num_grains = -(-self.batch_size // self.grain_size)
         require(
             not self.shares or (len(self.shares) == self.num_replicas and sum(self.shares) == num_grains),
-            f"`shares` is {self.shares}; it must divide {num_grains} grains among {self.num_replicas} replica(s)",
+            f"`shares` is {quoted(str(self.shares))}; it must divide {num_grains} grains among {self.num_replicas} "
+            "replica(s)",
         )
         require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
         for before, after in pairwise(self.stages):

@@ -12,6 +12,7 @@ from zooid.core.text import quoted
 
 SECONDS_PER_HOUR = 3600.0
 
+_MOST_CHARACTERS = 400
 _SMALL_NUMBER = re.compile("-?[0-9]{1,9}")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
@@ -53,7 +54,7 @@ def parse_duration_s(text: str) -> float:
     >>> parse_duration_s("1h30m")
     5400.0
     """
-    stripped = text.strip()
+    stripped = _short(text).strip()
     parts = _DURATION_PART.findall(stripped)
     if not parts or _DURATION_PART.sub("", stripped):
         raise UnitError(
@@ -86,7 +87,7 @@ def parse_usd(text: str) -> float:
     >>> parse_usd("$5")
     5.0
     """
-    match = re.fullmatch(rf"\$?\s*({_NUMBER})\s*(?:USD)?", text.strip())
+    match = re.fullmatch(rf"\$?\s*({_NUMBER})\s*(?:USD)?", _short(text).strip())
     if match is None:
         raise UnitError(f"{quoted(text)!r} is not an amount of money; write dollars, for example $5 or 0.25")
     return _finite(float(match[1]), text)
@@ -147,11 +148,18 @@ def format_usd(usd: float) -> str:
 
 
 def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:
-    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", text.strip())
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
     if match is None or match[2] not in factors:
         allowed = ", ".join(factors)
         raise UnitError(f"{quoted(text)!r} is not a {what}; write a number and one of {allowed}, for example {example}")
     return _finite(float(match[1]) * factors[match[2]], text)
+
+
+def _short(text: str) -> str:
+    """The text, unless it is so long that looking for numbers in it would take minutes."""
+    if len(text) > _MOST_CHARACTERS:
+        raise UnitError(f"{quoted(text)!r} is too long for a quantity; write a number and its unit")
+    return text
 
 
 def _finite(number: float, text: str) -> float:

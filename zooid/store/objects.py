@@ -47,13 +47,10 @@ A small request has its answer long before. The 32 MiB of a large put that are o
 in 30 seconds."""
 _SILENCE_SHARES = 1 / 12, 1 / 4
 """Whose patience is short wants to hear of silence sooner: a request takes at most such a share of it."""
-_RETRIES: "RetryConfig" = {
-    "max_retries": 2,
-    "retry_timeout": timedelta(seconds=5),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
-}
-"""The client itself only bridges a blip, so that one failed part of a large put does not cost the others. RetryingStore
-bridges everything longer, and says so."""
+_MAX_RETRIES = 2
+_RETRY_SHARE = 1 / 24
+"""The client itself only bridges a blip, at most 5 of 120 seconds, so that one failed part of a large put does not cost
+the others. RetryingStore bridges everything longer, and says so."""
 
 _EXAMPLES = {
     "file": "file:///home/me/run-7",
@@ -102,7 +99,7 @@ def open_store(url: str) -> ObjectStore:
         for most_s, share in zip((_SMALL_SILENCE_S, _LARGE_SILENCE_S), _SILENCE_SHARES, strict=True)
     )
     try:
-        small, large = _client(url, parts, small_s), _client(url, parts, large_s)
+        small, large = (_client(url, parts, silence_s, patience_s) for silence_s in (small_s, large_s))
         return RetryingStore(ObstoreStore(url, parts.scheme, small, large), give_up_s=patience_s)
     except _FAILURES as error:
         raise InputError(
@@ -326,7 +323,12 @@ def _refusal(url: str, why: str) -> InputError:
     return InputError(f"{shown!r} is not the URL of a store: {why}; for example {', '.join(_EXAMPLES.values())}")
 
 
-def _client(url: str, parts: SplitResult, silence_s: float) -> "Client":
+def _client(url: str, parts: SplitResult, silence_s: float, patience_s: float) -> "Client":
+    retries: RetryConfig = {
+        "max_retries": _MAX_RETRIES,
+        "retry_timeout": timedelta(seconds=patience_s * _RETRY_SHARE),
+        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+    }
     options: ClientConfig = {
         "connect_timeout": min(_CONNECT_TIMEOUT, timedelta(seconds=silence_s)),
         "read_timeout": timedelta(seconds=silence_s),
@@ -349,11 +351,11 @@ def _client(url: str, parts: SplitResult, silence_s: float) -> "Client":
                 # obstore reads the endpoint itself. Few services but AWS resolve a host name for each bucket.
                 options["allow_http"] = endpoint.startswith("http://")
                 config["virtual_hosted_style_request"] = False
-            return S3Store.from_url(url, config=config, client_options=options, retry_config=_RETRIES)
+            return S3Store.from_url(url, config=config, client_options=options, retry_config=retries)
         case "gs":
-            return GCSStore.from_url(url, client_options=options, retry_config=_RETRIES)
+            return GCSStore.from_url(url, client_options=options, retry_config=retries)
         case "az":
-            return AzureStore.from_url(url, client_options=options, retry_config=_RETRIES)
+            return AzureStore.from_url(url, client_options=options, retry_config=retries)
     raise AssertionError(f"no client for {url}")
 
 

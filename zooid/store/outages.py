@@ -39,7 +39,7 @@ class Outage:
             "the store at %s has not answered for %.0f s (%s); asking again for up to %.0f s",
             self._url,
             silent_s,
-            str(error)[:_MOST_CHARACTERS],
+            str(error).rpartition(" - ")[2].strip(" :")[:_MOST_CHARACTERS],  # the client's words end with the reason
             patience_s,
         )
 

@@ -8,6 +8,7 @@ from zooid.core.abort import Abort
 from zooid.core.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
 from zooid.store.program import end_process, run_any_member
+from zooid.worker.imports import lasting_imports
 
 PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "zooid.worker.preparation", "torch.export._trace")
 """What members import sooner or later; a process that forks members imports it once for all."""
@@ -18,12 +19,13 @@ def main() -> int:
 
 
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
-    import torch
+    with lasting_imports():
+        import torch
+
+        from zooid.worker import member
 
     torch.set_num_threads(spec.num_threads)
     if spec.task == "train":
-        from zooid.worker import member
-
         with _aborting() as abort:
             member.train(spec, store, abort)
         return

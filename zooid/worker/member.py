@@ -36,6 +36,7 @@ from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
+from zooid.worker.imports import lasting_imports
 from zooid.worker.light_optimizers import lighten_optimizers
 from zooid.worker.plan_checks import check_plan
 from zooid.worker.precision import LossScale
@@ -158,6 +159,7 @@ def at_work(
                 member=spec.member,
                 num_layers=stage.end_layer - stage.first_layer,
                 parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
+                cpu_s=time.process_time(),
             )
         )
         seat.meet()  # nobody's clock starts before all are here
@@ -179,7 +181,8 @@ def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
     plan = _read_plan(store, spec.roster)
     key = keys.roster(spec.roster)
     roster = decode_record(bytes(store.get(key)), Roster, key)
-    job = load_job(spec.job_file)
+    with lasting_imports():
+        job = load_job(spec.job_file)
     lighten_optimizers()
     data = check_data(job)
     layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)

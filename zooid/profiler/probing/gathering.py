@@ -1,4 +1,4 @@
-"""How members that share nothing but a store go on together: the first hears all, and then lets them go."""
+"""How members that share nothing but a store go on together, and tell each other what they have measured."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,46 +7,42 @@ import msgspec
 
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout
-from zooid.store import ObjectStore, wait_for
+from zooid.core.records import decode_json
+from zooid.store import ObjectStore
+from zooid.store.barrier import ObjectBoard, RanksMissing, pass_barrier
 
 
 class Gathering:
-    """Meetings of all members, one after the other, under a prefix that nobody has used before.
-
-    Plain puts are enough, since no two members write the same key: a store that ignores create-only puts serves, too.
-    """
+    """Meetings of all members, one after the other, under a prefix that nobody has used before."""
 
     def __init__(
         self, store: ObjectStore, prefix: str, names: Sequence[str], rank: int, *, timeout_s: float, abort: Abort
     ) -> None:
-        self._store = store
+        self._board = ObjectBoard(store, abort)
         self._prefix = prefix
         self._names = names
         self._rank = rank
         self._timeout_s = timeout_s
-        self._abort = abort
         self._number = 0
 
-    def meet(self, what: str, said: object = None) -> list[Any]:
-        """Wait until all members are here; what each of them says. CommTimeout names one that did not come."""
+    def meet(self, what: str, said: object = None, kind: Any = None) -> list[Any]:
+        """Wait until all members are here; what each of them says, which must be of this kind.
+
+        CommTimeout names one that did not come, RecordError one that said something else.
+        """
         folder = f"{self._prefix}/meeting-{self._number:06d}"
         self._number += 1
-        if self._rank == 0:
-            heard = [msgspec.json.decode(msgspec.json.encode(said))]
-            for rank in range(1, len(self._names)):
-                heard.append(msgspec.json.decode(self._wait(f"{folder}/{rank:06d}", rank, what)))
-            self._store.put(f"{folder}/go", msgspec.json.encode(heard))
-            return heard
-        self._store.put(f"{folder}/{self._rank:06d}", msgspec.json.encode(said))
-        everything: list[Any] = msgspec.json.decode(self._wait(f"{folder}/go", 0, what))
-        return everything
-
-    def _wait(self, key: str, rank: int, what: str) -> memoryview:
+        words = msgspec.json.encode(said)
         try:
-            return wait_for(self._store, key, timeout_s=self._timeout_s, abort=self._abort)
-        except CommTimeout as error:
+            heard = pass_barrier(self._board, folder, self._rank, len(self._names), words, timeout_s=self._timeout_s)
+        except RanksMissing as error:
+            [rank] = error.ranks
             whom = "" if rank else ", or waits for another one"
             raise CommTimeout(
                 f"member {self._names[rank]} did not come to {what} within {self._timeout_s:g} s: it is late or "
                 f"lost{whom}"
             ) from error
+        return [
+            decode_json(words, kind, f"{folder} of {name}", f"what a member says at {what}")
+            for name, words in zip(self._names, heard, strict=True)
+        ]
