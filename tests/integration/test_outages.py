@@ -17,7 +17,7 @@ import pytest
 import zooid
 from benchmarks.lab.servers import S3Server, moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from tests.outages import KINDS, FailingProxy, Kind
 from tests.processes import wait_until
@@ -128,7 +128,7 @@ def test_a_run_survives_outages_in_every_phase(
     request: pytest.FixtureRequest,
     proxy: FailingProxy,
     folder: str,
-    pool: PoolPlatform,
+    forking: RecordingPlatform,
     tmp_path: Path,
     outage_s: float,
     shift: int,
@@ -148,7 +148,7 @@ def test_a_run_survives_outages_in_every_phase(
             plan=plan,
             checkpoints=CheckpointRule(every_steps=5, keep=3),
             on_event=disturbed,
-            platform=pool,
+            platform=forking,
         )
     assert reference.loss_difference(result.losses) <= TOLERANCE
     assert reference.weight_difference(folder) <= TOLERANCE
@@ -160,7 +160,7 @@ def test_a_run_survives_outages_in_every_phase(
     assert step < 10
     other = plan_by_hand(job_file, num_replicas=1, transport="tcp")
     with disturbed.during("resume", MOMENTS_OF_RESUMING):
-        resumed = zooid.resume(folder, plan=other, on_event=disturbed, platform=pool)
+        resumed = zooid.resume(folder, plan=other, on_event=disturbed, platform=forking)
     rest = Trained(reference.losses[step:], reference.state)
     assert rest.loss_difference(resumed.losses) <= TOLERANCE
     assert reference.weight_difference(folder) <= TOLERANCE
