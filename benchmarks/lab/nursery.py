@@ -196,7 +196,7 @@ def _run_member(request: dict[str, Any]) -> int:
     from zooid.worker import __main__ as worker
 
     sys.argv = [request["program"], request["spec_url"]]
-    return (worker if request["program"] == "worker" else profiler).main()
+    return worker.main() if request["program"] == "worker" else profiler.main()
 
 
 def _coordinate(address: str, *, plan: str | None = None, job_file: str | None = None, **arguments: Any) -> int:
