@@ -53,7 +53,7 @@ class TestOpening:
     def test_bad_urls_are_refused_with_an_example(self, url: str) -> None:
         with pytest.raises(InputError, match=r"for example .*s3://bucket/run-7") as refusal:
             open_store(url)
-        assert repr(url) in str(refusal.value)
+        assert repr(url.replace("?region=x", "?…")) in str(refusal.value)
 
     def test_a_folder_is_created_and_seen_by_another_store(self, tmp_path: Path) -> None:
         url = (tmp_path / "new" / "with space").as_uri()

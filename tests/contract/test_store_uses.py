@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.stores import OpenStore, content, new_memory
+from tests.processes import wait_until
 from zooid.core.abort import Abort
 from zooid.core.errors import (
     CommAborted,
@@ -226,10 +227,21 @@ class TestEvents:
                     time.sleep(0.01)
                 assert events == [step(number, float(number))]
 
+    def test_the_first_event_waits_for_no_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("zooid.store.events._FLUSH_INTERVAL_S", 3600.0)
+        store = new_memory()
+        writer = EventWriter(store, "worker")
+        try:
+            for number in range(3):  # each pause is twice as long as the one before
+                writer.write(step(number, float(number)))
+                wait_until(lambda count=number + 1: len(store.list("events/000000/worker")) == count)  # type: ignore[misc]
+        finally:
+            writer.close()
+
     def test_nothing_is_lost_or_doubled_by_a_failing_store(self) -> None:
         inner = new_memory()
         rates = Rates(error=0.3, lost_response=0.3)
-        faulty = FaultyStore(inner, Faults(put=rates, list=rates, get=rates), seed=5)
+        faulty = FaultyStore(inner, Faults(put=rates, list=rates, get=rates), seed=6)
         written = [step(number, float(number)) for number in range(40)]
         reader, read = EventReader(faulty), []
         with EventWriter(faulty, "worker") as writer:

@@ -105,13 +105,13 @@ def _serve(end: Connection, log: Path) -> None:
     """One spec after the other, until nobody asks any more."""
     from zooid import layers
     from zooid.worker import __main__ as program
-    from zooid.worker import member
-    from zooid.worker.checkpoints import changes
+    from zooid.worker import preparation
 
     gc.freeze()  # what is imported need not be looked through again and again
     with log.open("ab") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
+    trace_job = layers.trace_job
     traced: dict[tuple[str, bytes], layers.LayeredModel] = {}
 
     def trace_once(job: Job, example: layers.Batch, *, why_whole: str = "") -> layers.LayeredModel:
@@ -121,10 +121,10 @@ def _serve(end: Connection, log: Path) -> None:
         job_file = decode_record(bytes(open_store(store_url).get(key)), WorkerSpec, key).job_file
         known = job_file, Path(job_file).read_bytes()
         if known not in traced:
-            traced[known] = layers.trace_job(job, example, why_whole=why_whole)
+            traced[known] = trace_job(job, example, why_whole=why_whole)
         return traced[known]
 
-    for module in (member, changes):
+    for module in (layers, preparation):
         vars(module)["trace_job"] = trace_once
     while True:
         try:

@@ -22,7 +22,9 @@ class RecordingPlatform(LocalPlatform):
 
     def launch(self, launch: Launch) -> LocalHandle:
         handle = super().launch(launch)
-        self.pids[launch.member] = handle.process.pid
+        pid = handle.process.pid
+        assert pid is not None
+        self.pids[launch.member] = pid
         return handle
 
 

@@ -37,9 +37,7 @@ def a_plan(num_replicas: int = 1, num_stages: int = 2, **changed: Any) -> Plan:
         "transport": "store",
         "all_reduce": "auto",
         "offers": (offer,),
-        "prediction": Prediction(
-            step_s=1.0, num_steps=NUM_STEPS, startup_s=2.0, run_s=22.0, run_usd=0.0, cost_terms=()
-        ),
+        "predicted": Prediction(step_s=1.0, num_steps=NUM_STEPS, startup_s=2.0, run_s=22.0, run_usd=0.0, cost_terms=()),
     }
     return Plan(**fields | changed)
 

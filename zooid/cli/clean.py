@@ -6,6 +6,7 @@ import typer
 from rich.console import Console
 
 from zooid import coordinator
+from zooid.report import say
 
 
 def clean(
@@ -17,4 +18,4 @@ def clean(
     Example: zooid clean s3://bucket/run-7
     """
     num_removed = coordinator.clean(store, force=force)
-    Console().print(f"removed {num_removed} objects from {store}", highlight=False, soft_wrap=True)
+    say(Console(), f"removed {num_removed} objects from {store}")

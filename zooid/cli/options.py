@@ -17,7 +17,7 @@ from zooid.core.profile import Profile
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
 from zooid.core.search import GOALS, Goal
 from zooid.core.spec import LinkEnd
-from zooid.core.units import parse_duration_s, parse_usd
+from zooid.core.units import parse_duration_s, parse_usd, small_number
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]
 Store = Annotated[
@@ -64,8 +64,8 @@ KeepCheckpoints = Annotated[int | None, typer.Option(help="How many of the last 
 ALL_REDUCE = "all-reduce"
 """What `zooid probe` measures instead of links."""
 
-_STEPS = re.compile(r"(\d+)\s*steps?")
-_LAYOUT = re.compile(r"(\d+)\s*[x×]\s*(\d+)")
+_STEPS = re.compile(r"([0-9]{1,9})\s*steps?")
+_LAYOUT = re.compile(r"([0-9]{1,9})\s*[x×]\s*([0-9]{1,9})")
 
 
 def limits_from(
@@ -128,9 +128,10 @@ def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
     quotas: dict[str, int] = {}
     for text in texts or ():
         name, _, number = text.rpartition("=")
-        if not name or not number.strip().isdecimal():
+        quota = small_number(number.strip())
+        if not name or quota is None or quota < 0:
             raise InputError(f"--quota is {text!r}; write an offer and a number, for example aws.lambda=10")
-        quotas[name.strip()] = int(number)
+        quotas[name.strip()] = quota
     return quotas
 
 

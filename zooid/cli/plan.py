@@ -15,7 +15,7 @@ from zooid.core.records import encode_record
 from zooid.core.search import Search
 from zooid.planner import why_not as explain_why_not
 from zooid.planner.market import is_named
-from zooid.report import plan_table, search_page, search_table, view_for, write_page
+from zooid.report import plan_table, say, search_page, search_table, view_for, write_page
 
 
 def plan(
@@ -87,9 +87,9 @@ def plan(
     console.print(search_table(found))
     console.print(plan_table(found.pick))
     for sentence in found.reasons:
-        console.print(sentence, highlight=False, soft_wrap=True)
+        say(console, sentence)
     _say_why_not(console, found, why_not or [])
-    console.print(f"plan: {target}\npicture: {page}", highlight=False, soft_wrap=True)
+    say(console, f"plan: {target}\npicture: {page}")
 
 
 def _refuse_others(names: list[str], on: list[str]) -> None:
@@ -102,4 +102,4 @@ def _refuse_others(names: list[str], on: list[str]) -> None:
 
 def _say_why_not(console: Console, found: Search, names: list[str]) -> None:
     for name in names:
-        console.print(explain_why_not(found, name), highlight=False, markup=False, soft_wrap=True)
+        say(console, explain_why_not(found, name))

@@ -16,7 +16,15 @@ from zooid.core.files import replaced_whole
 from zooid.core.link import Links
 from zooid.core.plan import Plan
 from zooid.core.records import encode_record
-from zooid.report import chrome_trace, facts_in_words, prediction_page, prediction_tables, timeline_table, write_page
+from zooid.report import (
+    chrome_trace,
+    facts_in_words,
+    prediction_page,
+    prediction_tables,
+    say,
+    timeline_table,
+    write_page,
+)
 
 
 def predict(
@@ -83,10 +91,10 @@ def predict(
     for name, timeline in timelines.items():
         console.print(timeline_table(timeline, f"{wanted.layout}, {wanted.schedule}, {name}"))
     for line in facts_in_words(found):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(console, line)
     for what, file in (("picture", page), ("trace", trace)):
         if file is not None:
-            console.print(f"{what}: {file}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{what}: {file}")
 
 
 def _profile_files(plan_file: Path, plan: Plan) -> list[Path]:

@@ -15,7 +15,7 @@ from zooid.core.all_reduce import AllReduceSamples, Library
 from zooid.core.errors import InputError
 from zooid.core.records import FileRecord, encode_record
 from zooid.core.units import parse_bytes
-from zooid.report import all_reduce_table, links_table, view_for
+from zooid.report import all_reduce_table, links_table, say, view_for
 
 _SECONDS = 1.0
 
@@ -114,4 +114,4 @@ def _finish(console: Console, measured: FileRecord, table: Table, out: Path, wha
         console.file.write(encode_record(measured).decode())
         return
     console.print(table)
-    console.print(f"{what}: {out}", highlight=False, soft_wrap=True)
+    say(console, f"{what}: {out}")

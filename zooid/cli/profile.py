@@ -17,7 +17,7 @@ from zooid.core.errors import InputError, OlderRecord, RecordError
 from zooid.core.files import replaced_whole
 from zooid.core.profile import Profile
 from zooid.core.records import encode_record
-from zooid.report import offers_table, profile_page, profile_table, view_for
+from zooid.report import offers_table, profile_page, profile_table, say, view_for
 
 
 def profile(
@@ -53,13 +53,13 @@ def profile(
         found = coordinator.profiles(job, on=ons, store=store, known=known, on_event=view.show)
     _write(files, found, known)
     for name in files:
-        _say(words, (f"{name}: " if len(files) > 1 else "") + _news(found[name], known.get(name)))
+        say(words, (f"{name}: " if len(files) > 1 else "") + _news(found[name], known.get(name)))
     if as_json:
         console.file.write(_as_json(found))
         return
     console.print(profile_table(*found.values()) if len(files) == 1 else offers_table(found))
     for each in files.values():
-        _say(console, f"profile: {each.profile}\npicture: {each.page}")
+        say(console, f"profile: {each.profile}\npicture: {each.page}")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _known(file: Path, job: str, words: Console) -> Profile | None:
     try:
         known = options.read_file(file, Profile)
     except OlderRecord:
-        _say(words, f"{file} was written by an older zooid: measuring anew")
+        say(words, f"{file} was written by an older zooid: measuring anew")
         return None
     except RecordError as error:
         raise InputError(f"the file is left as it is, --again measures anew and replaces it: {error}") from error
@@ -136,7 +136,3 @@ def _refuse_unusable(files: _Files, job: Path) -> None:
             f"the job {job}, its profile {files.profile} and the picture {files.page} must be three files; name them "
             "with --out and --picture"
         )
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -12,7 +12,7 @@ from zooid.cli.timeline import refuse_same_file, show_timeline
 from zooid.core.plan import Plan
 from zooid.core.profile import Profile
 from zooid.core.units import format_duration
-from zooid.report import view_for
+from zooid.report import say, view_for
 
 
 def rehearse(
@@ -36,8 +36,8 @@ def rehearse(
         rehearsed = coordinator.rehearse(wanted, measured, steps=steps, store=store, on_event=view.show)
     title = f"{wanted.layout}, {wanted.schedule}, rehearsed"
     show_timeline(console, {"rehearsed": rehearsed.timeline}, title, str(plan), out, trace)
-    console.print(
+    say(
+        console,
         f"step: {format_duration(rehearsed.step_s)} rehearsed, as if every member had cores of its own; "
         f"{format_duration(wanted.prediction.step_s)} predicted for where the plan stands",
-        highlight=False,
     )

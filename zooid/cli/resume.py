@@ -13,7 +13,7 @@ from zooid.cli import options
 from zooid.core.errors import InputError, Superseded, ZooidError
 from zooid.core.link import Links
 from zooid.core.plan import Plan
-from zooid.report import view_for
+from zooid.report import say, view_for
 
 
 def resume(
@@ -55,7 +55,7 @@ def resume(
             on_event=view.show,
         )
     if not as_json:
-        console.print(f"checkpoint: {result.checkpoint}", highlight=False, soft_wrap=True)
+        say(console, f"checkpoint: {result.checkpoint}")
 
 
 @contextmanager
@@ -71,9 +71,8 @@ def telling_how_to_go_on(url: str) -> Iterator[None]:
     except (KeyboardInterrupt, ZooidError):
         step = coordinator.resumable_step(url)
         if step is not None:
-            Console(stderr=True).print(
+            say(
+                Console(stderr=True),
                 f"the checkpoint of step {step} is complete; go on from there with: zooid resume {url}",
-                highlight=False,
-                soft_wrap=True,
             )
         raise

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 import zooid
+from zooid.report import say
 
 
 def save(
@@ -23,4 +24,4 @@ def save(
     Example: zooid save s3://bucket/run-7 fine-tuned
     """
     zooid.save_pretrained(url, folder, job_file=job)
-    Console().print(f"saved: {folder}", highlight=False, soft_wrap=True)
+    say(Console(), f"saved: {folder}")

@@ -10,7 +10,7 @@ from zooid import coordinator
 from zooid.core.errors import InputError
 from zooid.core.files import replaced_whole
 from zooid.core.timeline import Timeline
-from zooid.report import chrome_trace, timeline_page, timeline_table, write_page
+from zooid.report import chrome_trace, say, timeline_page, timeline_table, write_page
 
 
 def timeline(
@@ -50,4 +50,4 @@ def show_timeline(
         console.print(timeline_table(timeline, title))
     for name, file in (("picture", out), ("trace", trace)):
         if file is not None:
-            console.print(f"{name}: {file}", highlight=False, markup=False, soft_wrap=True)
+            say(console, f"{name}: {file}")

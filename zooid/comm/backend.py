@@ -23,6 +23,8 @@ from zooid.comm.transport import Transport
 from zooid.core import environment
 from zooid.core.abort import Abort
 from zooid.core.errors import InputError
+from zooid.core.text import quoted
+from zooid.core.units import small_number
 from zooid.store import open_store
 
 _torch_rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")  # a function hides the module
@@ -79,9 +81,9 @@ def _take_rank(query: dict[str, str], url: str) -> tuple[int, int]:
     numbers = []
     for parameter, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
         given = query.pop(parameter, None)
-        if given is not None and not given.removeprefix("-").isdigit():
-            raise InputError(f"{url!r} has the {parameter} {given!r}; it must be a number")
-        number = int(given) if given is not None else environment.torch_number(variable)
+        number = environment.torch_number(variable) if given is None else small_number(given)
+        if given is not None and number is None:
+            raise InputError(f"{quoted(url)!r} has the {parameter} {quoted(given)!r}; it must be a number")
         if number is None:
             raise InputError(f"give init_process_group a {parameter}, or set {variable}, as torchrun does")
         numbers.append(number)
@@ -109,7 +111,12 @@ def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Optio
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise InputError(
+            f"{quoted(url)!r} is not a URL: {quoted(str(error))}; give one such as s3://bucket/run-7"
+        ) from error
     return urlunsplit(parts._replace(query="")), dict(parse_qsl(parts.query, keep_blank_values=True))
 
 

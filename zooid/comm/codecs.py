@@ -46,6 +46,8 @@ def decode(codec: CodecName, data: torch.Tensor, num_elements: int, dtype: torch
     """The floats that bytes stand for."""
     if data.numel() != wire_bytes(codec, num_elements):
         raise CommError(f"{data.numel()} bytes arrived for {num_elements} elements in {codec}")
+    if codec == "none":
+        raise CommError("what no codec has encoded cannot be decoded; numbers are sent as they are")
     if codec in _HALVES:
         return data.view(_HALVES[codec]).to(dtype)
     num_scales = -(-num_elements // INT8_BLOCK)

@@ -5,23 +5,56 @@ call cannot be left over from an earlier run, so nothing of an earlier run under
 one's, and no rank hosts anything.
 """
 
+import functools
 import json
 import logging
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.errors import CommError, CommTimeout, ObjectExists, ObjectNotFound, StoreError
+from zooid.core.errors import CommError, CommTimeout, ObjectExists, ObjectNotFound, RecordError, StoreError
+from zooid.core.records import decode_json, require
+from zooid.core.text import quoted
 from zooid.store import ObjectStore, RetryingStore, clear
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = (0.002, 0.3)
 _PAUSE_SHARE = 0.2
+
+
+class _Call(msgspec.Struct):
+    """What rank 0 says first: nothing but that it is there."""
+
+
+class _Here(msgspec.Struct):
+    """What another rank answers."""
+
+    size: int
+
+
+class _Go(msgspec.Struct):
+    """What rank 0 says when all have answered."""
+
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        require(self.latency_s >= 0, f"`latency_s` is {self.latency_s}; it must be at least 0")
+
+
+class _Refused(msgspec.Struct):
+    """What rank 0 says instead, when ranks do not fit together."""
+
+    why: str
+
+
+_Said = TypeVar("_Said", _Call, _Here, _Go, _Refused)
 
 
 @dataclass(frozen=True)
@@ -88,32 +121,36 @@ class _Lobby:
         while True:
             objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
             for session, name in objects:  # first, so that no call is answered that is for this rank's next meeting
-                if name == "go" and session in answered and (said := self._read(session, "go")) is not None:
-                    return Session(keys.session(session), keys.lobby(session), said["latency_s"])
-                if name == "refused" and session in answered and (said := self._read(session, name)) is not None:
-                    raise CommError(said["why"])
+                if name == "go" and session in answered and (go := self._read(session, name, _Go)) is not None:
+                    return Session(keys.session(session), keys.lobby(session), go.latency_s)
+                if name == "refused" and session in answered and (no := self._read(session, name, _Refused)):
+                    raise CommError(quoted(no.why))
             for session, name in objects:
-                if name == "call" and session not in seen and self._read(session, "call") is not None:
+                if name == "call" and session not in seen and self._read(session, name, _Call) is not None:
                     seen.add(session)
                     if self._say_here(session, rank, nonce):
                         answered.add(session)
             self._pause("rank 0 did not come, or waits for others")
 
-    def _read(self, session: str, what: str) -> dict[str, Any] | None:
-        """What is said there; None where it is listed already and cannot be read yet, as some servers have it."""
+    def _read(self, session: str, what: str, kind: type[_Said]) -> _Said | None:
+        """What is said there; None where it is listed already and cannot be read yet, as some servers have it, and
+        where something else lies there."""
+        key = keys.lobby(session, what)
         try:
-            said: dict[str, Any] = json.loads(bytes(self._store.get(keys.lobby(session, what))))
+            return decode_json(self._store.get(key), kind, f"{self._store.url}/{key}", "what a rank says in a lobby")
         except ObjectNotFound:
             return None
-        return said
+        except RecordError as error:
+            _log_stray(str(error))
+            return None
 
     def _check_sizes(self, session: str, here: set[str]) -> None:
         """Refuse to begin with ranks that expect another number of ranks; they, too, hear why."""
         for name in here:
-            if name.startswith("here-") and (said := self._read(session, name)) and said["size"] != self._size:
+            if name.startswith("here-") and (said := self._read(session, name, _Here)) and said.size != self._size:
                 why = (
                     f"rank 0 meets with world_size={self._size} at {self._store.url}, but rank {name[5:]} with "
-                    f"world_size={said['size']}: give every rank the same"
+                    f"world_size={said.size}: give every rank the same"
                 )
                 self._store.put(keys.lobby(session, "refused"), json.dumps({"why": why}).encode())
                 raise CommError(why)
@@ -136,3 +173,8 @@ class _Lobby:
         pause_s = min(max(_POLL_S[0], self._waited_s * _PAUSE_SHARE), _POLL_S[1])
         self._waited_s += pause_s
         self._abort.sleep(pause_s)
+
+
+@functools.lru_cache(maxsize=256)
+def _log_stray(message: str) -> None:
+    logger.warning("an object in the lobby is ignored: %s", message)

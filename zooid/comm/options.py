@@ -6,6 +6,8 @@ from typing import get_args
 from zooid.core.codecs import CODECS, CodecName
 from zooid.core.errors import InputError
 from zooid.core.plan import AllReduceName, OwnTransportName
+from zooid.core.text import quoted
+from zooid.core.units import small_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,10 @@ class Options:
     num_streams: int | None = None
     """Sockets per pair of ranks that carry large messages; None picks by the measured round trip."""
     address: str | None = None
-    """The address at which other ranks reach this one over TCP; None offers all that the machine has."""
+    """The address at which other ranks reach this one over TCP, and at which it listens. None means all addresses that
+    the machine has."""
+    listen: str | None = None
+    """The machine's own address to listen at, where `address` is one that the network translates."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -33,7 +38,8 @@ class Options:
             ("codec", CODECS),
         ):
             if getattr(self, name) not in allowed:
-                raise InputError(f"`{name}` is {getattr(self, name)!r}; it must be one of {', '.join(allowed)}")
+                given = quoted(str(getattr(self, name)))
+                raise InputError(f"`{name}` is {given!r}; it must be one of {', '.join(allowed)}")
         if self.num_streams is not None and not 1 <= self.num_streams <= 64:
             raise InputError(f"`num_streams` is {self.num_streams}; it must be from 1 to 64")
 
@@ -43,10 +49,15 @@ class Options:
         known = {field.name for field in fields(cls)}
         for name in query:
             if name not in known:
-                raise InputError(f"{url!r} has the option {name!r}; there are {', '.join(sorted(known))}")
+                raise InputError(
+                    f"{quoted(url)!r} has the option {quoted(name)!r}; there are {', '.join(sorted(known))}"
+                )
         values: dict[str, object] = dict(query)
         if "num_streams" in query:
-            if not query["num_streams"].isdigit():
-                raise InputError(f"`num_streams` in {url!r} is {query['num_streams']!r}; it must be a number")
-            values["num_streams"] = int(query["num_streams"])
+            number = small_number(query["num_streams"])
+            if number is None or number < 0:
+                raise InputError(
+                    f"`num_streams` in {quoted(url)!r} is {quoted(query['num_streams'])!r}; it must be a number"
+                )
+            values["num_streams"] = number
         return cls(**values)  # type: ignore[arg-type]  # checked by __post_init__

@@ -5,6 +5,7 @@ ranks write at once. Meeting happens once per group; the bytes of training take 
 """
 
 import datetime
+import re
 import secrets
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -13,10 +14,13 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # exported, b
 
 from zooid.comm.options import Options
 from zooid.core.abort import Abort
-from zooid.core.errors import CommTimeout, ObjectExists
+from zooid.core.errors import CommError, CommTimeout, ObjectExists
+from zooid.core.keys import number_in
 from zooid.store import ObjectStore, RetryingStore, wait_for
+from zooid.store.privacy import make_private
 
 _NONCE_BYTES = 16
+_COUNTER = re.compile(rb"-?[0-9]{1,19}")
 DEFAULT_TIMEOUT_S = 300.0
 
 
@@ -62,7 +66,7 @@ class ObjectRendezvous(Store):
         while True:
             self.abort.check()
             count = self._num_versions(key)
-            total = amount + (int(self._latest(key, count)) if count else 0)
+            total = amount + (self._number(key, self._latest(key, count)) if count else 0)
             if self._append(key, count, str(total).encode()):
                 return total
 
@@ -109,13 +113,23 @@ class ObjectRendezvous(Store):
         return f"{self._folder(key)}/{version:08d}"
 
     def _num_versions(self, key: str) -> int:
-        return len(self._store.list(self._folder(key)))
+        listed = self._store.list(self._folder(key))
+        return sum(number_in(version, "{:08d}") is not None for version in listed)
+
+    def _number(self, key: str, value: bytes) -> int:
+        if _COUNTER.fullmatch(value) is None:
+            raise CommError(f"the key {key!r} at the rendezvous holds {value[:50]!r}; it must be a number to add to")
+        return int(value)
 
     def _latest(self, key: str, count: int) -> bytes:
         return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
 
     def _append(self, key: str, version: int, value: bytes) -> bool:
-        """Write the next version; False where another rank was first. The nonce tells its writer apart."""
+        """Write the next version; False where another rank was first. The nonce tells its writer apart.
+
+        Ranks tell each other secrets here, so other users of this machine are kept out.
+        """
+        make_private(self.objects, self.prefix)
         try:
             self._store.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
         except ObjectExists:

@@ -1,5 +1,6 @@
 """The members that are running now: started together, watched together, ended together."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from zooid.coordinator.interrupts import uninterrupted
-from zooid.coordinator.offers import held_to
+from zooid.coordinator.offers import held_to, num_threads
 from zooid.core import errors, keys
-from zooid.core.errors import MemberFailed, ObjectNotFound, ZooidError
+from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
 from zooid.core.offer import Offer
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
+from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
+
+logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _LAST_WORDS_S = 1.0
@@ -28,6 +32,18 @@ class _Running:
     roster: int
     handle: Any
     started_s: float
+
+
+def ready_platform(offer: Offer) -> LocalPlatform:
+    """This machine, which begins at once to get ready for members on the offer, while others decide what to start."""
+    platform = LocalPlatform()
+    if held_to(offer) is None:
+        platform.expect(num_threads(offer), uses_gpus=_uses_gpus(offer))
+    return platform
+
+
+def _uses_gpus(offer: Offer) -> bool:
+    return (held_to(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
 
 
 def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
@@ -65,10 +81,10 @@ class Crew:
         for spec in specs:
             self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
         for spec, offer in zip(specs, offers, strict=True):
-            size = held_to(offer)
-            uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
             spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
-            launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)
+            launch = Launch(
+                spec.member, program, spec_url, spec.num_threads, size=held_to(offer), uses_gpus=_uses_gpus(offer)
+            )
             with uninterrupted():
                 handle = self._platform.launch(launch)
                 self._running.append(_Running(spec.member, spec.roster, handle, time.monotonic()))
@@ -116,6 +132,9 @@ class Crew:
             return decode_record(bytes(self._store.get(key)), Failure, key)
         except ObjectNotFound:
             return None
+        except RecordError as error:  # the end of its log says more than an object that nobody can read
+            logger.warning("the last words of %s cannot be read: %s", member, error)
+            return None
 
     def _describe(self, member: str, end: Exit, words: Failure | None) -> ZooidError:
         if words is None:
@@ -123,7 +142,7 @@ class Crew:
             failure.details = self._log_tail(member)
             return failure
         if words.is_input_error and self._checks_input:
-            failure = getattr(errors, words.error, errors.InputError)(words.message)
+            failure = _input_error(words.error)(words.message)
         else:
             failure = MemberFailed(member, str(end), words.message, self._during)
         failure.details, failure.traceback_text = words.user_frames, words.traceback
@@ -133,3 +152,9 @@ class Crew:
         running = next(running for running in self._running if running.member == member)
         lines = self._platform.logs(running.handle).splitlines()
         return "\n".join(lines[-_LOG_LINES:])
+
+
+def _input_error(name: str) -> type[InputError]:
+    """The class of this name; InputError itself where a record names none of its kind."""
+    named = getattr(errors, name, None)
+    return named if isinstance(named, type) and issubclass(named, InputError) else InputError

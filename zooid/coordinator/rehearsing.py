@@ -95,7 +95,7 @@ def rehearse_stages(
             stages=tuple(stages[member.replica if len(stages) > 1 else 0]),
             ties=tuple(ties),
             num_steps=steps + 1,
-            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
+            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * (plan.predicted.step_s if plan.predicted else 0.0)),
         )
         for member in roster.members
     ]

@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec import structs
 
+from zooid.coordinator.crew import ready_platform
 from zooid.coordinator.given import check_continues, check_given, check_memory
-from zooid.coordinator.job_objects import keep_source, kept_source, refuse_while_loading
+from zooid.coordinator.job_objects import check_job_file, keep_source, kept_source, refuse_while_loading
 from zooid.coordinator.lease import refuse_living
 from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.planning import check_job_file, measure
+from zooid.coordinator.planning import measure
 from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.remainder import plan_the_rest, samples_of
@@ -30,7 +31,6 @@ from zooid.core.records import decode_record
 from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, clear, open_store
 from zooid.store.checkpoints import (
     complete_steps,
@@ -74,13 +74,14 @@ def resume(
         if plan is not None:
             check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
+    own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
     claim = RunClaim(
         run=before.run,
         job_file=str(file),
         checkpoints=checkpoints or before.checkpoints,
         nonce=secrets.token_hex(8),
     )
-    with Run(objects, claim, number, platform or LocalPlatform(), on_event) as run:
+    with Run(objects, claim, number, own_platform, on_event) as run:
         if was_killed:  # its members may have written checkpoints since, and pruned others, until they saw the claim
             run.wait_for_earlier_members()
         manifest = _last_checkpoint(objects, past_stop=past_stop)
@@ -93,10 +94,10 @@ def resume(
             run.enter("plan")
             limits = limits or Limits()
             limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
-            peers = peer_links(limits, on or chosen.name, links, on_event, platform)
+            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
-        run.prepare(plan)
+        run.check(plan)
         keep_source(objects, file)
         return run.train(plan, manifest.step)
 

@@ -4,14 +4,14 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import structs
 
-from zooid.coordinator.crew import Crew
+from zooid.coordinator.crew import Crew, wait_for_all
 from zooid.coordinator.lease import Lease
 from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import num_threads, prices_in_words
@@ -23,6 +23,7 @@ from zooid.core.events import (
     Event,
     MemberExited,
     Metered,
+    ModelTraced,
     OptimizerChanged,
     PhaseStarted,
     RunFinished,
@@ -30,12 +31,11 @@ from zooid.core.events import (
     StepCommitted,
 )
 from zooid.core.offer import Offer
-from zooid.core.plan import Plan
-from zooid.core.records import encode_record
+from zooid.core.plan import FixedLayout, Plan, Prediction
+from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
 from zooid.core.spec import RunClaim, WorkerSpec
 from zooid.platforms import Platform
-from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoints import last_step, read_manifest
@@ -45,6 +45,9 @@ _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
 """A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
 member long before; this is for members that are left alone."""
+_UNKNOWN_TIMEOUT_S = 1800.0
+"""The same, where nobody knows how long a step takes."""
+_LOOK_S = 0.02
 _METER_INTERVAL_S = 0.5
 _HASTE_S = 10.0
 """Patience with the store when a run is left with an error, by Ctrl-C for one: nobody wants to wait much longer."""
@@ -101,6 +104,9 @@ class Run:
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
+        self._trace = ""
+        self._preparers: list[Crew] = []
+        """The member that still writes the initial weights, while others may already start."""
 
     @property
     def job_file(self) -> Path:
@@ -160,28 +166,46 @@ class Run:
     def enter(self, phase: str) -> None:
         self._emit(PhaseStarted(at_s=time.time(), phase=phase))
 
-    def prepare(self, plan: Plan) -> None:
-        """One member checks the job, against the plan or the last checkpoint, and writes checkpoint 0 of a new run."""
+    @contextlib.contextmanager
+    def preparing(self, given: Plan | FixedLayout) -> Iterator[Plan]:
+        """While inside, one member checks a new run's job and writes checkpoint 0.
+
+        It makes the plan, too, where only a layout is given. Inside begins when the model is traced: what comes then
+        can go on while weights are being written, and `train` does.
+        """
+        self.enter("prepare")
+        if isinstance(given, Plan):
+            self._store.put(keys.plan(self._number), encode_record(given))
+            offers = given.member_offers
+        else:
+            offers = [given.offer]
+        largest = max(offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
+        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[True]) as crew:
+            crew.start("worker", [self._spec("preparer", "prepare", largest, given)], [largest])
+            while not (crew.is_done() or self._trace):
+                self.relay.poll()
+                time.sleep(_LOOK_S)
+            self.relay.flush()  # one that is done already has told of its trace
+            self._preparers = [crew]
+            yield given if isinstance(given, Plan) else read_plan(self._store, self._number)
+
+    def check(self, plan: Plan) -> None:
+        """One member compares the job with the last checkpoint of a run that goes on."""
         self._store.put(keys.plan(self._number), encode_record(plan))
-        is_new = self._number == 0
-        self.enter("prepare" if is_new else "checking the job against the checkpoint")
-        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[is_new]) as crew:
-            task: Literal["prepare", "check"] = "prepare" if is_new else "check"
+        self.enter("checking the job against the checkpoint")
+        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[False]) as crew:
             largest = max(plan.member_offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
-            crew.start("worker", [self._spec("preparer" if is_new else "checker", task, largest, plan)], [largest])
+            crew.start("worker", [self._spec("checker", "check", largest, plan)], [largest])
             crew.wait(self.relay.poll)
         self.relay.flush()
 
     def train(self, plan: Plan, first_step: int = 0) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step."""
-        self.enter("train")
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step), optimizer_settings=self._settings
         )
         self._store.create(keys.roster(self._number), encode_record(roster))
-        self._emit(_run_started(plan, roster, self._store))
         begin_s = time.monotonic()
-        self._has_begun = True
         with Crew(self.platform, self._store, checks_input=False) as crew:
             offers = plan.member_offers
             specs = [
@@ -189,6 +213,10 @@ class Run:
                 for member, offer in zip(roster.members, offers, strict=True)
             ]
             crew.start("worker", specs, offers)
+            wait_for_all(self._preparers, self.relay.poll)
+            self._has_begun = True
+            self.enter("train")
+            self._emit(_run_started(plan, roster, self._store))
             try:
                 crew.wait(self._meter(plan, crew))
             except MemberFailed as failure:
@@ -222,6 +250,8 @@ class Run:
                 self._checkpoint = event.url
             case OptimizerChanged():
                 self._settings = event.settings
+            case ModelTraced():
+                self._trace = event.digest
         self._on_event(event)
 
     def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
@@ -237,7 +267,9 @@ class Run:
 
         return poll
 
-    def _spec(self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, plan: Plan) -> WorkerSpec:
+    def _spec(
+        self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, given: Plan | FixedLayout
+    ) -> WorkerSpec:
         return WorkerSpec(
             run=self._claim.run,
             member=member,
@@ -246,12 +278,26 @@ class Run:
             num_threads=num_threads(offer),
             task=task,
             roster=self._number,
-            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
+            timeout_s=_timeout_s(given.predicted if isinstance(given, Plan) else None),
+            layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
+            trace=self._trace,
         )
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
+
+
+def _timeout_s(predicted: Prediction | None) -> float:
+    if predicted is None:
+        return _UNKNOWN_TIMEOUT_S
+    return max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
+
+
+def read_plan(store: ObjectStore, number: int) -> Plan:
+    """The plan of this roster."""
+    key = keys.plan(number)
+    return decode_record(bytes(store.get(key)), Plan, f"{store.url}/{key}")
 
 
 def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
@@ -272,20 +318,22 @@ def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
 
 def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
     """With what is predicted for the steps that are left."""
-    whole = plan.prediction
-    run_s, usd = whole.run_s, whole.run_usd
-    if roster.resume_step:
-        run_s = whole.startup_s + (run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+    whole = plan.predicted
+    run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
+    if whole is not None and roster.resume_step:
+        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+        from zooid.predictor import bill_usd
+
         usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
     return RunStarted(
         at_s=time.time(),
         run=roster.run,
         store=store.url,
         layout=plan.layout,
-        num_steps=whole.num_steps,
+        num_steps=plan.num_steps,
         first_step=roster.resume_step,
         batch_size=plan.batch_size,
-        predicted_step_s=whole.step_s,
+        predicted_step_s=None if whole is None else whole.step_s,
         predicted_run_s=run_s,
         predicted_usd=usd,
         members=tuple(member.name for member in roster.members),
@@ -296,6 +344,8 @@ def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
 
 def _bill(plan: Plan, crew: Crew) -> float:
     """What the members have cost so far, at the plan's prices."""
+    from zooid.predictor import bill_usd  # numpy and the simulator come with it, while members are starting
+
     pairs = zip(plan.member_offers, crew.running_s(), strict=True)
     return math.fsum(bill_usd(offer, running_s) for offer, running_s in pairs)
 

@@ -39,7 +39,7 @@ def timeline(store: str, *, step: int | None = None) -> RecordedStep:
 
 
 def _recorded_steps(objects: ObjectStore) -> list[int]:
-    return sorted(int(name) for name in objects.list_folders(keys.TIMELINES) if name.isdecimal())
+    return keys.recorded_steps(objects.list_folders(keys.TIMELINES))
 
 
 def _read(objects: ObjectStore, key: str) -> Timeline:

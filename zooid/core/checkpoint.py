@@ -13,6 +13,7 @@ from msgspec import field
 from zooid.core import keys
 from zooid.core.loss_form import LossForm
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.text import quoted
 
 
 class CheckpointRule(Record, frozen=True, kw_only=True):
@@ -66,6 +67,14 @@ class SampleFacts(Record, frozen=True, kw_only=True):
     is_in_order: bool = False
     """Whether the data set is iterable, so that samples are not shuffled here."""
 
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "batch_size", "grain_size", "epochs"):
+            require(getattr(self, name) >= 1, f"`{name}` is {getattr(self, name)}; it must be at least 1")
+
+
+_NOT_FINITE = ("nan", "inf", "-inf")
+"""What JSON has no numbers for."""
+
 
 class Evaluation(Record, frozen=True, kw_only=True):
     """What one evaluation found; a number that is not finite is a text, since JSON has no word for it."""
@@ -74,6 +83,14 @@ class Evaluation(Record, frozen=True, kw_only=True):
     """Steps before it."""
     numbers: dict[str, float | str]
     """The loss and the job's metrics, by name."""
+
+    def __post_init__(self) -> None:
+        for name, number in self.numbers.items():
+            require(
+                not isinstance(number, str) or number in _NOT_FINITE,
+                f"`numbers` says {quoted(str(number))!r} for {quoted(name)!r}; give a number, or one of "
+                f"{', '.join(_NOT_FINITE)}",
+            )
 
     def value(self, name: str) -> float:
         return float(self.numbers[name])
@@ -127,6 +144,8 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
         for kind in ("shards", "optimizer"):
             names = [name for shard in getattr(self, kind) for name in shard.names]
             require(len(names) == len(set(names)), f"`{kind}` hold a name twice")
+        require(self.loss_scale > 0, f"`loss_scale` is {self.loss_scale}; it must be above 0")
+        require(self.num_good_steps >= 0, f"`num_good_steps` is {self.num_good_steps}; it must be at least 0")
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,16 @@ Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZUR
 """
 
 import os
+from collections.abc import Mapping
 
 from zooid.core.errors import InputError
+from zooid.core.text import quoted
+from zooid.core.units import small_number
 
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The more specific first, which is also the order in which obstore obeys them."""
+_READ_AT_START = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+"""Beginnings of variables that the interpreter, or a library while it is loaded, reads once and for all."""
 
 
 def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
@@ -20,14 +25,20 @@ def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str
     return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
 
 
+def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What of an environment a process cannot take over from another one later; equal where it does not matter."""
+    return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))
+
+
 def torch_number(name: str) -> int | None:
     """RANK or WORLD_SIZE, as torchrun sets them for every process; None where it is not set."""
     value = os.environ.get(name)
     if value is None:
         return None
-    if not value.isdigit():
-        raise InputError(f"{name} is {value!r}; it must be a number")
-    return int(value)
+    number = small_number(value)
+    if number is None:
+        raise InputError(f"{name} is {quoted(value)!r}; it must be a number")
+    return number
 
 
 def profile_effort() -> float:
@@ -42,7 +53,7 @@ def profile_effort() -> float:
         effort = 0.0
     if not 0 < effort <= 1:
         raise InputError(
-            f"ZOOID_PROFILE_EFFORT is {text!r}; it must be a number above 0 and at most 1, for example 0.1"
+            f"ZOOID_PROFILE_EFFORT is {quoted(text)!r}; it must be a number above 0 and at most 1, for example 0.1"
         )
     return effort
 
@@ -77,7 +88,8 @@ def s3_endpoint() -> str | None:
         if value:
             if not value.startswith(("http://", "https://")):
                 raise InputError(
-                    f"{name} is {value!r}; it must start with http:// or https://, for example http://localhost:9000"
+                    f"{name} is {quoted(value)!r}; it must start with http:// or https://, for example "
+                    "http://localhost:9000"
                 )
             return value
     return None

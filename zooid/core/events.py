@@ -8,6 +8,7 @@ import msgspec
 
 from zooid.core.errors import RecordError
 from zooid.core.records import Record
+from zooid.core.text import quoted
 
 
 class BaseEvent(Record, frozen=True, kw_only=True, tag_field="event"):
@@ -34,9 +35,10 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     num_steps: int
     first_step: int
     batch_size: int
-    predicted_step_s: float
-    predicted_run_s: float
-    predicted_usd: float
+    predicted_step_s: float | None
+    """None where the plan was made without a profile; so are the next two."""
+    predicted_run_s: float | None
+    predicted_usd: float | None
     members: tuple[str, ...]
     prices: str
     """Whose prices the dollars are, in words."""
@@ -52,10 +54,23 @@ class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_chan
     before: dict[str, tuple[str, ...]]
 
 
+class ModelTraced(BaseEvent, frozen=True, kw_only=True, tag="model_traced"):
+    """The model was traced once for all members of the run."""
+
+    digest: str
+    """Digest of the trace, by which members find it."""
+    why_traced: str = ""
+    """Why members have to trace the model themselves all the same, in words; empty where they need not."""
+
+
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
+    """The member is ready for its first step."""
+
     member: str
     num_layers: int
     parameter_bytes: int
+    cpu_s: float = 0.0
+    """Processor time that its process has taken so far."""
 
 
 class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):
@@ -147,6 +162,7 @@ Event = (
     | ProfileProgress
     | RunStarted
     | OptimizerChanged
+    | ModelTraced
     | MemberStarted
     | MemberPrinted
     | MemberTrained
@@ -180,7 +196,16 @@ def decode_events(data: bytes, source: str) -> list[Event]:
     events: list[Event] = []
     for number, line in enumerate(data.splitlines(), start=1):
         try:
-            events.append(_DECODER.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RecordError(f"{source}, line {number} is not an event: {error}") from error
+            events.append(_checked(_DECODER.decode(line)))
+        except (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError) as error:
+            raise RecordError(f"{source}, line {number} is not an event: {quoted(str(error))}") from error
     return events
+
+
+def _checked(event: Event) -> Event:
+    """The event, unless a whole number in it has more than 64 bits: none was written, and arithmetic would overflow."""
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"`{name}` has {value.bit_length()} bits; it must fit into 64")
+    return event

@@ -1,7 +1,14 @@
 """Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
 
+import functools
+import logging
 import re
 from collections.abc import Iterable
+
+from zooid.core.errors import InputError
+from zooid.core.text import quoted
+
+logger = logging.getLogger(__name__)
 
 PLAN = "plan.json"
 """Of the first roster; `plan` gives that of any."""
@@ -24,11 +31,13 @@ LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
+TRACES = "traces"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
 _MANIFEST = "manifest.json"
-_NUMBERED = re.compile(r"(\d{6})\.json", re.ASCII)
+_NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
+"""A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
 
 
 def specs_under(roster_number: int) -> str:
@@ -63,8 +72,23 @@ def roster(number: int) -> str:
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims, rosters or leases, ascending; what somebody else has put there has none."""
-    return sorted(int(found[1]) for key in listed if (found := _NUMBERED.fullmatch(key.rpartition("/")[2])))
+    """The numbers of listed claims, rosters or leases, ascending; strays are ignored, and logged once."""
+    return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
+
+
+def number_in(key: str, form: str) -> int | None:
+    """The number in the last part of a key, which has this form; None, logged once, where it has another."""
+    name = key.rpartition("/")[2]
+    digits = _NUMBER.match(name)
+    if digits is None or form.format(int(digits[0])) != name:
+        _log_stray(key)
+        return None
+    return int(digits[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def _log_stray(key: str) -> None:
+    logger.warning("%s is ignored: nothing of a run has this name", quoted(key))
 
 
 def lease(claim_number: int) -> str:
@@ -105,6 +129,11 @@ def timelines_of(step: int) -> str:
     return f"{TIMELINES}/{step:08d}"
 
 
+def recorded_steps(folders: Iterable[str]) -> list[int]:
+    """The steps of which listed folders hold timelines, ascending."""
+    return sorted(step for folder in folders if (step := number_in(folder, "{:08d}")) is not None)
+
+
 def timeline(step: int, member: str) -> str:
     return f"{timelines_of(step)}/{member}.json"
 
@@ -115,6 +144,16 @@ def checkpoint(step: int) -> str:
 
 def checkpoint_manifest(step: int) -> str:
     return f"{checkpoint(step)}/{_MANIFEST}"
+
+
+def trace(digest: str) -> str:
+    """The trace of this digest: how members build the model's stages without its code."""
+    return f"{TRACES}/{digest}.json"
+
+
+def trace_constants(digest: str) -> str:
+    """The file of this digest, with the tensors that a traced model's code contains."""
+    return f"{TRACES}/{digest}.safetensors"
 
 
 def shard(step: int, kind: str, number: int, total: int, roster_number: int) -> str:
@@ -128,8 +167,8 @@ def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
     found: dict[int, bool] = {}
     for key in sorted(listed):
         folder, _, name = key.removeprefix(f"{CHECKPOINTS}/").partition("/")
-        if name and folder.isdigit():
-            found[int(folder)] = found.get(int(folder), False) or name == _MANIFEST
+        if name and (step := number_in(folder, "{:08d}")) is not None:
+            found[step] = found.get(step, False) or name == _MANIFEST
     return found
 
 
@@ -137,5 +176,5 @@ def split_spec_url(url: str) -> tuple[str, str]:
     """The run's store URL and the key of the spec, from the spec's own URL."""
     store_url, separator, name = url.rpartition(f"/{SPECS}/")
     if not separator:
-        raise ValueError(f"{url!r} is not the URL of a spec: it must contain /{SPECS}/")
+        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /{SPECS}/")
     return store_url, f"{SPECS}/{name}"

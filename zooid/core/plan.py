@@ -3,10 +3,14 @@
 from itertools import pairwise
 from typing import Literal
 
+import msgspec
+
+from zooid.core.errors import PlanError
 from zooid.core.job import AutocastName
 from zooid.core.link import Link
 from zooid.core.offer import Offer
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.text import quoted
 from zooid.core.timeline import StepParts
 
 ScheduleName = Literal["gpipe", "1f1b"]
@@ -17,6 +21,8 @@ AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streami
 
 
 DEFAULT_MAX_MEMBERS = 4
+MOST_MEMBERS = 2**16
+"""More than anybody starts at once; who reads a plan makes a list of its members."""
 
 
 class Limits(Record, frozen=True, kw_only=True):
@@ -50,6 +56,17 @@ class Limits(Record, frozen=True, kw_only=True):
         )
 
 
+class FixedLayout(Record, frozen=True, kw_only=True):
+    """What a plan without a profile is made from, together with the traced model."""
+
+    num_replicas: int
+    num_stages: int
+    schedule: ScheduleName
+    transport: TransportName
+    offer: Offer
+    """What every member stands on."""
+
+
 class StagePlan(Record, frozen=True, kw_only=True):
     """A run of layers, and what each of its members stands on."""
 
@@ -58,7 +75,7 @@ class StagePlan(Record, frozen=True, kw_only=True):
     """One past the last layer."""
     offer: str
     memory_bytes: int
-    """Predicted peak of one member."""
+    """Predicted peak of one member; 0 in a plan that was made without a profile."""
 
     def __post_init__(self) -> None:
         require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
@@ -121,11 +138,18 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     """Place of the store whose prices the prediction used, as `aws.us-east-1` or `owned`; empty without prices."""
     links: tuple[Link, ...] = ()
     """Links that were given or measured for the prediction, beside those of the profile and of the catalog."""
-    prediction: Prediction
+    predicted: Prediction | None = msgspec.field(default=None, name="prediction")
+    """None where the plan was made without a profile; stages then say nothing about memory."""
+    unpredicted_steps: int = 0
+    """Steps of the whole run, where nothing is predicted."""
 
     def __post_init__(self) -> None:
         require(len(self.stages) >= 1, "`stages` must not be empty")
         require(self.num_replicas >= 1, f"`num_replicas` is {self.num_replicas}; it must be at least 1")
+        require(
+            self.num_members <= MOST_MEMBERS,
+            f"a plan of {quoted(str(self.num_members))} members is given; it may have at most {MOST_MEMBERS}",
+        )
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
         require(
             1 <= self.grain_size <= self.batch_size,
@@ -135,7 +159,8 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         num_grains = -(-self.batch_size // self.grain_size)
         require(
             not self.shares or (len(self.shares) == self.num_replicas and sum(self.shares) == num_grains),
-            f"`shares` is {self.shares}; it must divide {num_grains} grains among {self.num_replicas} replica(s)",
+            f"`shares` is {quoted(str(self.shares))}; it must divide {num_grains} grains among {self.num_replicas} "
+            "replica(s)",
         )
         require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
         for before, after in pairwise(self.stages):
@@ -152,6 +177,20 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         )
         for name in self.replica_offers:
             require(name in known, f"`replica_offers` names the offer {name!r}, which `offers` does not hold")
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the plan is expected to take; refused where the plan was made without a profile."""
+        if self.predicted is None:
+            raise PlanError(
+                f"the plan for {self.job} was made without a profile, so that its time, money and memory are not "
+                "known; make one that was measured with `zooid plan`"
+            )
+        return self.predicted
+
+    @property
+    def num_steps(self) -> int:
+        return self.unpredicted_steps if self.predicted is None else self.predicted.num_steps
 
     @property
     def num_members(self) -> int:

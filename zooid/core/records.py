@@ -4,12 +4,14 @@ A record that stands alone in a file carries its kind and its version. Reading r
 guessing: a newer version, another kind, an unknown field and a wrong value are each named in the message.
 """
 
+import re
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from zooid.core.errors import OlderRecord, RecordError
+from zooid.core.text import quoted
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +33,13 @@ class _Envelope(msgspec.Struct):
 
 
 AnyFileRecord = TypeVar("AnyFileRecord", bound=FileRecord)
+Decoded = TypeVar("Decoded")
+
+_MANY_DIGITS = re.compile(rb"[0-9]{20}")
+_TEXT_OR_MANY_DIGITS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?<![.0-9])([0-9]{20,})(?![.0-9eE])', re.DOTALL)
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
+"""What decoding raises for bytes that anybody may have written: malformed, not UTF-8, too deep, or absurd numbers."""
 
 
 class InvalidValue(RecordError, ValueError):
@@ -48,6 +57,25 @@ def encode_record(record: FileRecord) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
+def refuse_large_numbers(data: bytes | memoryview) -> None:
+    """ValueError where JSON has a whole number beyond 64 bits: none was ever written, and arithmetic would overflow."""
+    if _MANY_DIGITS.search(data) is None:  # as it nearly always is, at the speed of a search for bytes
+        return
+    for found in _TEXT_OR_MANY_DIGITS.finditer(data):
+        if found[1]:
+            raise ValueError(f"a number has {len(found[1])} digits; it must fit into 64 bits")
+
+
+def decode_json(data: bytes | memoryview, kind: type[Decoded] | Any, source: str, what: str) -> Decoded:
+    """Read JSON that others wrote as this type; RecordError says that `source` is not `what`, and why."""
+    try:
+        refuse_large_numbers(data)
+        decoded: Decoded = msgspec.json.decode(data, type=kind)
+    except _UNREADABLE as error:
+        raise RecordError(f"{source} is not {what}: {quoted(str(error))}") from error
+    return decoded
+
+
 def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFileRecord:
     """Read a record of the given kind back; `source` names the file or key in messages."""
     return decode_one_of(data, (kind,), source)
@@ -58,23 +86,25 @@ def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str
     tags = {str(kind.__struct_config__.tag): kind for kind in kinds}
     expected = " or ".join(tags)
     try:
+        refuse_large_numbers(data)
         envelope = msgspec.json.decode(data, type=_Envelope)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise RecordError(
-            f"{source} is not a zooid {expected} file ({error}); was it cut short or written by another program?"
+            f"{source} is not a zooid {expected} file ({quoted(str(error))}); was it cut short or written by another "
+            "program?"
         ) from error
     kind = tags.get(envelope.record)
     if kind is None:
-        raise RecordError(f"{source} holds a {envelope.record!r}; expected a {' or a '.join(map(repr, tags))}")
+        held = quoted(envelope.record)
+        raise RecordError(f"{source} holds a {held!r}; expected a {' or a '.join(map(repr, tags))}")
     if envelope.version > kind.VERSION:
         raise RecordError(
-            f"{source} has field `version` {envelope.version}; this zooid reads up to {kind.VERSION}: update zooid"
+            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads up to {kind.VERSION}: "
+            "update zooid"
         )
     if envelope.version < kind.VERSION:
         raise OlderRecord(
-            f"{source} has field `version` {envelope.version}; this zooid reads {kind.VERSION}: make it again"
+            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads {kind.VERSION}: "
+            "make it again"
         )
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.ValidationError, UnicodeDecodeError) as error:
-        raise RecordError(f"{source} is not a valid {envelope.record}: {error}") from error
+    return decode_json(data, kind, source, f"a valid {envelope.record}")

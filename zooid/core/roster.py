@@ -3,6 +3,7 @@
 from msgspec import field
 
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.text import quoted
 
 
 class RosterMember(Record, frozen=True, kw_only=True):
@@ -31,16 +32,18 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
         require(self.number >= 0 and self.resume_step >= 0, "`number` and `resume_step` must be at least 0")
         require(len(self.members) >= 1, "`members` must not be empty")
         names = [member.name for member in self.members]
-        require(len(set(names)) == len(names), f"`members` names a member twice: {names}")
+        require(len(set(names)) == len(names), f"`members` names a member twice: {quoted(str(names))}")
+        # As many different seats as the largest numbers make: all are filled, and no hostile number is counted up to.
         seats = {(member.replica, member.stage) for member in self.members}
-        wanted = {(a, b) for a in range(self.num_replicas) for b in range(self.num_stages)}
         require(
-            seats == wanted and len(seats) == len(self.members),
-            f"`members` must fill every replica and stage exactly once; they fill {sorted(seats)}",
+            all(replica >= 0 and stage >= 0 for replica, stage in seats)
+            and len(seats) == len(self.members) == self.num_replicas * self.num_stages,
+            f"`members` must fill every replica and stage exactly once; they fill {quoted(str(sorted(seats)))}",
         )
         require(
             len(self.shares) == self.num_replicas and min(self.shares) >= 0 and sum(self.shares) >= 1,
-            f"`shares` is {self.shares}; it must give each of {self.num_replicas} replicas its whole grains",
+            f"`shares` is {quoted(str(self.shares))}; it must give each of {self.num_replicas} replicas its whole "
+            "grains",
         )
 
     @property

@@ -3,10 +3,17 @@
 import msgspec
 
 from zooid.core.records import FileRecord, Record, require
+from zooid.core.text import printable, quoted
 
 SHARDS_PER_WINDOW = 4
 """Samples are shuffled among so many shards at a time. More would shuffle better; but all shards of a window are read
 at once, while those of the next one are fetched, so a machine keeps twice as many."""
+
+_REFUSED_NAMES = frozenset({"", ".", ".."})
+_HEADER_BYTES = 512
+"""A tar file has one header of so many bytes for each file, and a sample has a file at least."""
+MOST_SAMPLES = 2**40 // _HEADER_BYTES
+"""Of a shard whose size nobody has said: as many as fit into 1 TiB."""
 
 
 class TarShard(Record, frozen=True, kw_only=True):
@@ -20,11 +27,25 @@ class TarShard(Record, frozen=True, kw_only=True):
     md5: str | None = None
 
     def __post_init__(self) -> None:
-        require(self.num_samples >= 0, f"a shard of {self.num_samples} samples; it must be 0 or more")
+        key = quoted(self.key)
         require(
             self.key.endswith(".tar"),
-            f"{self.key!r} is not a .tar file; samples are read by their offset, which compressed shards do not have: "
+            f"{key!r} is not a .tar file; samples are read by their offset, which compressed shards do not have: "
             "unpack them",
+        )
+        require(
+            not _REFUSED_NAMES.intersection(self.key.split("/"))
+            and not any(c in "\n\t" for c in self.key)
+            and printable(self.key) == self.key,
+            f"{key!r} is not the name of a shard below its folder; write names joined by single /, without . and .. "
+            "and control characters",
+        )
+        require(self.num_samples >= 0, f"a shard of {self.num_samples} samples; it must be 0 or more")
+        require(self.size_bytes is None or self.size_bytes >= 0, f"{key} has {self.size_bytes} bytes; give 0 or more")
+        most = MOST_SAMPLES if self.size_bytes is None else self.size_bytes // _HEADER_BYTES
+        require(
+            self.num_samples <= most,
+            f"{key} has {quoted(str(self.num_samples))} samples, but a tar file of its size has at most {most}",
         )
 
 
@@ -44,3 +65,11 @@ class ShardTable(FileRecord, frozen=True, kw_only=True, tag="shard-table"):
 
     size_bytes: int
     samples: tuple[SampleFiles, ...]
+
+    def __post_init__(self) -> None:
+        for sample in self.samples:
+            for _, offset, size in sample.fields:
+                require(
+                    offset >= 0 and 0 <= size <= self.size_bytes - offset,
+                    f"`samples` has {quoted(str(size))} bytes at {quoted(str(offset))} of {self.size_bytes}",
+                )

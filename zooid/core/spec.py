@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from zooid.core.all_reduce import ELEMENT_BYTES, Library
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.core.plan import FixedLayout
 from zooid.core.profile import Profile
 from zooid.core.records import FileRecord, Record, require
 from zooid.core.stage import StageTimes, Tie
@@ -144,6 +145,10 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     timeout_s: float
     """A peer that delivers nothing for this long is taken for lost."""
     checkpoints: CheckpointRule = DEFAULT_RULE
+    trace: str = ""
+    """Digest of the model's trace, for members that train; empty where they have to trace the model themselves."""
+    layout: FixedLayout | None = None
+    """For `prepare`: what to make the plan from; None where there is one."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):

@@ -5,6 +5,7 @@ import warnings
 from pathlib import Path
 
 from zooid.core.errors import JobError
+from zooid.core.text import quoted
 
 
 def parsed_file(file: Path, shown: str) -> ast.Module:
@@ -20,8 +21,8 @@ def parsed_file(file: Path, shown: str) -> ast.Module:
             return ast.parse(data, str(file))
         except SyntaxError as error:
             raise JobError(_syntax_error(error, shown)) from error
-        except ValueError as error:  # null bytes, before Python 3.12
-            raise JobError(f"{shown} is not Python: {error}") from error
+        except (ValueError, RecursionError, MemoryError) as error:  # null bytes, before Python 3.12; or far too deep
+            raise JobError(f"{shown} is not Python: {quoted(str(error))}") from error
 
 
 def _syntax_error(error: SyntaxError, shown: str) -> str:

@@ -84,7 +84,7 @@ class ActionName(NamedTuple):
     """Of a grain, for a REDUCE of a bucket, for a SHARE of a tie."""
 
 
-_ACTION = re.compile(r"(\d+)([A-Z_]+)(\d*)")
+_ACTION = re.compile("([0-9]{1,9})([A-Z_]+)([0-9]{0,9})")
 
 
 def action_name(text: str) -> ActionName:

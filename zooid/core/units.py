@@ -4,12 +4,16 @@ Inside the program every quantity is a plain number in its base unit (seconds, b
 says so in its name; text exists only at the edges, and this module is that edge.
 """
 
+import math
 import re
 
 from zooid.core.errors import UnitError
+from zooid.core.text import quoted
 
 SECONDS_PER_HOUR = 3600.0
 
+_MOST_CHARACTERS = 400
+_SMALL_NUMBER = re.compile("-?[0-9]{1,9}")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": 86400.0}
@@ -35,17 +39,28 @@ _RATE_BYTES_PER_S = {f"{unit}/s": float(factor) for unit, factor in _SIZE_BYTES.
 }
 
 
+def small_number(text: str) -> int | None:
+    """A whole number of at most nine digits, with or without a minus; None where the text is anything else.
+
+    >>> small_number("12"), small_number("-3"), small_number("²"), small_number("9" * 5000)
+    (12, -3, None, None)
+    """
+    return int(text) if _SMALL_NUMBER.fullmatch(text) else None
+
+
 def parse_duration_s(text: str) -> float:
     """Seconds in a text such as `2h`, `1h30m`, `90s` or `250ms`.
 
     >>> parse_duration_s("1h30m")
     5400.0
     """
-    stripped = text.strip()
+    stripped = _short(text).strip()
     parts = _DURATION_PART.findall(stripped)
     if not parts or _DURATION_PART.sub("", stripped):
-        raise UnitError(f"{text!r} is not a duration; write a number and ms, s, m, h or d, for example 90s or 1h30m")
-    return sum(float(number) * _DURATION_S[unit] for number, unit in parts)
+        raise UnitError(
+            f"{quoted(text)!r} is not a duration; write a number and ms, s, m, h or d, for example 90s or 1h30m"
+        )
+    return _finite(sum(float(number) * _DURATION_S[unit] for number, unit in parts), text)
 
 
 def parse_bytes(text: str) -> int:
@@ -72,10 +87,10 @@ def parse_usd(text: str) -> float:
     >>> parse_usd("$5")
     5.0
     """
-    match = re.fullmatch(rf"\$?\s*({_NUMBER})\s*(?:USD)?", text.strip())
+    match = re.fullmatch(rf"\$?\s*({_NUMBER})\s*(?:USD)?", _short(text).strip())
     if match is None:
-        raise UnitError(f"{text!r} is not an amount of money; write dollars, for example $5 or 0.25")
-    return float(match[1])
+        raise UnitError(f"{quoted(text)!r} is not an amount of money; write dollars, for example $5 or 0.25")
+    return _finite(float(match[1]), text)
 
 
 def format_duration(seconds: float) -> str:
@@ -84,6 +99,8 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(5400)
     '1h30m'
     """
+    if not math.isfinite(seconds):
+        return f"{seconds:g}"
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 0.9995:  # above, three digits of milliseconds would read 1e+03
@@ -133,8 +150,21 @@ def format_usd(usd: float) -> str:
 
 
 def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:
-    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", text.strip())
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
     if match is None or match[2] not in factors:
         allowed = ", ".join(factors)
-        raise UnitError(f"{text!r} is not a {what}; write a number and one of {allowed}, for example {example}")
-    return float(match[1]) * factors[match[2]]
+        raise UnitError(f"{quoted(text)!r} is not a {what}; write a number and one of {allowed}, for example {example}")
+    return _finite(float(match[1]) * factors[match[2]], text)
+
+
+def _short(text: str) -> str:
+    """The text, unless it is so long that looking for numbers in it would take minutes."""
+    if len(text) > _MOST_CHARACTERS:
+        raise UnitError(f"{quoted(text)!r} is too long for a quantity; write a number and its unit")
+    return text
+
+
+def _finite(number: float, text: str) -> float:
+    if not math.isfinite(number):
+        raise UnitError(f"{quoted(text)!r} is too large a number; give a smaller one")
+    return number

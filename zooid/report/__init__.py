@@ -3,6 +3,7 @@ and pages to keep."""
 
 from zooid.report.all_reduce_table import all_reduce_table
 from zooid.report.frame import write_page
+from zooid.report.lines import say
 from zooid.report.pages import profile_page
 from zooid.report.prediction_page import prediction_page
 from zooid.report.prediction_tables import facts_in_words, prediction_tables
@@ -26,6 +27,7 @@ __all__ = [
     "prediction_tables",
     "profile_page",
     "profile_table",
+    "say",
     "search_page",
     "search_table",
     "summary_table",

@@ -1,10 +1,10 @@
 """A forecast on a terminal: time, money, what changes would bring, and predicted beside measured."""
 
-from rich.markup import escape
 from rich.table import Table
 
 from zooid.core.forecast import Forecast
 from zooid.core.units import format_duration, format_usd
+from zooid.report.lines import cell
 from zooid.report.prediction_rows import (
     KINDS,
     PARTS,
@@ -40,7 +40,7 @@ def facts_in_words(forecast: Forecast) -> list[str]:
 def _time(forecast: Forecast) -> Table:
     """Parts of the step in the middle, which sum to it; then how sure that is, and the run."""
     prediction, parts = forecast.prediction, forecast.parts
-    table = Table(title=escape(_title(forecast, f"a step of {parts.member}")))
+    table = Table(title=cell(_title(forecast, f"a step of {parts.member}")))
     for name, justify in (("", "left"), ("time", "right"), ("share", "right")):
         table.add_column(name, justify="left" if justify == "left" else "right")
     for name, seconds in part_seconds(parts).items():
@@ -58,12 +58,12 @@ def _time(forecast: Forecast) -> Table:
 
 def _money(forecast: Forecast) -> Table:
     prediction = forecast.prediction
-    table = Table(title="what the run costs", caption=escape(forecast.prices))
+    table = Table(title="what the run costs", caption=cell(forecast.prices))
     for name in ("", "dollars", "share"):
         table.add_column(name, justify="right" if name else "left")
     for term in prediction.cost_terms:
         share = small_percent(term.usd / prediction.run_usd) if term.usd else NOTHING
-        table.add_row(KINDS.get(term.kind, term.kind), format_usd(term.usd) if term.usd else NOTHING, share)
+        table.add_row(cell(KINDS.get(term.kind, term.kind)), format_usd(term.usd) if term.usd else NOTHING, share)
     table.add_section()
     table.add_row("total", format_usd(prediction.run_usd), "100 %" if prediction.run_usd else NOTHING)
     late = NOTHING if prediction.run_p95_usd is None else format_usd(prediction.run_p95_usd)
@@ -79,7 +79,7 @@ def _gains(forecast: Forecast) -> Table:
     table.add_row("as planned", f"{rate.samples_per_s:,.4g}", format_usd(rate.usd_per_million_samples), NOTHING)
     for gain in forecast.gains:
         if gain.rate is None:
-            table.add_row(f"{change_in_words(gain)}\n[dim]cannot be: {escape(gain.problem)}[/dim]", *[NOTHING] * 3)
+            table.add_row(f"{cell(change_in_words(gain))}\n[dim]cannot be: {cell(gain.problem)}[/dim]", *[NOTHING] * 3)
             continue
         dollars = f"{format_usd(gain.rate.usd_per_million_samples)}\n{signed_percent(gain.usd_change)}"
         table.add_row(
@@ -94,11 +94,11 @@ def _gains(forecast: Forecast) -> Table:
 def _compared(forecast: Forecast) -> Table:
     measured = forecast.measured
     assert measured is not None, "only a measured run is compared"
-    table = Table(title="predicted and measured", caption=escape(f"{measured.num_steps} steps of {measured.run}"))
+    table = Table(title="predicted and measured", caption=cell(f"{measured.num_steps} steps of {measured.run}"))
     for name in ("", "predicted", "measured", "difference"):
         table.add_column(name, justify="right" if name else "left")
     for row in compared_rows(forecast):
-        table.add_row(*row.cells)
+        table.add_row(*map(cell, row.cells))
     return table
 
 

@@ -1,9 +1,9 @@
 """A search for a plan on a terminal: the plans that one may choose, and how sure it is that none is better."""
 
-from rich.markup import escape
 from rich.table import Table
 
 from zooid.core.search import Search
+from zooid.report.lines import cell
 from zooid.report.search_rows import (
     PICK,
     PlanRow,
@@ -20,8 +20,8 @@ def search_table(found: Search) -> Table:
     mark = estimate_mark(found)
     title = f"{mark}: {found.pick.job}" if mark else found.pick.job
     table = Table(
-        title=escape(f"{title}: plans to choose from, goal {goal_in_words(found)}"),
-        caption=escape(f"{effort_in_words(found)}\n{proof_in_words(found)}"),
+        title=cell(f"{title}: plans to choose from, goal {goal_in_words(found)}"),
+        caption=cell(f"{effort_in_words(found)}\n{proof_in_words(found)}"),
     )
     table.add_column("", no_wrap=True)
     for name in ("run time\np95", "cost\np95", "layout\nmembers"):
@@ -39,11 +39,11 @@ def search_table(found: Search) -> Table:
 def _cells(row: PlanRow) -> list[str]:
     """Two lines in most, so that names of offers have room on a narrow terminal."""
     return [
-        row.mark,
+        cell(row.mark),
         f"{row.run}\n{row.run_p95}",
         f"{row.usd}\n{row.usd_p95}",
-        f"{row.layout}\n{row.members}",
-        escape("\n".join(row.offers)),
+        cell(f"{row.layout}\n{row.members}"),
+        cell("\n".join(row.offers)),
         row.grain_size,
         f"{row.schedule}\n{row.transport}",
     ]

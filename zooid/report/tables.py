@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from rich.markup import escape
 from rich.table import Table
 
 from zooid.core.events import RunFinished, RunStarted
@@ -12,6 +11,7 @@ from zooid.core.profile import Profile
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration, format_usd
 from zooid.predictor import stage_memory_bytes
 from zooid.report.grouping import Group, grouped
+from zooid.report.lines import cell
 from zooid.report.wording import (
     NOTHING,
     copies_in_words,
@@ -33,7 +33,7 @@ def profile_table(profile: Profile) -> Table:
     groups = grouped([layer.name for layer in profile.layers])
     is_grouped = len(groups) < len(profile.layers)
     title = f"{profile.job} on {profile.device.name}, grains of {count_in_words(size, 'sample')}"
-    table = Table(title=escape(marked(profile, title)), caption=escape(_caption(profile, is_grouped)))
+    table = Table(title=cell(marked(profile, title)), caption=cell(_caption(profile, is_grouped)))
     table.add_column("layers of" if is_grouped else "layer", overflow="fold")
     numbers = ("numbers",) if is_grouped else ()
     for name in (*numbers, "forward", "backward", "parameters", "kept\nactivations", "to the\nnext layer"):
@@ -50,7 +50,7 @@ def _add_row(table: Table, profile: Profile, group: Group, size: int, is_grouped
     first, end = group.first_layer, group.end_layer
     layers = profile.layers[first:end]
     table.add_row(
-        escape(group.name),
+        cell(group.name),
         *((_span(first, end),) if is_grouped else ()),
         format_duration(sum(layer.forward_s(size) for layer in layers)),
         format_duration(sum(layer.backward_s(size) for layer in layers)),
@@ -84,14 +84,14 @@ def _caption(profile: Profile, is_grouped: bool) -> str:
 def offers_table(profiles: Mapping[str, Profile]) -> Table:
     """The whole model on several offers, side by side: a row for each."""
     job = next(iter(profiles.values())).job
-    table = Table(title=escape(f"{job} on {count_in_words(len(profiles), 'offer')}"))
+    table = Table(title=cell(f"{job} on {count_in_words(len(profiles), 'offer')}"))
     table.add_column("offer", no_wrap=True)
     for name in ("one\nsample", "knee", "grain at\nthe knee", "memory\nfor it", "largest\ngrain", "score in\nGFLOP/s"):
         table.add_column(name, justify="right")
     for name, profile in profiles.items():
         end = len(profile.layers)
         table.add_row(
-            escape(marked(profile, name)),
+            cell(marked(profile, name)),
             format_duration(_grain_s(profile, 1)),
             str(profile.knee),
             format_duration(_grain_s(profile, profile.knee)),
@@ -109,22 +109,31 @@ def _grain_s(profile: Profile, size: int) -> float:
 
 def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
     """One row per stage, and what the whole is expected to take and cost."""
-    prediction = plan.prediction
     table = Table(
-        title=f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
-        f"batch {plan.batch_size} in grains of {plan.grain_size}"
+        title=cell(
+            f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
+            f"batch {plan.batch_size} in grains of {plan.grain_size}"
+        )
     )
     for name in ("stage", "layers", "offer", "memory"):
         table.add_column(name, justify="right" if name in ("stage", "memory") else "left")
     for number, stage in enumerate(plan.stages):
         names = [layer.name for layer in profile.layers[stage.first_layer : stage.end_layer]] if profile else []
         span = _span(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
-        table.add_row(str(number), span, stage.offer, format_bytes(stage.memory_bytes))
-    table.caption = (
+        memory = format_bytes(stage.memory_bytes) if plan.predicted else NOTHING
+        table.add_row(str(number), cell(span), cell(stage.offer), memory)
+    table.caption = cell(_expected(plan))
+    return table
+
+
+def _expected(plan: Plan) -> str:
+    prediction = plan.predicted
+    if prediction is None:
+        return f"{plan.num_steps} steps; made without a profile, so that time, money and memory are not known"
+    return (
         f"{_how(prediction)}: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
         f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for the members' time and starts"
     )
-    return table
 
 
 def links_table(links: Links) -> Table:
@@ -133,15 +142,15 @@ def links_table(links: Links) -> Table:
     for link in links.links:
         rows.setdefault((link.from_site, link.to_site, link.num_members), {})[link.num_streams] = link
     columns = sorted({link.num_streams for link in links.links})
-    table = Table(title=f"links on {links.date}: what each member gets, and its spread")
+    table = Table(title=cell(f"links on {links.date}: what each member gets, and its spread"))
     for name in ("from", "to", "members", "round trip", *(count_in_words(number, "stream") for number in columns)):
         table.add_column(name, justify="left" if name in ("from", "to") else "right")
     for (from_site, to_site, num_members), by_streams in rows.items():
         rtt_s = next(iter(by_streams.values())).rtt_s
         cells = [_bandwidth(by_streams.get(number)) for number in columns]
-        table.add_row(escape(from_site), escape(to_site), str(num_members), format_duration(rtt_s), *cells)
+        table.add_row(cell(from_site), cell(to_site), str(num_members), format_duration(rtt_s), *cells)
     gaps = (f"no link from {gap.from_site} to {gap.to_site}: {gap.reason}" for gap in links.missing)
-    table.caption = escape("\n".join(gaps))
+    table.caption = cell("\n".join(gaps))
     return table
 
 
@@ -153,7 +162,7 @@ def _how(prediction: Prediction) -> str:
 
 def summary_table(started: RunStarted, finished: RunFinished) -> Table:
     """Predicted against measured."""
-    table = Table(title=f"run {started.run}, {started.layout}")
+    table = Table(title=cell(f"run {started.run}, {started.layout}"))
     for name in ("", "predicted", "measured", "difference"):
         table.add_column(name, justify="left" if name == "" else "right")
     rows = (
@@ -162,8 +171,9 @@ def summary_table(started: RunStarted, finished: RunFinished) -> Table:
         ("cost", started.predicted_usd, finished.usd, format_usd),
     )
     for name, predicted, measured, show in rows:
-        table.add_row(name, show(predicted), show(measured), _difference(predicted, measured))
-    table.caption = f"cost {started.prices}"
+        expected = NOTHING if predicted is None else show(predicted)
+        table.add_row(name, expected, show(measured), _difference(predicted, measured))
+    table.caption = cell(f"cost {started.prices}")
     return table
 
 
@@ -173,9 +183,9 @@ def _bandwidth(link: Link | None) -> str:
     return f"{format_bytes_per_s(link.bandwidth_bytes_per_s)}\n{link.spread * 100:.1f} %"
 
 
-def _difference(predicted: float, measured: float) -> str:
+def _difference(predicted: float | None, measured: float) -> str:
     """How far the prediction was off, in percent of what was measured."""
-    return f"{(predicted / measured - 1) * 100:+.1f} %" if measured else "–"
+    return f"{(predicted / measured - 1) * 100:+.1f} %" if measured and predicted is not None else NOTHING
 
 
 def _span(first: int, end: int) -> str:

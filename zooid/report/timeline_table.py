@@ -1,10 +1,10 @@
 """What members did with a step, in numbers: the table on a terminal, and the words that the page has, too."""
 
-from rich.markup import escape
 from rich.table import Table
 
 from zooid.core.timeline import Timeline, Usage, total_usage, usage_by_member
 from zooid.core.units import format_duration
+from zooid.report.lines import cell
 from zooid.report.timeline_bars import members_in_order
 from zooid.report.wording import NOTHING
 
@@ -20,15 +20,13 @@ _CAPTION = "transfers: without waiting for others\nhidden: part of them while it
 
 def timeline_table(timeline: Timeline, title: str = "timeline of a step") -> Table:
     """One row for each member, and one for all of them together."""
-    table = Table(
-        title=escape(f"{title}: {format_duration(timeline.step_s)}"), caption=_CAPTION, caption_justify="left"
-    )
+    table = Table(title=cell(f"{title}: {format_duration(timeline.step_s)}"), caption=_CAPTION, caption_justify="left")
     table.add_column("member")
     for name in COLUMNS:
         table.add_column(name, justify="right")
     *members, everyone = usage_rows(timeline)
     for name, usage in members:
-        table.add_row(escape(name), *cells(usage))
+        table.add_row(cell(name), *cells(usage))
     table.add_section()
     table.add_row(everyone[0], *cells(everyone[1]))
     return table

@@ -24,7 +24,9 @@ from zooid.core.events import (
     StoppedEarly,
     encode_events,
 )
+from zooid.core.text import printable
 from zooid.core.units import format_duration, format_usd
+from zooid.report.lines import say
 from zooid.report.tables import summary_table
 
 _PHASES = {
@@ -126,7 +128,7 @@ class LineView(_Quiet):
             case RunStarted():
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
-                self._line(f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}")
+                self._line(_predicted(event))
                 if event.why_whole:
                     self._line(_whole(event))
             case StepCommitted() if self._started and self._is_due(event):
@@ -155,7 +157,7 @@ class LineView(_Quiet):
         return False
 
     def _line(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, text)
 
 
 class BarView:
@@ -164,10 +166,10 @@ class BarView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}", markup=False),
+            TextColumn("{task.fields[news]}", markup=False),
             TimeRemainingColumn(),
             console=console,
         )
@@ -194,14 +196,12 @@ class BarView:
             case ProfileProgress():
                 self._update(completed=event.done, total=event.total)
             case OptimizerChanged():
-                self._progress.console.print(_optimizer_changed(event), highlight=False)
+                self._line(_optimizer_changed(event))
             case RunStarted():
                 self._started = event
-                self._progress.console.print(
-                    f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}", highlight=False
-                )
+                self._line(_predicted(event))
                 if event.why_whole:
-                    self._progress.console.print(_whole(event), highlight=False, markup=False, soft_wrap=True)
+                    self._line(_whole(event))
                 self._next_task("starting the members", len(event.members))
             case MemberStarted() if self._started:
                 self._num_members += 1
@@ -214,16 +214,18 @@ class BarView:
             case Metered() if self._pace.step_s:
                 self._update(news=self._news())
             case Evaluated():
-                self._progress.console.print(_evaluated(event), highlight=False)
+                self._line(_evaluated(event))
             case CheckpointSaved():
-                self._progress.console.print(_saved(event), highlight=False)
+                self._line(_saved(event))
             case StoppedEarly():
-                self._progress.console.print(_stopped(event), highlight=False)
+                self._line(_stopped(event))
             case MemberPrinted() if self._started:
-                line = event.line(len(self._started.members))
-                self._progress.console.print(line, highlight=False, markup=False, soft_wrap=True)
+                self._line(event.line(len(self._started.members)))
             case RunFinished() if self._started:
                 self._progress.console.print(summary_table(self._started, event))
+
+    def _line(self, text: str) -> None:
+        say(self._progress.console, text)
 
     def _news(self) -> str:
         return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}"
@@ -231,7 +233,7 @@ class BarView:
     def _next_task(self, description: str, total: int) -> None:
         if self._task is not None:
             self._progress.update(self._task, visible=False)
-        self._task = self._progress.add_task(description, total=total, news="")
+        self._task = self._progress.add_task(printable(description), total=total, news="")
 
     def _update(self, **changes: object) -> None:
         if self._task is not None:
@@ -272,5 +274,8 @@ def _values(settings: Mapping[str, tuple[str, ...]], key: str) -> str:
     return " and ".join(settings.get(key, ("not given",)))
 
 
-def _usd(event: RunStarted) -> str:
-    return f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)} ({event.prices})"
+def _predicted(event: RunStarted) -> str:
+    if event.predicted_step_s is None or event.predicted_run_s is None or event.predicted_usd is None:
+        return f"time, money and memory are not known, since the job was not profiled ({event.prices})"
+    whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
+    return f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})"

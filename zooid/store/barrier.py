@@ -7,7 +7,8 @@ from typing import Protocol
 import msgspec
 
 from zooid.core.abort import Abort
-from zooid.core.errors import CommTimeout
+from zooid.core.errors import CommTimeout, RecordError
+from zooid.core.records import decode_json
 from zooid.store.protocol import ObjectStore
 from zooid.store.waiting import wait_for
 
@@ -66,7 +67,7 @@ def pass_barrier(
     deadline_s = time.monotonic() + timeout_s
     if rank != 0:
         board.post(f"{folder}/{rank:06d}", words)
-        return msgspec.json.decode(_hear(board, f"{folder}/{_GO}", 0, deadline_s, timeout_s), type=list[bytes])
+        return _words_of_all(_hear(board, f"{folder}/{_GO}", 0, deadline_s, timeout_s), f"{folder}/{_GO}", size)
     heard, missing = [words], []
     for other in range(1, size):
         try:
@@ -78,6 +79,13 @@ def pass_barrier(
     if missing:
         raise RanksMissing(missing, timeout_s)
     board.post(f"{folder}/{_GO}", msgspec.json.encode(heard))
+    return heard
+
+
+def _words_of_all(data: bytes, key: str, size: int) -> list[bytes]:
+    heard: list[bytes] = decode_json(data, list[bytes], key, "what all ranks say")
+    if len(heard) != size:
+        raise RecordError(f"{key} is of {len(heard)} ranks, but {size} meet")
     return heard
 
 

@@ -20,6 +20,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from zooid.core import environment
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, ZooidError
+from zooid.core.text import has_credentials, quoted
 from zooid.store.create_only import create_once
 from zooid.store.protocol import Data, Keys, ObjectStore, byte_view
 from zooid.store.retrying import RetryingStore
@@ -297,7 +298,13 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise _refusal(url, str(error)) from error
+        raise _refusal(url, quoted(str(error))) from error
+    if has_credentials(url):
+        raise _refusal(
+            url,
+            "it holds a user's name or a password, which would be stored and printed with it; leave them out, and set "
+            f"{_CREDENTIALS.get(parts.scheme, 'them in the environment').partition(', and')[0]}",
+        )
     if "://" not in url or parts.scheme not in _EXAMPLES:
         raise _refusal(url, f"it must start with one of {', '.join(f'{scheme}://' for scheme in _EXAMPLES)}")
     if parts.query or parts.fragment or "?" in url or "#" in url:
@@ -311,7 +318,9 @@ def _split(url: str) -> SplitResult:
 
 
 def _refusal(url: str, why: str) -> InputError:
-    return InputError(f"{url!r} is not the URL of a store: {why}; for example {', '.join(_EXAMPLES.values())}")
+    # What follows a ? may be a signature, which is as good as a password.
+    shown = quoted(url.partition("?")[0] + ("?…" if "?" in url else ""))
+    return InputError(f"{shown!r} is not the URL of a store: {why}; for example {', '.join(_EXAMPLES.values())}")
 
 
 def _client(url: str, parts: SplitResult, silence_s: float, patience_s: float) -> "Client":
@@ -353,7 +362,9 @@ def _client(url: str, parts: SplitResult, silence_s: float, patience_s: float) -
 def _check_key(key: str) -> None:
     """Keys that one kind of store would take and another would not are refused by all."""
     if not _KEY.fullmatch(key):
-        raise InputError(f"{key!r} cannot be a key: write names joined by single /, without # or control characters")
+        raise InputError(
+            f"{quoted(key)!r} cannot be a key: write names joined by single /, without # or control characters"
+        )
 
 
 def _check_process() -> None:
@@ -369,5 +380,5 @@ def _check_process() -> None:
 
 
 def _first_line(error: Exception) -> str:
-    """Without the dump of internals that obstore puts below."""
-    return str(error).partition("\n")[0]
+    """Without the dump of internals that obstore puts below, and without the credentials of an endpoint."""
+    return quoted(str(error).partition("\n")[0])

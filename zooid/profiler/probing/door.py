@@ -2,6 +2,7 @@
 
 import contextlib
 import hmac
+import re
 import secrets
 import socket
 import struct
@@ -13,9 +14,10 @@ from typing import NamedTuple
 
 from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.network import own_addresses, own_network
-from zooid.core.records import Record
+from zooid.core.records import Record, require
 
 _HELLO = struct.Struct("<32sII")
+_SECRET = re.compile("[0-9a-f]{64}")
 _WELCOME = b"zooid-ok"
 _CONNECT_TIMEOUT_S = 3.0
 _TICK_S = 0.2
@@ -41,6 +43,10 @@ class Address(Record, frozen=True, kw_only=True):
     secret: str
     network: str
     """Equal where both share a loopback interface."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.port < 2**16, f"`port` is {self.port}; it must be from 1 to 65535")
+        require(bool(_SECRET.fullmatch(self.secret)), "`secret` must be 64 hexadecimal digits")
 
 
 class Door:

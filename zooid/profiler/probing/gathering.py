@@ -7,6 +7,7 @@ import msgspec
 
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout
+from zooid.core.records import decode_json
 from zooid.store import ObjectStore
 from zooid.store.barrier import ObjectBoard, RanksMissing, pass_barrier
 
@@ -24,8 +25,11 @@ class Gathering:
         self._timeout_s = timeout_s
         self._number = 0
 
-    def meet(self, what: str, said: object = None) -> list[Any]:
-        """Wait until all members are here; what each of them says. CommTimeout names one that did not come."""
+    def meet(self, what: str, said: object = None, kind: Any = None) -> list[Any]:
+        """Wait until all members are here; what each of them says, which must be of this kind.
+
+        CommTimeout names one that did not come, RecordError one that said something else.
+        """
         folder = f"{self._prefix}/meeting-{self._number:06d}"
         self._number += 1
         words = msgspec.json.encode(said)
@@ -38,4 +42,7 @@ class Gathering:
                 f"member {self._names[rank]} did not come to {what} within {self._timeout_s:g} s: it is late or "
                 f"lost{whom}"
             ) from error
-        return [msgspec.json.decode(each) for each in heard]
+        return [
+            decode_json(words, kind, f"{folder} of {name}", f"what a member says at {what}")
+            for name, words in zip(self._names, heard, strict=True)
+        ]

@@ -1,17 +1,18 @@
 """The work of a member that probes: rounds of measurements, all members in step, and links in the store at the end."""
 
 import datetime
+import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-
-import msgspec
 
 from zooid.core import keys
 from zooid.core.abort import Abort
+from zooid.core.errors import CommError
 from zooid.core.link import Links, MissingLink
 from zooid.core.records import encode_record
 from zooid.core.spec import ProbeSpec
+from zooid.core.text import quoted
 from zooid.core.version import VERSION
 from zooid.profiler.probing.door import Address, Door
 from zooid.profiler.probing.gathering import Gathering
@@ -76,8 +77,10 @@ class _Member:
 
     def merge(self, samples: dict[Place, list[float]]) -> Links:
         """The links that follow from what all members have measured."""
-        said = self._gathering.meet("the end", [[*place, values] for place, values in samples.items()])
+        own = [(*place, values) for place, values in samples.items()]
+        said = self._gathering.meet("the end", own, list[tuple[int, int, list[float]]])
         merged = {Place(*place): values for of_member in said for *place, values in of_member}
+        _refuse_gaps(self._rounds, merged)
         today = datetime.date.today().isoformat()
         links = links_from(
             self._rounds,
@@ -91,11 +94,13 @@ class _Member:
 
     def _meet_peers(self, door: Door) -> PeerEnd:
         """Find out who reaches whom."""
-        said = self._gathering.meet("the exchange of addresses", door.address)
-        addresses = [msgspec.convert(each, Address) for each in said]
+        addresses: list[Address] = self._gathering.meet("the exchange of addresses", door.address, Address)
         timeout_s = self._spec.timeout_s
         end = PeerEnd(door, self._names, self._spec.rank, addresses, self._window, timeout_s=timeout_s)
-        end.learn(self._gathering.meet("the search for peers", end.look_for_peers()))
+        found = self._gathering.meet("the search for peers", end.look_for_peers(), list[tuple[str, str]])
+        if any(len(of_member) != len(self._names) for of_member in found):
+            raise CommError(f"members have looked for other peers than the {len(self._names)} that measure together")
+        end.learn(found)
         rounds, missing = peer_rounds(self._sites, self._spec.num_streams, end.is_joined)
         self._rounds += rounds
         self._missing = tuple(
@@ -127,3 +132,15 @@ class _Member:
                     else self._store_end.bandwidth(way, each.num_streams)
                 )
         return measured
+
+
+def _refuse_gaps(rounds: Sequence[Round], samples: Mapping[Place, Sequence[float]]) -> None:
+    """Every flow of every round must have been measured, by numbers above 0."""
+    for round_number, each in enumerate(rounds):
+        for flow_number in range(len(each.flows)):
+            values = samples.get(Place(round_number, flow_number), ())
+            if not values or not all(0 < value < math.inf for value in values):
+                raise CommError(
+                    f"flow {flow_number} of measurement {round_number} has the values {quoted(str(values))}; members "
+                    "must measure the same rounds, and numbers above 0: start them with the same version of zooid"
+                )

@@ -14,7 +14,7 @@ from zooid.comm import ObjectRendezvous
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.all_reduce import ELEMENT_BYTES, AllReduceSample, AllReduceSamples
-from zooid.core.errors import InputError, PeerLost, ZooidError
+from zooid.core.errors import CommError, InputError, PeerLost, ZooidError
 from zooid.core.records import encode_record
 from zooid.core.spec import SweepSpec
 from zooid.core.version import VERSION
@@ -56,7 +56,7 @@ def sweep_all_reduces(spec: SweepSpec, store: ObjectStore, progress: Callable[[i
     numbers = _numbers(spec, device)
     with _losses_named(spec), _joined(spec, store, f"{prefix}/groups", device, abort):
         taken = _Sweep(spec, numbers).run(progress)
-    said = gathering.meet("the end", taken)
+    said = gathering.meet("the end", taken, list[tuple[float, float] | None])
     if spec.rank == 0:
         store.put(keys.ALL_REDUCES, encode_record(_samples(spec, said)))
 
@@ -172,9 +172,14 @@ def _samples(spec: SweepSpec, said: list[list[tuple[float, float] | None]]) -> A
     to agree with another one."""
     settings = settings_of(spec)
     samples = []
-    for number, of_members in enumerate(zip(*said, strict=True)):
+    for number in range(spec.num_repeats * len(settings)):
         setting = settings[number % len(settings)]
-        measured = [each for each in of_members if each is not None]
+        measured = [each for of_member in said if number < len(of_member) and (each := of_member[number]) is not None]
+        if len(measured) != setting.num_members:
+            raise CommError(
+                f"{len(measured)} members have timed measurement {number}, in which {setting.num_members} take part: "
+                "start them with the same version of zooid"
+            )
         samples.append(
             AllReduceSample(
                 library=spec.library,

@@ -49,7 +49,7 @@ class ShardCache:
         """Bring a shard here, unless it already is."""
         tar = self.tar(store.url, shard)
         with _locked(_beside(tar, ".lock")):
-            if read_table(tar) is not None:
+            if read_table(tar, shard.num_samples) is not None:
                 return
             for pause_s in _PAUSES_S:
                 try:
@@ -130,12 +130,13 @@ def is_here(tar: Path) -> bool:
     return _beside(tar, ".json").exists()
 
 
-def read_table(tar: Path) -> ShardTable | None:
-    """The table of a shard that is here whole; None where it is not."""
+def read_table(tar: Path, num_samples: int | None = None) -> ShardTable | None:
+    """The table of a shard that is here whole, with as many samples as the index says; None where it is not."""
     path = _beside(tar, ".json")
     try:
         table = decode_record(path.read_bytes(), ShardTable, str(path))
-        return table if tar.stat().st_size == table.size_bytes else None
+        is_whole = tar.stat().st_size == table.size_bytes and num_samples in (None, len(table.samples))
+        return table if is_whole else None
     except (FileNotFoundError, RecordError):
         return None
 

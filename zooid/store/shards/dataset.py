@@ -171,6 +171,8 @@ class _InPlace:
             raise missing(self._url, shard) from error
         except tarfile.TarError as error:
             raise damaged(self._url, shard, error) from error
+        except OSError as error:
+            raise InputError(f"the shard {self._url}/{shard.key} cannot be read: {error.strerror}") from error
 
     def expect(self, shards: Iterable[TarShard]) -> None:
         """They are here already."""
@@ -193,7 +195,7 @@ class _Cached:
     def open(self, shard: TarShard) -> _OpenShard:
         tar = self._cache.tar(self._url, shard)
         for _ in range(_NUM_TRIES):
-            table = read_table(tar)
+            table = read_table(tar, shard.num_samples)
             if table is not None:
                 with suppress(FileNotFoundError):  # somebody made room a moment ago
                     opened = _OpenShard(tar, table)

@@ -4,10 +4,9 @@ It is the JSON file that webdataset's `widsindex` writes, under the name that it
 serves both. Whoever wants the samples in random order has to know their number before the first shard is read.
 """
 
-import hashlib
 import posixpath
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from zooid.core.errors import InputError, ObjectNotFound
+from zooid.core.errors import InputError, ObjectNotFound, RecordError
+from zooid.core.records import decode_json
 from zooid.core.shards import TarShard
+from zooid.core.text import quoted
 from zooid.store.objects import open_store
-from zooid.store.protocol import Data, ObjectStore
+from zooid.store.protocol import ObjectStore
 from zooid.store.shards.archive import samples_of
+from zooid.store.shards.tape import StreamTape, opened_archive
 
 INDEX_NAME = "shardindex.json"
 _NUM_AT_ONCE = 4
@@ -80,9 +82,9 @@ def read_index(store: ObjectStore, name: str) -> tuple[TarShard, ...]:
             f"there is no {name} in {store.url}, which says how many samples each shard holds; {advice}"
         ) from error
     try:
-        index = msgspec.json.decode(content, type=_Index)
+        index: _Index = decode_json(content, _Index, source, "an index of shards")
         if index.wids_version != 1 or index.datasets:
-            what = "a list of other indices" if index.datasets else f"of version {index.wids_version}"
+            what = "a list of other indices" if index.datasets else f"of version {quoted(str(index.wids_version))}"
             raise InputError(f"{source} is {what}; zooid reads lists of shards of version 1: {advice}")
         shards = tuple(
             TarShard(
@@ -93,8 +95,8 @@ def read_index(store: ObjectStore, name: str) -> tuple[TarShard, ...]:
             )
             for entry in index.shardlist
         )
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{source} is not an index of shards ({error}); {advice}") from error
+    except RecordError as error:
+        raise InputError(f"{error}; {advice}") from error
     if not any(shard.num_samples for shard in shards):
         raise InputError(f"{source} names no samples; {advice}")
     return shards
@@ -105,20 +107,23 @@ def _key(folder: str, base: str | None, url: str, source: str) -> str:
     url = url if base is None or "://" in url else f"{base.rstrip('/')}/{url}"
     if url.startswith("/"):
         url = f"file://{url}"
-    if "://" in url:
-        key = _path(url).removeprefix(_path(folder) + "/") if _place(url) == _place(folder) else url
-    else:
-        key = posixpath.normpath(url)
-    if "://" in key or key.startswith(("../", "/")):
+    try:
+        key = posixpath.normpath(_below(folder, url) if "://" in url else url)
+    except ValueError:  # what urlsplit says of a host that is none
+        key = ".."
+    if key in (".", "..") or key.startswith(("../", "/")):
         raise InputError(
-            f"{source} names the shard {url}, which is not below {folder}; keep an index beside its shards"
+            f"{source} names the shard {quoted(url)}, which is not below {folder}; keep an index beside its shards"
         )
     return key
 
 
-def _place(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+def _below(folder: str, url: str) -> str:
+    """The path of a URL below a folder; `..` where it is elsewhere."""
+    own, other = urlsplit(folder), urlsplit(url)
+    path, prefix = posixpath.normpath(_path(url)), _path(folder) + "/"
+    is_below = (own.scheme, own.netloc) == (other.scheme, other.netloc) and path.startswith(prefix)
+    return path.removeprefix(prefix) if is_below else ".."
 
 
 def _path(url: str) -> str:
@@ -126,42 +131,11 @@ def _path(url: str) -> str:
 
 
 def _count(store: ObjectStore, key: str) -> _Entry:
-    pieces = _Pieces(store.stream(key))
+    tape = StreamTape(store.stream(key))
     try:
-        with tarfile.open(fileobj=pieces, mode="r|") as archive:  # type: ignore[call-overload]
+        with opened_archive(tape) as archive:
             num_samples = sum(1 for _ in samples_of(archive, f"{store.url}/{key}"))
     except tarfile.TarError as error:
         raise InputError(f"{store.url}/{key} is not a whole tar file ({error}); write it again") from error
-    pieces.read_rest()
-    return _Entry(key, num_samples, pieces.num_bytes, pieces.md5.hexdigest())
-
-
-class _Pieces:
-    """A stream of pieces as a file to read from, which notes how much that was and its sum."""
-
-    def __init__(self, pieces: Iterator[Data]) -> None:
-        self._pieces = pieces
-        self._rest = memoryview(b"")
-        self.num_bytes = 0
-        self.md5 = hashlib.md5(usedforsecurity=False)
-
-    def read(self, size: int) -> bytes:
-        parts = []
-        while size > 0 and (self._rest or self._next()):
-            parts.append(self._rest[:size])
-            self._rest = self._rest[size:]
-            size -= len(parts[-1])
-        return b"".join(parts)
-
-    def read_rest(self) -> None:
-        while self._next():
-            pass
-
-    def _next(self) -> bool:
-        piece = next(self._pieces, None)
-        if piece is None:
-            return False
-        self.num_bytes += len(piece)
-        self.md5.update(piece)
-        self._rest = memoryview(piece)
-        return True
+    tape.read_rest()
+    return _Entry(key, num_samples, tape.num_bytes, tape.md5.hexdigest())

@@ -15,6 +15,7 @@ from zooid.core.errors import CheckpointError, ObjectNotFound
 from zooid.core.job import Job
 from zooid.core.plan import Plan
 from zooid.core.records import encode_record
+from zooid.core.text import quoted
 from zooid.layers import CheckedJob, LayeredModel, is_in_order
 from zooid.store import ObjectStore, open_store
 from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
@@ -39,6 +40,9 @@ __all__ = [
 
 Tensors = dict[str, torch.Tensor]
 
+_DAMAGED = (SafetensorError, ValueError, LookupError, RuntimeError, TypeError, ArithmeticError)
+"""What safetensors and torch raise for bytes that are no tensors: a broken header, an unknown type, an absurd shape."""
+
 
 def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
     """The state dict of a checkpoint's folder, or of the last or the best checkpoint of a run's folder.
@@ -49,6 +53,11 @@ def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
     state: Tensors = {}
     for shard in manifest.shards:
         state |= _read_model_shard(store, shard, manifest.step)
+    if missing := sorted(set(manifest.aliases.values()) - state.keys()):
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} in {store.url} lacks {quoted(str(missing))}, which other names of "
+            f"its manifest stand for; {how_to_do_without(manifest.step)}"
+        )
     return state | {alias: state[name] for alias, name in manifest.aliases.items()}
 
 
@@ -176,7 +185,7 @@ def open_checkpoint(url: str, *, best: bool = False) -> tuple[ObjectStore, Check
     store = open_store(head if separator else folder)
     if separator and best:
         raise CheckpointError(f"{url} is the folder of one checkpoint; give the run's folder, {head}, to read its best")
-    manifest = read_manifest(store, int(name) if separator else last_step(store))
+    manifest = read_manifest(store, _step_in(name, url, head) if separator else last_step(store))
     if not best:
         return store, manifest
     if manifest.ledger.best_step is None:
@@ -185,6 +194,17 @@ def open_checkpoint(url: str, *, best: bool = False) -> tuple[ObjectStore, Check
             "return zooid.Wish.KEEP_BEST"
         )
     return store, read_manifest(store, manifest.ledger.best_step)
+
+
+def _step_in(name: str, url: str, head: str) -> int:
+    """The step in the name of a checkpoint's folder below the run's, which is `head`."""
+    steps = keys.checkpoint_steps([f"{keys.CHECKPOINTS}/{name}/any"])
+    if not steps:
+        raise CheckpointError(
+            f"{quoted(url)} is not the folder of a checkpoint; give the run's folder, or one such as "
+            f"{head}/{keys.checkpoint(7)}"
+        )
+    return next(iter(steps))
 
 
 def _write(store: ObjectStore, shard: Shard, tensors: Tensors) -> None:
@@ -205,9 +225,9 @@ def _read_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
         raise CheckpointError(
             f"{store.url}/{shard.key} is missing, although its manifest is there; {how_to_do_without(step)}"
         ) from error
-    except SafetensorError as error:
+    except _DAMAGED as error:
         raise CheckpointError(
-            f"{store.url}/{shard.key} was cut short or altered ({error}); {how_to_do_without(step)}"
+            f"{store.url}/{shard.key} was cut short or altered ({quoted(str(error))}); {how_to_do_without(step)}"
         ) from error
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from zooid.core.errors import CheckpointError
+from zooid.core.text import quoted
 from zooid.worker.checkpoints.packing import is_storable
 
 Tensors = dict[str, torch.Tensor]
@@ -81,7 +82,9 @@ def parameter_of(entry: str) -> str:
     """Name of the parameter that an entry belongs to."""
     match = _ENTRY.fullmatch(entry)
     if match is None:
-        raise CheckpointError(f"{entry!r} is not the name of an entry of optimizer state; one is exp_avg:first.weight")
+        raise CheckpointError(
+            f"{quoted(entry)!r} is not the name of an entry of optimizer state; one is exp_avg:first.weight"
+        )
     return match["parameter"]
 
 
@@ -118,7 +121,11 @@ def _value(entry: str, type_name: str | None, tensor: torch.Tensor) -> Any:
     if type_name == _NOTHING:
         return None
     if type_name not in _TYPES:
-        raise CheckpointError(f"the optimizer state has {entry}, of a type that this zooid does not know: update zooid")
+        raise CheckpointError(
+            f"the optimizer state has {quoted(entry)}, of a type that this zooid does not know: update zooid"
+        )
+    if tensor.numel() != 1:
+        raise CheckpointError(f"the optimizer state has {tensor.numel()} numbers in {quoted(entry)}, which is one")
     return tensor.item()
 
 

@@ -1,0 +1,149 @@
+"""Valid records of every kind that a run, a user or another machine may hand over, with every field in use."""
+
+from tests.unit.predicted import a_profile, owned, rented
+from tests.unit.test_records import a_link, a_plan, a_roster
+from zooid.core.all_reduce import AllReduceSample, AllReduceSamples
+from zooid.core.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
+from zooid.core.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
+from zooid.core.link import Links, MissingLink
+from zooid.core.plan import Limits
+from zooid.core.records import FileRecord
+from zooid.core.search import Search
+from zooid.core.shards import SampleFiles, ShardTable
+from zooid.core.spec import (
+    Failure,
+    ProbeMember,
+    ProbeSpec,
+    ProfilerSpec,
+    RehearsalSpec,
+    RunClaim,
+    SweepSpec,
+    WorkerSpec,
+)
+from zooid.core.stage import Bucket, StageTimes, Tie
+from zooid.core.timeline import Interval, Timeline
+from zooid.planner import search, single
+
+_MEMBER = {"run": "run-7", "member": "r0s0", "store": "s3://bucket/run-7", "num_threads": 2}
+_PROBERS = (ProbeMember(name="r0s0", site="here"), ProbeMember(name="p1", site="there"))
+
+TIMELINE = Timeline(
+    start_at_s=1.7e9,
+    intervals=(
+        Interval(member="r0s0", lane="compute", action="0F0", start_s=0.0, end_s=0.1),
+        Interval(member="r0s0", lane="uplink", action="0SEND_F0", start_s=0.1, end_s=0.2),
+        Interval(member="r0s1", lane="downlink", action="1RECV_F0", start_s=0.0, end_s=0.3),
+        Interval(member="r0s1", lane="compute", action="1F0", start_s=0.3, end_s=0.5),
+        Interval(member="r0s1", lane="reduce", action="1REDUCE0", start_s=0.5, end_s=0.7),
+        Interval(member="r0s0", lane="compute", action="0COMMIT", start_s=0.7, end_s=0.8),
+    ),
+)
+
+
+def a_search() -> Search:
+    limits = Limits(max_members=4, deadline_s=1e6)
+    return search(single(a_profile(), rented()), limits, "cheapest")
+
+
+def a_forecast() -> Forecast:
+    plan = search(single(a_profile(), owned()), Limits(), "fastest").pick
+    rate = Rate(samples_per_s=10.0, usd_per_million_samples=3.0, samples_per_usd=1e5)
+    return Forecast(
+        job="job.py",
+        layout=plan.layout,
+        prices="this machine",
+        prediction=plan.prediction,
+        step_p50_s=0.5,
+        granularity=2.0,
+        rate=rate,
+        bottleneck=Bottleneck(kind="compute", member="r0s0", share=0.5, sentence="it computes"),
+        gains=(Gain(change="replica", num_members=2, batch_size=16, rate=rate, speedup=0.5, usd_change=0.1),),
+        timeline=TIMELINE,
+        notes=("a note",),
+        measured=MeasuredRun(
+            run="file:///runs/7",
+            num_steps=3,
+            step_s=0.5,
+            step_p50_s=0.5,
+            step_p95_s=0.6,
+            timeline=TIMELINE,
+            run_s=9.0,
+            members_usd=0.1,
+        ),
+    )
+
+
+def a_manifest() -> CheckpointManifest:
+    return CheckpointManifest(
+        step=8,
+        model_fingerprint="abc",
+        samples=SampleFacts(num_samples=40, batch_size=8, grain_size=2, epochs=4, seed=0),
+        data_shards="0123",
+        optimizer_class="AdamW",
+        optimizer_settings={"lr": ("0.001",)},
+        shards=(Shard(key="checkpoints/00000008/model-00001-of-00001.safetensors", names=("a", "b")),),
+        optimizer=(Shard(key="checkpoints/00000008/optimizer-00001-of-00001.safetensors", names=("a",)),),
+        constants=(Shard(key="checkpoints/constants.safetensors", names=("c",)),),
+        aliases={"tied": "a"},
+        loss_scale=8.0,
+        num_good_steps=3,
+        ledger=Ledger(evaluations=(Evaluation(step=4, numbers={"loss": 1.5, "accuracy": "nan"}),), best_step=4),
+    )
+
+
+def records() -> list[FileRecord]:
+    """One of each kind."""
+    stage = StageTimes(
+        forward_s=0.1,
+        backward_s=0.2,
+        out_bytes=100.0,
+        buckets=(Bucket(num_bytes=8, at_share=1.0),),
+        reduce_s=0.1,
+        update_s=0.1,
+    )
+    return [
+        a_plan(shares=(4, 4), links=(a_link(),)),
+        a_profile(),
+        a_roster(),
+        Links(
+            zooid_version="1",
+            date="2025-01-01",
+            links=(a_link(), a_link(num_streams=4)),
+            missing=(MissingLink(from_site="a", to_site="b", reason="refused"),),
+        ),
+        a_search(),
+        a_forecast(),
+        TIMELINE,
+        a_manifest(),
+        RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
+        WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
+        ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
+        ProbeSpec(
+            members=_PROBERS, num_repeats=3, timeout_s=9.0, ends=("store",), num_streams=(1, 4), seconds=1.0,
+            **_MEMBER,  # type: ignore[arg-type]
+        ),
+        SweepSpec(
+            members=_PROBERS, num_repeats=3, timeout_s=9.0, library="gloo", offer="local", num_bytes=(1024,),
+            num_members=(2,), concurrency=(1, 2), **_MEMBER,  # type: ignore[arg-type]
+        ),
+        RehearsalSpec(stages=(stage,), ties=(Tie(stages=(0, 1), num_bytes=8),), num_steps=3, timeout_s=9.0, **_MEMBER),  # type: ignore[arg-type]
+        Failure(
+            member="r0s0",
+            error="JobError",
+            message="no",
+            traceback="Traceback",
+            user_frames="job.py",
+            is_input_error=True,
+            is_consequence=False,
+        ),
+        AllReduceSamples(
+            zooid_version="1",
+            samples=(
+                AllReduceSample(
+                    library="gloo", offer="local", site="here", num_bytes=1024, num_members=2, concurrency=1,
+                    took_s=0.1, at_s=1.7e9,
+                ),
+            ),
+        ),
+        ShardTable(size_bytes=4096, samples=(SampleFiles("0001", 123, (("cls", 512, 1), ("npy", 1536, 40))),)),
+    ]  # fmt: skip
