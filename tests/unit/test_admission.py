@@ -21,6 +21,7 @@ from zooid.comm.statistics import Counter
 from zooid.comm.tcp import admission, connect, dialer
 from zooid.comm.tcp.admission import Admission
 from zooid.comm.tcp.handshake import (
+    DONE,
     SETTLED,
     WELCOME_BYTES,
     Hello,
@@ -161,36 +162,37 @@ def test_a_later_connection_replaces_those_before_it(waiting: Waiting, last: str
 
 
 @contextmanager
-def stalling(monkeypatch: pytest.MonkeyPatch, method: str, num_s: float) -> Iterator[list[str]]:
-    """Let the door stall for a while, once, as a busy machine does; how often it did."""
+def stalling(monkeypatch: pytest.MonkeyPatch, method: str, num_s: float, after: int = 0) -> Iterator[list[str]]:
+    """Let the door stall once, as a busy machine does, after so many calls of a method; the calls that there were."""
     original = getattr(Admission, method)
-    stalled: list[str] = []
+    called: list[str] = []
 
     def stall(self: Admission, *arguments: Any) -> None:
-        if not stalled:
-            stalled.append(method)
+        called.append(method)
+        if len(called) == after + 1:
             time.sleep(num_s)
         original(self, *arguments)
 
     monkeypatch.setattr(Admission, method, stall)
-    yield stalled
+    yield called
 
 
+@pytest.mark.parametrize("after", [0, 2], ids=["first stream", "last stream"])
 @pytest.mark.parametrize("method", ["_accept", "_on_hello", "_on_confirm"])
-def test_a_stall_while_ranks_meet_breaks_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 1 gives its first connection up and opens another; both ranks must agree on which one counts."""
+def test_a_stall_while_ranks_meet_breaks_nothing(method: str, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 1 gives a connection up and opens another; both ranks must agree on which one counts."""
     monkeypatch.setattr(dialer, "_ATTEMPT_S", 0.3)
-    with stalling(monkeypatch, method, 1.0) as stalled:
-        groups = connect_all([HashStore()] * 3, Options(transport="tcp", num_streams=2), timeout_s=20.0)
-    assert stalled == [method]
-    assert summed(groups) == [3.0] * 3
-    assert summed(groups, 600_000) == [3.0] * 3
+    with stalling(monkeypatch, method, 0.8, after) as called:
+        groups = connect_all([HashStore()] * 2, Options(transport="tcp", num_streams=2), timeout_s=20.0)
+    assert len(called) > after, "it has stalled"
+    assert summed(groups) == [2.0] * 2
+    assert summed(groups, 900_000) == [2.0] * 2
     close(groups)
 
 
 def test_a_rank_waits_for_a_stalled_one_longer_than_for_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stall of 3.5 s, which is more than connecting may take."""
-    with stalling(monkeypatch, "_on_hello", 3.5):
+    with stalling(monkeypatch, "_on_hello", 3.5, after=1):
         groups = connect_all([HashStore()] * 2, timeout_s=20.0)
     assert summed(groups) == [2.0] * 2
     close(groups)
@@ -226,6 +228,29 @@ def test_a_door_without_file_descriptors_opens_again(
         assert waiting.complete() < 5.0
     assert len(refused) == 3
     assert "Too many open files" in caplog.text
+
+
+def test_what_a_rank_sends_while_others_are_missing_is_left_for_the_transport() -> None:
+    """Rank 1 is done with its door and sends frames; rank 2 comes only then."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = Admission(listener, SECRET, 0, 3)
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        admitting = pool.submit(door.admit_all, time.monotonic() + 20.0, 20.0, lambda: None)
+        for rank in (1, 2):
+            for number in (1, 0):
+                sock = stack.enter_context(socket.create_connection(listener.getsockname(), 5.0))
+                hello = Hello.new(rank, number, number, 0).pack(SECRET)
+                sock.sendall(hello)
+                sock.sendall(confirm(SECRET, hello, receive(sock, WELCOME_BYTES)))
+                assert receive(sock, len(SETTLED)) == SETTLED
+            assert not admitting.done()
+            sock.sendall(DONE + b"first frame")
+        admitting.result()
+        for numbered in door.streams().values():
+            for stream in numbered.values():
+                stack.callback(stream.close)
+            numbered[0].settimeout(5.0)
+            assert receive(numbered[0], 11) == b"first frame"
 
 
 class TestHandshake:
