@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from zooid.core.errors import OlderRecord, RecordError
-from zooid.core.text import quoted
+from zooid.core.text import printable, quoted
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +50,15 @@ def require(condition: bool, message: str) -> None:
     """Refuse a record's value."""
     if not condition:
         raise InvalidValue(message)
+
+
+def require_name(field: str, name: str) -> None:
+    """Refuse what cannot be one part of a key: members and runs name folders and objects."""
+    is_plain = printable(name) == name and not any(character in "/\\#\n\t" for character in name)
+    require(
+        is_plain and name not in ("", ".", ".."),
+        f"`{field}` is {quoted(name)!r}; it must be a name without / \\ # and control characters",
+    )
 
 
 def encode_record(record: FileRecord) -> bytes:
