@@ -1,7 +1,7 @@
 """Options of the whole suite, and which of its tests may run side by side.
 
-`make test` runs it in two parts: first what may share the machine, by two processes at once, each file by one of them;
-and then the rest, by one.
+`make test` runs it in two parts. First comes what may share the machine, by two processes at once. Each file is run by
+one of them, but for a few whose tests share nothing. Then comes the rest, by one process.
 """
 
 import os
@@ -36,6 +36,9 @@ ALONE = (
 )
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 
+SCATTERED = ("tests/integration/test_docs.py",)
+"""Files whose tests share nothing and take long, so that any process may run any of them."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -58,3 +61,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALONE):
             item.add_marker("alone")
+        file = item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if file in SCATTERED else file))

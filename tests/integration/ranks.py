@@ -39,8 +39,13 @@ FORKING.set_forkserver_preload(
         "torch._dynamo",
         "torch.distributed.fsdp",
         "torch.distributed.pipelining",
+        "torch.export._trace",
+        "zooid.cli.main",
         "zooid.comm",
+        "zooid.coordinator",
+        "zooid.profiler.__main__",
         "zooid.worker.member",
+        "zooid.worker.preparation",
     ]
 )
 

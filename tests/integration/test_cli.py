@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.interpreters import run_zooid
 from tests.integration.jobs import plan_by_hand
 from tests.integration.test_docs import job_file
 from zooid.core.records import encode_record
@@ -17,13 +18,9 @@ from zooid.core.records import encode_record
 ZOOID = [sys.executable, "-m", "zooid.cli.main"]
 
 
-def zooid(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ZOOID, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120)
-
-
 @pytest.mark.parametrize("command", ["profile", "plan", "train"])
 def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
-    ended = zooid(command, "--help", cwd=tmp_path)
+    ended = run_zooid(command, "--help", cwd=tmp_path)
     assert ended.returncode == 0
     assert f"zooid {command} examples/digits.py" in " ".join(ended.stdout.split())
 
@@ -50,7 +47,7 @@ def test_bad_input_is_refused_with_one_line(arguments: list[str], message: str, 
     files = {"job.py": job_file(), "notes.json": '{"by": "hand"}'}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    ended = zooid(*arguments, cwd=tmp_path)
+    ended = run_zooid(*arguments, cwd=tmp_path)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -62,21 +59,21 @@ def test_a_profile_is_measured_once_and_then_reused(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(job_file())
     file, page = tmp_path / "job.profile.json", tmp_path / "job.profile.html"
     file.write_text('{"record": "profile", "version": 1}')
-    first = zooid("profile", "job.py", cwd=tmp_path)
+    first = run_zooid("profile", "job.py", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "job.profile.json was written by an older zooid: measuring anew" in first.stdout
     measured = file.read_bytes()
     date = json.loads(measured)["date"]
     page.unlink()
 
-    second = zooid("profile", "job.py", "--json", cwd=tmp_path)
+    second = run_zooid("profile", "job.py", "--json", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
     assert f"nothing has changed since {date}: the profile still holds; --again measures anew" in second.stderr
     assert second.stdout.encode() == file.read_bytes() == measured
     assert page.exists()
 
     file.write_bytes(measured[:-20])
-    third = zooid("profile", "job.py", cwd=tmp_path)
+    third = run_zooid("profile", "job.py", cwd=tmp_path)
     assert third.returncode == 2
     assert "was it cut short" in third.stderr
     assert file.read_bytes() == measured[:-20]

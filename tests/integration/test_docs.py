@@ -1,15 +1,13 @@
 """Every command and every piece of Python in the documents is run, in the order in which a reader would."""
 
 import functools
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.integration.interpreters import run_python, run_zooid
 from zooid.core.errors import InputError
 from zooid.platforms.local.limits import confine
 from zooid.platforms.protocol import Size
@@ -96,16 +94,13 @@ def run(block: Block, folder: Path) -> str:
         (folder / file[1]).write_text(text)
         return ""
     if block.language == "python":
-        commands = [[sys.executable, "-W", "error", "-c", text]]
+        ends = [run_python(text, cwd=folder)]
     else:
-        lines = (line.removeprefix("sudo ").split() for line in text.splitlines())
-        commands = [[sys.executable, "-m", "zooid.cli.main", *words[1:]] for words in lines]
-    printed = ""
-    for command in commands:
-        ended = subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, check=False)
+        lines = [line.removeprefix("sudo ").split() for line in text.splitlines()]
+        ends = [run_zooid(*words[1:], cwd=folder) for words in lines]
+    for ended in ends:
         assert ended.returncode == 0, f"{text}\n{ended.stdout}\n{ended.stderr}"
-        printed += ended.stdout
-    return printed
+    return "".join(ended.stdout for ended in ends)
 
 
 def test_the_readme_has_the_job_that_the_documents_have() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_cli import ZOOID, zooid
+from tests.integration.test_cli import ZOOID
 from tests.integration.test_docs import job_file
 from tests.processes import heed_signals
 
@@ -34,7 +34,7 @@ def test_a_wrong_job_file_is_refused_within_two_seconds(
     changed = text.replace(good, bad)
     (tmp_path / "job.py").write_text(changed)
     begin_s = time.monotonic()
-    ended = zooid(command, "job.py", cwd=tmp_path)
+    ended = run_zooid(command, "job.py", cwd=tmp_path)
     took_s = time.monotonic() - begin_s
     print(f"refused after {took_s:.2f} s")
     assert ended.returncode == 2
@@ -62,13 +62,13 @@ job = dataclasses.replace(job, model=build_model)
 
 def test_an_error_in_the_job_shows_frames_of_its_own_files_and_more_when_asked(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(job_file() + BROKEN_MODEL)
-    plain = zooid("profile", "job.py", cwd=tmp_path)
+    plain = run_zooid("profile", "job.py", cwd=tmp_path)
     assert plain.returncode == 2
     assert plain.stderr.splitlines()[-1] == "error: job.model() raised KeyError: 'width'"
     assert f'File "{tmp_path}/job.py"' in plain.stderr
     assert "in build_model" in plain.stderr
     assert "/zooid/" not in plain.stderr
-    verbose = zooid("profile", "job.py", "--verbose", cwd=tmp_path)
+    verbose = run_zooid("profile", "job.py", "--verbose", cwd=tmp_path)
     assert verbose.returncode == 2
     assert "/zooid/layers/checking.py" in verbose.stderr
     assert "in build_model" in verbose.stderr
@@ -77,7 +77,7 @@ def test_an_error_in_the_job_shows_frames_of_its_own_files_and_more_when_asked(t
 def test_what_fails_while_a_job_is_measured_is_said_without_inner_names(tmp_path: Path) -> None:
     text = job_file().replace("import zooid\n", "import os\nimport zooid\nos.abort()\n")
     (tmp_path / "job.py").write_text(text)
-    ended = zooid("profile", "job.py", cwd=tmp_path)
+    ended = run_zooid("profile", "job.py", cwd=tmp_path)
     assert ended.returncode == 1
     last = ended.stderr.splitlines()[-1]
     assert last == "error: while the job was being measured, its process was killed by signal 6 (SIGABRT)"

@@ -2,12 +2,12 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from tests.integration.interpreters import run_zooid
 from tests.integration.test_docs import job_file
 from tests.unit.predicted import MB, a_plan, a_profile, owned, rented, write_run
 from tests.unit.profiles import SITE, link, store_links
@@ -17,12 +17,6 @@ from zooid.core.link import STORE_SITE, Links
 from zooid.core.plan import Plan
 from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
-
-ZOOID = [sys.executable, "-m", "zooid.cli.main"]
-
-
-def zooid(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*ZOOID, *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=100)
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def folder(made: Profile, plan: Plan, tmp_path: Path) -> Path:
 
 
 def test_a_plan_is_predicted_from_the_profile_beside_it(folder: Path) -> None:
-    ended = zooid("predict", "made.plan.json", "--trace", "step.json", cwd=folder)
+    ended = run_zooid("predict", "made.plan.json", "--trace", "step.json", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     for words in ("computing", "total, p95", "one more replica, 6 members", "2x2", "bottleneck: ", "granularity: "):
         assert words in ended.stdout
@@ -54,12 +48,14 @@ def test_a_plan_is_predicted_from_the_profile_beside_it(folder: Path) -> None:
 
 
 def test_json_is_the_record_and_a_run_stands_beside_it(folder: Path, plan: Plan) -> None:
-    plain = zooid("predict", "made.plan.json", "--json", cwd=folder)
+    plain = run_zooid("predict", "made.plan.json", "--json", cwd=folder)
     assert plain.returncode == 0, plain.stderr
     found = decode_record(plain.stdout.encode(), Forecast, "stdout")
     assert found.measured is None
     url = write_run(folder / "run", plan, [1.0, 0.2, 0.2], found.timeline)
-    ended = zooid("predict", "made.plan.json", "--compare", url, "--store-at", "aws.us-east-1", "--json", cwd=folder)
+    ended = run_zooid(
+        "predict", "made.plan.json", "--compare", url, "--store-at", "aws.us-east-1", "--json", cwd=folder
+    )
     assert ended.returncode == 0, ended.stderr
     compared = decode_record(ended.stdout.encode(), Forecast, "stdout")
     assert compared.measured is not None
@@ -107,7 +103,7 @@ def test_bad_input_is_refused_with_one_line(
 ) -> None:
     write_others(folder, plan, made)
     before = sorted(path.name for path in folder.iterdir())
-    ended = zooid("predict", *arguments, cwd=folder)
+    ended = run_zooid("predict", *arguments, cwd=folder)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -128,7 +124,7 @@ class TestPlannedByCommand:
         return tmp_path
 
     def plan(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return zooid("plan", "job.py", "--profile", "job.profile.json", "--members", "2", *arguments, cwd=folder)
+        return run_zooid("plan", "job.py", "--profile", "job.profile.json", "--members", "2", *arguments, cwd=folder)
 
     def test_why_not_answers_as_often_as_it_is_asked_also_about_what_was_left_out(self, job: Path) -> None:
         ended = self.plan(job, "--on", "aws.lambda", "--on", "azure.vm.nc6", "--store-at", "aws.us-east-1", *WHY_NOT)
@@ -153,7 +149,7 @@ class TestPlannedByCommand:
     )
     def test_what_was_planned_is_predicted_without_further_options(self, job: Path, arguments: list[str]) -> None:
         assert self.plan(job, *arguments).returncode == 0
-        ended = zooid("predict", "job.plan.json", "--json", cwd=job)
+        ended = run_zooid("predict", "job.plan.json", "--json", cwd=job)
         assert ended.returncode == 0, ended.stderr
         found = decode_record(ended.stdout.encode(), Forecast, "stdout")
         planned = decode_record((job / "job.plan.json").read_bytes(), Plan, "job.plan.json")
@@ -163,11 +159,11 @@ class TestPlannedByCommand:
     def test_the_profile_of_an_offer_is_found_beside_the_plan(self, job: Path) -> None:
         offer = "aws.lambda.1769"
         (job / "job.profile.json").rename(job / f"job.{offer}.profile.json")
-        ended = zooid("plan", "job.py", "--profile", f"job.{offer}.profile.json", "--on", f"local:{offer}", cwd=job)
+        ended = run_zooid("plan", "job.py", "--profile", f"job.{offer}.profile.json", "--on", f"local:{offer}", cwd=job)
         assert ended.returncode == 0, ended.stderr
-        assert zooid("predict", "job.plan.json", cwd=job).returncode == 0
+        assert run_zooid("predict", "job.plan.json", cwd=job).returncode == 0
         (job / f"job.{offer}.profile.json").unlink()
-        ended = zooid("predict", "job.plan.json", cwd=job)
+        ended = run_zooid("predict", "job.plan.json", cwd=job)
         assert ended.returncode == 2
         assert "there is no job.profile.json" in ended.stderr
         assert "--profile" in ended.stderr

@@ -13,6 +13,7 @@ import pytest
 import zooid
 from benchmarks.lab.namespaces import Star, connect_members, shape
 from benchmarks.lab.servers import rclone_s3
+from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.core import keys
@@ -71,8 +72,7 @@ class TestOnThisMachine:
         assert_sensible(links, "probe of tcp")
 
     def test_the_command_writes_a_file_that_can_be_read_back(self, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "zooid.cli.main", "probe", "--members", "1", "--seconds", "0.05", "--json"]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+        ended = run_zooid("probe", "--members", "1", "--seconds", "0.05", "--json", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         written = (tmp_path / "links.json").read_bytes()
         links = decode_record(written, Links, "links.json")
@@ -104,8 +104,7 @@ class TestOnThisMachine:
         ],
     )
     def test_bad_input_is_refused_with_one_line(self, arguments: list[str], message: str, tmp_path: Path) -> None:
-        command = [sys.executable, "-m", "zooid.cli.main", "probe", *arguments]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=50)
+        ended = run_zooid("probe", *arguments, cwd=tmp_path)
         assert ended.returncode == 2
         assert message in ended.stderr
         assert "Traceback" not in ended.stderr

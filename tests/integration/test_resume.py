@@ -19,6 +19,7 @@ import pytest
 from rich.console import Console
 
 import zooid
+from tests.integration.interpreters import run_zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
@@ -358,5 +359,4 @@ class TestCommandLine:
         assert "is complete: its checkpoint has all 40 steps" in again.stderr
 
     def resume(self, folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [*ZOOID, "resume", *arguments]
-        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=200)
+        return run_zooid("resume", *arguments, cwd=folder)

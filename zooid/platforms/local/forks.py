@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from zooid.core.environment import settings_at_start
 from zooid.platforms.local.births import Birth, Lines, News, encode_line
@@ -59,21 +60,36 @@ def _close_all() -> None:
         zygote.close()
 
 
+class ZygoteProcess(Protocol):
+    """As much of a zygote's process as is needed here."""
+
+    returncode: int | None
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+def start_zygote(end: socket.socket, environment: Mapping[str, str], words: int) -> ZygoteProcess:
+    """Start an interpreter that forks members when it is asked at this socket, and prints to a file's descriptor."""
+    return subprocess.Popen(
+        [sys.executable, "-m", _PROGRAM, str(end.fileno()), str(IDLE_S), _PADDING],
+        stdin=subprocess.DEVNULL,
+        stdout=words,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        pass_fds=[end.fileno()],
+        start_new_session=True,
+    )
+
+
 class Zygote:
     """One zygote, and what it has told about its members."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._end, its_end = socket.socketpair()
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the zygote
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", _PROGRAM, str(its_end.fileno()), str(IDLE_S), _PADDING],
-            stdin=subprocess.DEVNULL,
-            stdout=self._words,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=[its_end.fileno()],
-            start_new_session=True,
-        )
+        self._process = start_zygote(its_end, environment, self._words.fileno())
         its_end.close()
         self._owner = os.getpid()
         self._lines = Lines(News)
