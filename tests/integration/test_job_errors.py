@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.interpreters import run_zooid
 from tests.integration.test_cli import ZOOID
 from tests.integration.test_docs import job_file
 from tests.processes import heed_signals
