@@ -5,6 +5,7 @@ Weights must be equal, every step told once, nothing left behind, and nobody may
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -172,10 +173,13 @@ class Attempt:
 class Campaign:
     """Runs with kills, in one scene after the other."""
 
-    def __init__(self, home: Nursery, folder: Path, dice: random.Random, findings: Findings) -> None:
+    def __init__(
+        self, home: Nursery, folder: Path, dice: random.Random, findings: Findings, victims: Iterator[str]
+    ) -> None:
         self._home = home
         self._folder = folder
         self._dice = dice
+        self._victims = victims
         self._findings = findings
         self._job = folder / "job.py"
         self._job.write_text(JOB)
@@ -237,7 +241,7 @@ class Campaign:
             if not attempt.wait(lambda: time.monotonic() >= moment_s):
                 return
         members = self._home.members()
-        victim = self._dice.choice(["coordinator", "member"]) if members else "coordinator"
+        victim = next(self._victims) if members else "coordinator"
         pid = attempt.pid if victim == "coordinator" else self._dice.choice(sorted(members))
         if attempt.status is None:
             os.kill(pid, signal.SIGKILL)
@@ -328,16 +332,18 @@ def scenes(folder: Path, names: list[str]) -> Iterator[list[Scene]]:
 ALL = ["file, store", "file, tcp", "s3, store", "s3, tcp"]
 
 
-def campaign(num_kills: int, seed: int, names: list[str]) -> dict[str, Any]:
-    """Kill so many processes, spread over the scenes; what was found."""
+def campaign(num_kills: int, seed: int, names: list[str], victims: Iterator[str] | None = None) -> dict[str, Any]:
+    """Kill so many processes, spread over the scenes, by chance or in the order of `victims`; what was found."""
     began_s = time.monotonic()
+    dice = random.Random(seed)
+    drawn = (dice.choice(["coordinator", "member"]) for _ in itertools.count())
     findings = Findings()
     with (
         tempfile.TemporaryDirectory(prefix="zooid-kills-") as text,
         scenes(Path(text), names) as found,
         nursery() as home,
     ):
-        runs = Campaign(home, Path(text), random.Random(seed), findings)
+        runs = Campaign(home, Path(text), dice, findings, victims or drawn)
         runs.leave_alone(Scene("alone", f"{Path(text).as_uri()}/alone", "store"))
         for number, scene in enumerate(found):
             share = num_kills * (number + 1) // len(found) - num_kills * number // len(found)

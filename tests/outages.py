@@ -1,6 +1,5 @@
 """A proxy before an HTTP server that can be made to fail: with errors, by refusing connections, or by silence."""
 
-import itertools
 import select
 import socket
 import threading
@@ -27,32 +26,38 @@ class FailingProxy:
         self._port = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._kind: Kind | None = None
+        self._coming: tuple[Kind, float] | None = None
         self._outage = 0
         self._is_closed = False
-        self.victims: Counter[tuple[int, Kind]] = Counter()
-        """How many connections each outage has met, by its number and kind; those that it refused cannot be counted."""
-        self._numbers = itertools.count(1)
+        self.victims: Counter[Kind] = Counter()
+        """How many open connections were hit by outages of each kind; those that are refused cannot be counted."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
-    def fail(self, kind: Kind, seconds: float) -> int:
-        """Begin an outage, which ends by itself; its number."""
+    def fail(self, kind: Kind, seconds: float) -> None:
+        """Begin an outage with the next request, so that somebody is sure to meet it; it ends by itself."""
         with self._lock:
-            assert self._kind is None, "one outage at a time"
-            self._kind = kind
-            number = self._outage = next(self._numbers)
-            if kind == "refused" and self._listener is not None:
-                self._listener.close()
-                self._listener = None
-        threading.Timer(seconds, self._recover).start()
-        return number
+            assert not self.is_failing, "one outage at a time"
+            self._coming = kind, seconds
 
     @property
     def is_failing(self) -> bool:
-        return self._kind is not None
+        """Whether an outage goes on, or is to come."""
+        return self._kind is not None or self._coming is not None
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._coming is None:
+                return
+            (self._kind, seconds), self._coming = self._coming, None
+            self._outage += 1
+            if self._kind == "refused" and self._listener is not None:
+                self._listener.close()
+                self._listener = None
+        threading.Timer(seconds, self._recover).start()
 
     def _recover(self) -> None:
         with self._lock:
@@ -89,10 +94,12 @@ class FailingProxy:
             is_dead = False  # bytes were swallowed: nothing sensible can follow on this connection
             while not self._is_closed:
                 ready, _, _ = select.select([client, server], [], [], _LOOK_S)
+                if client in ready:
+                    self._begin()
                 kind = self._kind
                 if kind is not None and ready and self._outage not in met:
                     met.add(self._outage)
-                    self.victims[self._outage, kind] += 1
+                    self.victims[kind] += 1
                 if kind == "refused":
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
                     return

@@ -177,14 +177,32 @@ def test_a_zygote_that_died_is_replaced(forking: LocalPlatform, tmp_path: Path) 
         members.end()
 
 
-def test_a_zygote_ends_with_its_platform() -> None:
+def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHON_ZYGOTE_OF_ITS_OWN", "1")
+    monkeypatch.setattr("zooid.platforms.local.forks.IDLE_S", 0.05)
     before = set(children())
-    platform = LocalPlatform()
-    platform.expect(1)
+    first, second = (Members(LocalPlatform(), tmp_path / name) for name in ("first", "second"))
+    pids = []
+    for members in (first, second):
+        members.folder.mkdir()
+        pids.append(int(members.first_line(members.start(SLEEPING)).split()[0]))
     [zygote] = set(children()) - before
-    assert not is_gone(zygote)
-    del platform
+    assert {parent_of(pid) for pid in pids} == {zygote}
+    first.end()
+    second.end()
     wait_until(lambda: is_gone(zygote))
+    first.platform.expect(1)
+    [successor] = set(children()) - before - {zygote}
+    os.kill(successor, signal.SIGKILL)  # its own end would come only when it has imported everything
+
+
+def test_a_zygote_that_cannot_start_leaves_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path / "nowhere"))
+    members = Members(LocalPlatform(), tmp_path)
+    handle = members.start(KILLED)
+    assert members.end_of(handle) == Exit(-signal.SIGKILL)
+    assert "nowhere" in members.platform.logs(handle)
+    members.end()
 
 
 def test_members_outlive_a_platform_that_was_killed(tmp_path: Path) -> None:

@@ -14,13 +14,15 @@ def main() -> int:
     parser.add_argument("--inputs", type=int, default=10_000, help="inputs for each decoder")
     parser.add_argument("--seed", type=int, default=None, help="drawn, if not given; the same seed, the same inputs")
     parser.add_argument("--only", default="", help="decoders whose names contain this")
+    parser.add_argument("--part", default="1/1", help="as 1/2: the first of two halves, to run both side by side")
     given = parser.parse_args()
+    part, num_parts = map(int, given.part.split("/"))
     seed = secrets.randbelow(2**32) if given.seed is None else given.seed
     print(f"seed {seed}, {given.inputs} inputs for each decoder", flush=True)
     print(f"{'decoder':34}{'inputs':>8}{'taken':>8}{'refused':>8}{'harm':>6}{'slowest':>10}{'memory':>10}{'grew':>8}")
     failures = []
     reports = []
-    for decoder in decoders():
+    for decoder in decoders()[part - 1 :: num_parts]:
         if given.only not in decoder.name:
             continue
         report = run(decoder, given.inputs, seed)

@@ -92,10 +92,6 @@ def _record(record: FileRecord) -> Decoder:
     )
 
 
-def _drawn(table: object) -> None:
-    Console(file=io.StringIO(), width=200).print(table)
-
-
 def _use_roster(roster: Roster) -> None:
     for stage in range(roster.num_stages):
         roster.ranks_of_stage(stage)
@@ -103,12 +99,12 @@ def _use_roster(roster: Roster) -> None:
 
 def _use_plan(plan: Plan) -> None:
     assert len(plan.member_offers) == plan.num_members
-    _drawn(plan_table(plan))
+    plan_table(plan)
 
 
 def _use_timeline(timeline: Timeline) -> None:
     usage_by_member(timeline)
-    _drawn(timeline_table(timeline))
+    timeline_table(timeline)
 
 
 def _use_manifest(manifest: CheckpointManifest) -> None:
@@ -125,9 +121,9 @@ _USES: dict[type[FileRecord], Callable[..., object]] = {
     Plan: _use_plan,
     Timeline: _use_timeline,
     CheckpointManifest: _use_manifest,
-    Profile: lambda profile: _drawn(profile_table(profile)),
-    Links: lambda links: _drawn(links_table(links)),
-    Search: lambda found: _drawn(search_table(found)),
+    Profile: profile_table,
+    Links: links_table,
+    Search: search_table,
 }
 """What the program does with a record as soon as it has it, for kinds where that is more than passing it on."""
 
@@ -159,8 +155,9 @@ def _of_events() -> list[Decoder]:
     whole = encode_events(ALL_EVENTS)
 
     def show(data: bytes) -> None:
+        events = decode_events(data, "events")
         view = LineView(Console(file=io.StringIO(), width=200))
-        for event in decode_events(data, "events"):
+        for event in events:
             view.show(event)
 
     def follow(data: bytes) -> None:
@@ -371,6 +368,9 @@ def _of_texts() -> list[Decoder]:
         pairs = (pair.partition("=")[::2] for pair in data.decode(errors="replace").split("&"))
         Options.from_query(dict(pairs), "s3://bucket/run")
 
+    def read_prices(data: bytes) -> None:
+        read_rows(data.decode(errors="replace"), "links.csv", Link, ("from_site", "to_site"))
+
     def parse_source(data: bytes) -> None:
         (folder / "job.py").write_bytes(data)
         parsed_file(folder / "job.py", "job.py")
@@ -379,7 +379,7 @@ def _of_texts() -> list[Decoder]:
         Decoder("units", parse_units, [b"20 MB", b"1h30m", b"210 Mbit/s", b"$5"]),
         Decoder("store URL", open_url, [b"memory://run/specs/a.json", b"s3://bucket/run-7/specs/r0s0.json"]),
         Decoder("options of a URL", query, [b"transport=tcp&codec=bf16&num_streams=4"]),
-        Decoder("price list", lambda data: read_rows(data.decode(errors="replace"), "x.csv", Link, ()), [row.encode()]),
+        Decoder("price list", read_prices, [row.encode()]),
         Decoder("job source", parse_source, [b"import zooid\njob = zooid.Job(model=dict, loss=None)\n"]),
     ]
 

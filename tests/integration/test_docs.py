@@ -69,6 +69,7 @@ def may_confine() -> bool:
         "layers.md",
         "profiling.md",
         "stores.md",
+        "security.md",
         "backend.md",
         "links.md",
         "timelines.md",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zooid
+from benchmarks.lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
@@ -26,18 +27,21 @@ WITHOUT_PROFILE_S = 6.0
 SLACK = 1.5
 """What a slower machine may take longer; before members were forked, it was 1.8 and 2 times as long here."""
 
+MOST_FOREIGN_CORES = 0.5
+
 COUNTED = """
+import pathlib, time
+
 calls = []
 
 def counted(named):
     calls.append(None)
-    if {member!r} in open("/proc/self/cmdline").read() and len(calls) == 2:
+    if "preparer.json" in pathlib.Path("/proc/self/cmdline").read_text() and len(calls) == 2:
         {then}
     return torch.optim.AdamW(named, lr=1e-2)
 """
 """The preparer builds the optimizer twice: to check the job, and between the weights and the manifest."""
 WAIT = """
-        import pathlib, time
         deadline_s = time.monotonic() + 60
         while not pathlib.Path({go!r}).exists():
             assert time.monotonic() < deadline_s, "nobody started meanwhile"
@@ -60,7 +64,7 @@ class Telling(RecordingPlatform):
 
 
 def job_that(tmp_path: Path, then: str) -> Path:
-    extra = COUNTED.format(member="specs/preparer", then=then)
+    extra = COUNTED.format(then=then)
     return write_job(tmp_path / "job.py", extra=extra, fields={"optimizer": "counted", "epochs": "1"})
 
 
@@ -83,7 +87,7 @@ def test_members_start_while_weights_are_written_and_a_layout_needs_no_profile(t
     assert (started.predicted_step_s, started.predicted_run_s, started.predicted_usd) == (None, None, None)
     assert started.num_steps == len(result.losses)
     assert result.plan.predicted is None
-    assert result.losses == pytest.approx(train_composed_layers(job_file, ()).losses, rel=1e-9)
+    assert result.losses == pytest.approx(train_composed_layers(job_file).losses, rel=1e-9)
 
 
 def test_weights_that_cannot_be_written_end_members_that_wait_for_them(tmp_path: Path) -> None:
@@ -106,14 +110,17 @@ def test_the_first_step_comes_soon(option: str, limit_s: float, tmp_path: Path) 
     job_file = write_job(tmp_path / "job.py", num_samples=64, fields={"epochs": "1", "grain_size": "None"})
     command = [sys.executable, "-m", "zooid.cli.main", "train", str(job_file), "--layout", "1x1", option, "--json"]
     environment = {name: value for name, value in os.environ.items() if name != "ZOOID_PROFILE_EFFORT"}
-    begin_s = time.monotonic()
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if json.loads(line)["event"] == "step_committed":
-                break
-        took_s = time.monotonic() - begin_s
-        process.stdout.read()
-    print(f"the first step was told after {took_s:.2f} s")
+    with ForeignLoad() as foreign:
+        begin_s = time.monotonic()
+        with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if json.loads(line)["event"] == "step_committed":
+                    break
+            took_s = time.monotonic() - begin_s
+            process.stdout.read()
+    print(f"the first step was told after {took_s:.2f} s, while others kept {foreign.num_cores:.2f} cores busy")
     assert process.returncode == 0
+    if took_s >= SLACK * limit_s and foreign.num_cores > MOST_FOREIGN_CORES:
+        pytest.skip(f"other programs kept {foreign.num_cores:.2f} cores busy")
     assert took_s < SLACK * limit_s

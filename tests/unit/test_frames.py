@@ -1,6 +1,5 @@
 """Frames: what is packed comes back, and whatever else arrives ends one peer's streams and nothing more."""
 
-import random
 import socket
 import threading
 import tracemalloc
@@ -243,7 +242,7 @@ def test_a_body_that_is_damaged_is_not_taken(num_bytes: int) -> None:
 @pytest.mark.parametrize("num_bytes", [2**13, EAGER_BYTES, LARGE_BYTES])
 def test_bodies_that_leave_the_machine_have_a_checksum(num_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "is_loopback", lambda sock: False)
-    data = memoryview(bytearray(random.Random(0).randbytes(num_bytes)))
+    data = memoryview(torch.randint(0, 256, (num_bytes,), dtype=torch.uint8).numpy().tobytes())
     with victim() as sender:
         sender.peer[0].sendall(Frame(FrameKind.READY, FIRST, num_bytes).pack() if num_bytes > EAGER_BYTES else b"")
         sender.transport.send(FIRST, data, (1,), sender.ended.append)

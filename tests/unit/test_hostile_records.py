@@ -21,14 +21,18 @@ from zooid.core.abort import Abort
 from zooid.core.checkpoint import Evaluation, SampleFacts
 from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
 from zooid.core.events import Event, StepCommitted, decode_events, encode_events
+from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
+from zooid.core.spec import RunClaim
 from zooid.core.syntax import parsed_file
 from zooid.core.text import printable, quoted, without_credentials
+from zooid.core.units import format_duration
 from zooid.profiler.probing.door import Address
 from zooid.profiler.probing.gathering import Gathering
 from zooid.profiler.probing.member import _refuse_gaps
 from zooid.profiler.probing.rounds import Flow, Place, Round
+from zooid.schedule.samples import SamplePlan
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
 from zooid.worker.checkpoints.contents import load_checkpoint
@@ -261,3 +265,54 @@ class TestPlansAndJobs:
     def test_a_failure_names_only_errors_of_input(self, name: str) -> None:
         assert _input_error(name) is InputError
         assert _input_error("JobError") is JobError
+
+
+class TestLargeNumbers:
+    @pytest.mark.parametrize("number", ["9" * 20, "-" + "9" * 4000, "1" + "0" * 400])
+    def test_a_number_of_more_than_64_bits_is_refused(self, number: str) -> None:
+        whole = encode_record(a_plan())
+        with pytest.raises(RecordError, match="must fit into 64 bits"):
+            decode_record(whole.replace(b"100000000", number.encode()), Plan, "plan.json")
+        told = b'{"event": "profile_progress", "at_s": 1, "done": %s, "total": 2}'
+        for text in (number, f'"{number}"'):
+            with pytest.raises(RecordError, match="must fit into 64"):
+                decode_events(told % text.encode(), "events")
+
+    def test_many_digits_in_a_text_or_behind_a_point_are_fine(self) -> None:
+        digits = "9" * 30
+        plan = a_plan(job=f'a "{digits}" \\"{digits}')
+        assert decode_record(encode_record(plan), Plan, "plan.json") == plan
+        longer = encode_record(plan).replace(b'"step_s": 0.5', f'"step_s": 0.5{"0" * 40}'.encode())
+        assert decode_record(longer, Plan, "plan.json") == plan
+
+    @pytest.mark.parametrize("seconds", [float("inf"), float("-inf"), float("nan"), 1e308])
+    def test_a_duration_without_an_end_is_shown(self, seconds: float) -> None:
+        assert format_duration(seconds)
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["", "..", "a/b", "a\\b", "a\nb", "a\x1b[2J", "a#1"])
+    def test_a_name_that_cannot_be_part_of_a_key_is_refused(self, name: str) -> None:
+        with pytest.raises(RecordError, match="`name` is"):
+            RosterMember(name=name, replica=0, stage=0)
+        with pytest.raises(RecordError, match="`run` is"):
+            a_roster(run=name)
+        with pytest.raises(RecordError, match="`run` is"):
+            RunClaim(run=name)
+
+    def test_sizes_and_times_below_zero_are_refused(self) -> None:
+        plan = a_plan()
+        with pytest.raises(RecordError, match="`memory_bytes` is -1"):
+            structs.replace(plan.stages[0], memory_bytes=-1).__post_init__()
+        with pytest.raises(RecordError, match="`num_steps` is 0"):
+            structs.replace(plan.prediction, num_steps=0).__post_init__()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("is_in_order", [False, True])
+def test_samples_before_a_step_are_counted_without_counting_up(is_in_order: bool) -> None:
+    samples = SamplePlan(num_samples=10, batch_size=4, grain_size=2, epochs=3, seed=0, is_in_order=is_in_order)
+    for step in range(samples.num_steps + 1):
+        assert samples.num_samples_before(step) == sum(samples.step_size(before) for before in range(step))
+    huge = SamplePlan(num_samples=10**18, batch_size=1, grain_size=1, epochs=1, seed=0)
+    assert huge.num_samples_before(10**17) == 10**17

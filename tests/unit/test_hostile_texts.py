@@ -34,9 +34,13 @@ from zooid.report import (
     links_table,
     offers_table,
     plan_table,
+    prediction_page,
     prediction_tables,
+    profile_page,
     profile_table,
+    search_page,
     search_table,
+    timeline_page,
     timeline_table,
 )
 from zooid.report.views import BarView, LineView
@@ -180,3 +184,31 @@ class TestNumbers:
 
     def test_an_action_with_an_absurd_number_is_only_a_name(self) -> None:
         assert action_name("9" * 5000 + "F0").stage is None
+
+
+TAG = "<script>alert(1)</script>"
+
+
+def pages() -> dict[str, Callable[[], str]]:
+    layer = structs.replace(a_profile().layers[0], name=TAG)
+    profile = a_profile(job=TAG, layers=(layer,), date=TAG)
+    found = a_search()
+    pick = structs.replace(found.pick, job=TAG)
+    found = structs.replace(found, pick=pick, front=(pick,), reasons=(TAG,))
+    bottleneck = structs.replace(a_forecast().bottleneck, member=TAG, sentence=TAG)
+    forecast = structs.replace(a_forecast(), job=TAG, layout=TAG, prices=TAG, bottleneck=bottleneck, notes=(TAG,))
+    intervals = tuple(structs.replace(each, member=TAG, action=TAG) for each in TIMELINE.intervals)
+    timeline = structs.replace(TIMELINE, intervals=intervals)
+    return {
+        "profile": lambda: profile_page(profile),
+        "search": lambda: search_page(found, origin=TAG),
+        "prediction": lambda: prediction_page(forecast, origin=TAG),
+        "timeline": lambda: timeline_page({TAG: timeline}, title=TAG, origin=TAG),
+    }
+
+
+@pytest.mark.parametrize("name", ["profile", "search", "prediction", "timeline"])
+def test_a_page_holds_no_tag_of_others(name: str) -> None:
+    page = pages()[name]()
+    assert "alert(1)" in page
+    assert TAG not in page

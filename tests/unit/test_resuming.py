@@ -25,7 +25,7 @@ from tests.unit.scripted_runs import (
     write_run,
 )
 from zooid.cli.options import checkpoints_from
-from zooid.coordinator import lease, resumable_step, running
+from zooid.coordinator import cleaning, lease, resumable_step, running
 from zooid.coordinator.running import Run
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
@@ -38,7 +38,7 @@ from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
 from zooid.core.spec import RunClaim
 from zooid.platforms import Exit, Launch
-from zooid.store import EventWriter, ObjectStore, clear, fences, open_store, read_history
+from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
 
 @pytest.fixture
@@ -380,6 +380,35 @@ class TestFenced:
         assert result.losses == tuple(float(step) for step in range(8, NUM_STEPS))
         told = [event.step for event in read_history(store) if isinstance(event, StepCommitted)]
         assert told == list(range(NUM_STEPS)), "every step once"
+
+
+class TestCleaning:
+    """What a killed coordinator has left is removed without harm to whoever is still at work."""
+
+    @pytest.fixture(autouse=True)
+    def killed(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cleaning, "GRACE_S", 0.1)
+        monkeypatch.setattr(cleaning, "_LOOK_AGAIN_S", 0.2)
+        store.put(keys.lease(0), lease_of(killed_process()))
+        store.put(f"{keys.comm_of('7', 0)}/letter", b"")
+        write_checkpoint(store, 12, is_complete=False)
+
+    def test_everything_that_was_left_goes_after_members_were_fenced_off(self, store: ObjectStore) -> None:
+        zooid.clean(store.url)
+        assert store.list(keys.COMM) == store.list(keys.LEASES) == store.list(keys.checkpoint(12)) == []
+        assert Fence(store, 0).is_superseded(), "a silent member that wakes up must end"
+        zooid.resume(store.url, platform=ScriptedPlatform())
+
+    @pytest.mark.parametrize("sign", ["comm/7/000000/another", "events/000000/r0s0/00000099.jsonl"])
+    def test_members_that_go_on_by_themselves_are_left_alone(self, store: ObjectStore, sign: str) -> None:
+        """Over TCP, or alone, they exchange no objects; but they tell of their steps."""
+        working = threading.Timer(0.05, lambda: store.put(sign, b""))
+        working.start()
+        with pytest.raises(InputError, match="somebody is exchanging messages or telling of steps"):
+            zooid.clean(store.url)
+        working.join()
+        assert not Fence(store, 0).is_superseded()
+        assert keys.lease(0) in store.list("")
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """A store that is asked again: every retry is counted, it ends at its limit, and an abort frees it."""
 
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -168,3 +169,12 @@ class TestPatience:
         store, _ = retrying(Failing(new_store(), 2, StoreUnavailable("down")), give_up_s=60.0)
         store.list("")
         assert caplog.text == ""
+
+
+def test_the_job_s_random_numbers_are_left_alone() -> None:
+    """A thread that waits for the store runs beside the job's own code, whose numbers follow from its seeds."""
+    store, retried_s = retrying(Failing(new_store(), 3, StoreUnavailable("down")))
+    before = random.getstate()
+    store.list("")
+    assert len(retried_s) == 3
+    assert random.getstate() == before

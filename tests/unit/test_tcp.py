@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in its __all__
 
 from tests.contract.groups import Opener
+from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp import connect
@@ -28,8 +28,6 @@ from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(30)
-
-TCP = Options(transport="tcp")
 
 
 class Memory:
@@ -109,37 +107,6 @@ def test_a_receive_from_any_rank_takes_one_message_even_if_two_come_at_once() ->
     transport.receive_any(candidates, claim, 4, memories[1], ended.append)
     assert [bytes(memory.data) for memory in memories] == [b"one.", b"two."]
     assert ended == [None, None]
-
-
-def connect_all(stores: list[Any], options: Options = TCP, timeout_s: float = 10.0) -> list[ProcessGroup]:
-    def make(rank: int) -> ProcessGroup:
-        counter, abort = Counter(), Abort()
-        transport, latency_s = connect(
-            stores[rank], rank, len(stores), options, timeout_s=timeout_s, abort=abort, counter=counter
-        )
-        return ProcessGroup(
-            transport, rank, len(stores), abort=abort, timeout_s=timeout_s, options=options, counter=counter,
-            latency_s=latency_s,
-        )  # fmt: skip
-
-    with ThreadPoolExecutor(len(stores)) as pool:
-        return list(pool.map(make, range(len(stores))))
-
-
-def summed(groups: list[ProcessGroup], num_elements: int = 10) -> list[float]:
-    def body(group: ProcessGroup) -> float:
-        tensor = torch.ones(num_elements)
-        group.allreduce([tensor]).wait()
-        assert bool((tensor == tensor[0]).all())
-        return float(tensor[0])
-
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(body, groups))
-
-
-def close(groups: list[ProcessGroup]) -> None:
-    with ThreadPoolExecutor(len(groups)) as pool:
-        list(pool.map(ProcessGroup.shutdown, groups))
 
 
 def test_ranks_may_meet_through_objects() -> None:

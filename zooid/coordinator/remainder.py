@@ -58,7 +58,7 @@ def plan_the_rest(
 def _rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:
     """As if the job had one epoch of the samples that are left, and only one grain size had been measured."""
     grain_size = samples.grain_size
-    num_left = sum(samples.step_size(later) for later in range(step, samples.num_steps))
+    num_left = samples.epochs * samples.num_samples - samples.num_samples_before(step)
     return structs.replace(
         profile,
         num_samples=num_left,

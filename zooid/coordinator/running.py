@@ -205,6 +205,9 @@ class Run:
             roster_for(plan, self._claim.run, self._number, first_step), optimizer_settings=self._settings
         )
         self._store.create(keys.roster(self._number), encode_record(roster))
+        self.enter("train")
+        self._emit(_run_started(plan, roster, self._store))
+        self._writer.flush()  # before anything that members tell, which may be soon
         begin_s = time.monotonic()
         with Crew(self.platform, self._store, checks_input=False) as crew:
             offers = plan.member_offers
@@ -215,8 +218,6 @@ class Run:
             crew.start("worker", specs, offers)
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self.enter("train")
-            self._emit(_run_started(plan, roster, self._store))
             try:
                 crew.wait(self._meter(plan, crew))
             except MemberFailed as failure:

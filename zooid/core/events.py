@@ -196,7 +196,16 @@ def decode_events(data: bytes, source: str) -> list[Event]:
     events: list[Event] = []
     for number, line in enumerate(data.splitlines(), start=1):
         try:
-            events.append(_DECODER.decode(line))
+            events.append(_checked(_DECODER.decode(line)))
         except (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError) as error:
             raise RecordError(f"{source}, line {number} is not an event: {quoted(str(error))}") from error
     return events
+
+
+def _checked(event: Event) -> Event:
+    """The event, unless a whole number in it has more than 64 bits: none was written, and arithmetic would overflow."""
+    for name in event.__struct_fields__:
+        value = getattr(event, name)
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"`{name}` has {value.bit_length()} bits; it must fit into 64")
+    return event

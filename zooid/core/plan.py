@@ -79,6 +79,7 @@ class StagePlan(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
+        require(self.memory_bytes >= 0, f"`memory_bytes` is {self.memory_bytes}; it must be at least 0")
 
 
 class CostTerm(Record, frozen=True, kw_only=True):
@@ -108,6 +109,11 @@ class Prediction(Record, frozen=True, kw_only=True):
     """Where the time of a step goes."""
     estimated_from: str = ""
     """Name of the device that was measured, where the offer itself was not; empty where it was."""
+
+    def __post_init__(self) -> None:
+        require(self.num_steps >= 1, f"`num_steps` is {self.num_steps}; it must be at least 1")
+        for name in ("step_s", "startup_s", "run_s"):
+            require(getattr(self, name) >= 0, f"`{name}` is {getattr(self, name)}; it must be at least 0")
 
 
 class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):

@@ -64,6 +64,10 @@ class LayerProfile(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require(len(self.points) >= 1, f"`points` of layer {self.name} must not be empty")
+        require(
+            self.parameter_bytes >= 0 and self.buffer_bytes >= 0,
+            f"`parameter_bytes` and `buffer_bytes` of layer {self.name} must be at least 0",
+        )
         for field in ("points", "crowded_points"):
             sizes = [point.num_samples for point in getattr(self, field)]
             require(sizes == sorted(set(sizes)), f"`{field}` of layer {self.name} must ascend in `num_samples`")
@@ -89,6 +93,9 @@ class TiedParameter(Record, frozen=True, kw_only=True):
     name: str
     num_bytes: int
     layers: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require(self.num_bytes >= 0, f"`num_bytes` of {self.name} is {self.num_bytes}; it must be at least 0")
 
 
 class Copies(Record, frozen=True, kw_only=True):

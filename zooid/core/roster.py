@@ -2,7 +2,7 @@
 
 from msgspec import field
 
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_name
 from zooid.core.text import quoted
 
 
@@ -12,6 +12,9 @@ class RosterMember(Record, frozen=True, kw_only=True):
     name: str
     stage: int
     replica: int
+
+    def __post_init__(self) -> None:
+        require_name("name", self.name)
 
 
 class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
@@ -29,6 +32,7 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     """Those of the job, where they differ from the checkpoint's: what its own checkpoints will hold."""
 
     def __post_init__(self) -> None:
+        require_name("run", self.run)
         require(self.number >= 0 and self.resume_step >= 0, "`number` and `resume_step` must be at least 0")
         require(len(self.members) >= 1, "`members` must not be empty")
         names = [member.name for member in self.members]

@@ -6,7 +6,7 @@ from zooid.core.all_reduce import ELEMENT_BYTES, Library
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.plan import FixedLayout
 from zooid.core.profile import Profile
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_name
 from zooid.core.stage import StageTimes, Tie
 
 LinkEnd = Literal["store", "peers"]
@@ -26,6 +26,9 @@ class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
     nonce: str = ""
     """Drawn by the writer, so that two who write the same claim are told apart."""
 
+    def __post_init__(self) -> None:
+        require_name("run", self.run)
+
 
 class MemberSpec(FileRecord, frozen=True, kw_only=True):
     """Common to every program that a platform can start."""
@@ -37,6 +40,10 @@ class MemberSpec(FileRecord, frozen=True, kw_only=True):
     num_threads: int
     roster: int = 0
     """Number of the roster, and of the claim, under which it works; 0 where it does not belong to a run."""
+
+    def __post_init__(self) -> None:
+        require_name("run", self.run)
+        require_name("member", self.member)
 
 
 class JobSpec(MemberSpec, frozen=True, kw_only=True):
@@ -78,6 +85,7 @@ class TogetherSpec(MemberSpec, frozen=True, kw_only=True):
     """A member that is not heard of for this long is taken for lost."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         names = [member.name for member in self.members]
         require(self.member in names, f"`member` is {self.member}; `members` has {', '.join(names)}")
         require(len(set(names)) == len(names), f"`members` has a name twice: {', '.join(names)}")

@@ -99,6 +99,8 @@ def format_duration(seconds: float) -> str:
     >>> format_duration(5400)
     '1h30m'
     """
+    if not math.isfinite(seconds):
+        return f"{seconds:g}"
     if seconds < 0:
         return "-" + format_duration(-seconds)
     if seconds < 0.9995:  # above, three digits of milliseconds would read 1e+03

@@ -66,6 +66,11 @@ class SamplePlan:
         start = (step % self.steps_per_epoch) * self.batch_size
         return min(self.batch_size, self.num_samples - start)
 
+    def num_samples_before(self, step: int) -> int:
+        """Samples of all steps before this one, over all epochs."""
+        epochs, steps = divmod(step, self.steps_per_epoch)
+        return epochs * self.num_samples + steps * self.batch_size
+
     def num_grains(self, step: int) -> int:
         return -(-self.step_size(step) // self.grain_size)
 

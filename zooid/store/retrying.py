@@ -15,6 +15,9 @@ Result = TypeVar("Result")
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
+_DICE = random.SystemRandom()
+"""Not Python's own generator: a job may draw from that meanwhile, and would draw other numbers. Forked processes do not
+share it either."""
 
 
 class RetryingStore:
@@ -88,7 +91,7 @@ class RetryingStore:
                 self.outage.answered()
                 return result
             self._on_retry()
-            self._abort.sleep(random.uniform(pause_s / 2, pause_s))
+            self._abort.sleep(_DICE.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
             asked_s = time.monotonic()
 

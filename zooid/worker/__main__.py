@@ -10,7 +10,7 @@ from zooid.store import ObjectStore
 from zooid.store.program import end_process, run_any_member
 from zooid.worker.imports import lasting_imports
 
-PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "torch._dynamo", "torch.export._trace")
+PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "zooid.worker.preparation", "torch.export._trace")
 """What members import sooner or later; a process that forks members imports it once for all."""
 
 

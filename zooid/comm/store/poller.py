@@ -23,6 +23,8 @@ _MAX_READS = 4
 
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.02, 1.0
 """Between two looks while the store fails."""
+_DICE = random.SystemRandom()
+"""Not Python's own generator, from which a job may draw meanwhile."""
 
 Candidates = Callable[[], list[tuple[int, Message]]]
 
@@ -221,7 +223,7 @@ class Poller:
             self._counter.add(num_retries=1)
             wanted.num_failures += 1
             pause_s = min(_FIRST_BACKOFF_S * 2**wanted.num_failures, _LONGEST_BACKOFF_S)
-            self._put_back(wanted, random.uniform(pause_s / 2, pause_s), is_miss=True)
+            self._put_back(wanted, _DICE.uniform(pause_s / 2, pause_s), is_miss=True)
             return
         if found is None:
             self._put_back(wanted, None, is_miss=True)

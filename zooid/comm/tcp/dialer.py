@@ -50,7 +50,7 @@ class Dialer:
         self, peer: int, point: MeetingPoint, addresses: list[str], number: int, num_streams: int
     ) -> tuple[socket.socket, float]:
         """One stream that the peer has settled, and the round trip."""
-        failures: dict[str, str] = {}
+        failures: dict[str, None] = {}
         attempt = 0
         while time.monotonic() < self._deadline_s:
             for address in addresses:
@@ -60,12 +60,11 @@ class Dialer:
                 try:
                     return self._shake_hands(address, point, hello)
                 except (OSError, UnicodeError) as error:
-                    failures[address] = str(error)
+                    failures[f"{address}: {error}"] = None
             self._pause()
-        tried = "; ".join(f"{address}: {why}" for address, why in failures.items())
         raise CommError(
-            f"rank {self._rank} cannot connect to rank {peer} ({tried}); if ranks do not reach each other, use the "
-            "transport `store`, and if they do by another address, give each its `address`"
+            f"rank {self._rank} cannot connect to rank {peer} ({'; '.join(failures)}); if ranks do not reach each "
+            "other, use the transport `store`, and if they do by another address, give each its `address`"
         )
 
     def _shake_hands(self, address: str, point: MeetingPoint, hello: Hello) -> tuple[socket.socket, float]:
@@ -95,7 +94,7 @@ class Dialer:
             self._check()
             left_s = self._left_s(deadline_s)
             if left_s <= 0:
-                raise TimeoutError(f"it did not answer within {_ATTEMPT_S:g} s")
+                raise TimeoutError("it did not answer in time")
             sock.settimeout(min(_TICK_S, left_s))
             try:
                 more = sock.recv(num_bytes - len(data))

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from zooid.core.environment import member_environment, settings_at_start
-from zooid.platforms.local.forks import ForkedProcess, Zygote
+from zooid.core.environment import member_environment
+from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
 from zooid.platforms.local.limits import Confinement, confine
 from zooid.platforms.protocol import Exit, Launch
 
@@ -44,15 +44,13 @@ class LocalPlatform:
         self._forks = forks
         self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
         self._confinements: set[Confinement] = set()
-        self._zygotes: dict[tuple[str, ...], Zygote] = {}
         weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
         weakref.finalize(self, _remove_all, self._confinements)  # also at the end of the interpreter
-        weakref.finalize(self, _close_all, self._zygotes)
 
     def expect(self, num_threads: int, *, uses_gpus: bool = False) -> None:
         """Start importing what such members will need, in the background, so that they can start at once."""
         if self._forks:
-            self._zygote(member_environment(num_threads, uses_gpus=uses_gpus))
+            ready_zygote(member_environment(num_threads, uses_gpus=uses_gpus))
 
     def launch(self, launch: Launch) -> LocalHandle:
         """Start a process; one with a size is held to it from its first instruction, or refused."""
@@ -61,7 +59,7 @@ class LocalPlatform:
         environment = member_environment(launch.num_threads, uses_gpus=launch.uses_gpus)
         prefix = list(self._prefix(launch))
         if self._forks and launch.size is None and not prefix:
-            return LocalHandle(self._zygote(environment).fork(launch, environment, log), log)
+            return LocalHandle(fork_member(launch, environment, log), log)
         command = [*prefix, sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
         confinement = None
         if launch.size is not None:
@@ -78,16 +76,6 @@ class LocalPlatform:
                 start_new_session=True,
             )
         return LocalHandle(process, log, confinement)
-
-    def _zygote(self, environment: Mapping[str, str]) -> Zygote:
-        """A living one that was started with what members of this environment are started with."""
-        key = settings_at_start(environment)
-        zygote = self._zygotes.get(key)
-        if zygote is None or not zygote.is_alive:
-            if zygote is not None:
-                zygote.close()
-            zygote = self._zygotes[key] = Zygote(environment, self._logs / "zygote.log")
-        return zygote
 
     def poll(self, handle: LocalHandle) -> Exit | None:
         status = handle.process.poll()
@@ -117,11 +105,6 @@ class LocalPlatform:
 def _remove_all(confinements: set[Confinement]) -> None:
     while confinements:
         confinements.pop().remove()
-
-
-def _close_all(zygotes: dict[tuple[str, ...], Zygote]) -> None:
-    while zygotes:
-        zygotes.popitem()[1].close()
 
 
 def _signal_session(handle: LocalHandle, number: signal.Signals) -> None:

@@ -1,7 +1,8 @@
-"""`python -m zooid.platforms.local.zygote FD PADDING`: imports what members need once, and forks them from itself.
+"""`python -m zooid.platforms.local.zygote FD IDLE_S PADDING`: imports what members need, and forks them.
 
 A zygote opens no store, starts no thread and computes nothing, so that a forked member is as good as a new process. It
-ends when the platform closes its socket, also because the platform's process died; its members then go on.
+ends when the platform's process closes its socket or dies, and its members then go on; or when it has had no member for
+IDLE_S seconds.
 """
 
 import ctypes
@@ -30,10 +31,11 @@ _ARGUMENTS_BEGIN = 45
 
 def main() -> int:
     """The status of the zygote, or of the member that this process has become."""
+    gc.disable()  # imports leave no garbage worth the tenth of their time that looking for it takes
     end = socket.socket(fileno=int(sys.argv[1]))
     _show_command(sys.argv[:1])  # without the padding
     try:
-        birth = _Nursery(end).serve()
+        birth = _Nursery(end, idle_s=float(sys.argv[2])).serve()
     except ConnectionError:  # the platform's process has died
         birth = None
     return 0 if birth is None else _become(birth)
@@ -42,8 +44,13 @@ def main() -> int:
 class _Nursery:
     """Forks members when asked, imports modules when not, and tells how members ended."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, *, idle_s: float) -> None:
         self._end = end
+        self._idle_s = idle_s
+        self._is_ending = False
+        """It takes no more requests but those that were sent before."""
+        self._is_heard = True
+        """There may be requests to read."""
         self._lines = Lines(Birth)
         self._numbers: dict[int, int] = {}
         """Members that run, by process id."""
@@ -56,22 +63,33 @@ class _Nursery:
             each.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a handler, so that the wakeup happens at all
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        while True:
-            can_fork = not self._preloads or _NEEDED in sys.modules
+        while self._is_heard or self._numbers:
+            can_fork = self._is_heard and (not self._preloads or _NEEDED in sys.modules)
             watched = [self._end, self._woken] if can_fork else [self._woken]
-            ready, _, _ = select.select(watched, [], [], 0.0 if self._preloads else None)
+            ready, _, _ = select.select(watched, [], [], self._patience_s())
             if self._woken in ready:
                 self._woken.recv(_CHUNK_BYTES)
                 self._tell_ends()
             if self._end in ready:
                 data = self._end.recv(_CHUNK_BYTES)
-                if not data:
+                self._is_heard = bool(data)
+                if not data and not self._is_ending:
                     return None
                 for birth in self._lines.feed(data):
                     if self._fork(birth):
                         return birth
             elif self._preloads:
                 self._import_next()
+            elif not ready:
+                self._is_ending = True
+                self._end.shutdown(socket.SHUT_RD)  # what was asked before is still read; who asks later is told so
+        return None
+
+    def _patience_s(self) -> float | None:
+        """How long to wait for something to happen."""
+        if self._preloads:
+            return 0.0
+        return None if self._numbers or self._is_ending else self._idle_s
 
     def _import_next(self) -> None:
         """Between two imports, requests are looked at: what a forked member still lacks, it imports itself."""
@@ -95,6 +113,7 @@ class _Nursery:
             self._numbers[pid] = birth.number
             self._end.sendall(encode_line(News(number=birth.number, pid=pid)))
             return False
+        gc.enable()
         os.setsid()
         os.close(ready)
         os.close(its_ready)

@@ -110,7 +110,7 @@ def _copy(store: ObjectStore, shard: Shard, step: int, file: Path) -> None:
     try:
         with safe_open(file, framework="pt") as opened:
             is_as_named = set(opened.keys()) == set(shard.names)
-    except SafetensorError:
+    except (SafetensorError, ValueError, LookupError):
         is_as_named = False
     if not is_as_named:
         raise CheckpointError(f"{store.url}/{shard.key} was cut short or altered; {how_to_do_without(step)}")
