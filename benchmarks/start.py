@@ -2,8 +2,8 @@
 
 A member of a GPT-2-like job starts three ways: `traced` builds and traces the model itself, `cold` rebuilds its stage
 from the run's trace, and `warm` does so in a process that was forked from one that has imported torch. What the job's
-own imports take, beside torch, is measured apart and left out. Two more rows say what is inside: importing torch, which
-no cold member can do without, and the job's imports.
+own imports take, beside what the member has imported by then, is measured apart and left out. Further rows say what is
+inside: importing torch, which no cold member can do without, and the job's imports.
 """
 
 import os
@@ -27,16 +27,22 @@ from zooid.core.events import Event, MemberStarted
 from zooid.core.spec import WorkerSpec
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
+from zooid.worker.__main__ import PRELOADS
 
 JOB_FILE = Path(__file__).parent / "jobs" / "gpt2.py"
-NUM_STARTS = 5
+NUM_STARTS = 3
 LIMIT_S = 120.0
 _JOB_IMPORTS = """
-import sys, time
+import importlib, sys, time
 from zooid.core.job import load_job
-import zooid.worker.member
+from zooid.worker.imports import lasting_imports
+job_file, *before = sys.argv[1:]
+with lasting_imports():
+    for module in before:
+        importlib.import_module(module)
 begin_s = time.process_time()
-load_job(sys.argv[1])
+with lasting_imports():
+    load_job(job_file)
 print(time.process_time() - begin_s)
 """
 _TORCH = "import time; begin_s = time.process_time(); import torch; print(time.process_time() - begin_s)"
@@ -45,16 +51,21 @@ _TORCH = "import time; begin_s = time.process_time(); import torch; print(time.p
 def measure(quick: bool) -> Iterator[Row]:
     """A row for every way to start; the median of several starts, taken in turn."""
     repeats = 1 if quick else NUM_STARTS
-    job_cpu_s = statistics.median(_printed(_JOB_IMPORTS, str(JOB_FILE)) for _ in range(repeats))
     yield {"start": "torch_import", "cpu_s": statistics.median(_printed(_TORCH) for _ in range(repeats))}
-    yield {"start": "job_imports", "cpu_s": job_cpu_s}
+    job_cpu_s: dict[str, float] = {}
+    for way, before in (("cold", ["zooid.worker.member"]), ("warm", PRELOADS)):
+        taken_s = [_printed(_JOB_IMPORTS, str(JOB_FILE), *before) for _ in range(repeats)]
+        job_cpu_s[way] = statistics.median(taken_s)
+        yield {"start": f"job_imports_{way}", "cpu_s": job_cpu_s[way]}
     with run_by_hand(JOB_FILE, 1) as (store, [spec]):
         ways = _ways()
+        _cpu_s_until_ready(store, spec, ways["warm"]())  # the process that members are forked from imports meanwhile
         taken: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(repeats):
             for way, platform in ways.items():
                 own = structs.replace(spec, trace="") if way == "traced" else spec
-                taken[way].append(_cpu_s_until_ready(store, own, platform()) - job_cpu_s)
+                job_s = job_cpu_s["warm" if way == "warm" else "cold"]
+                taken[way].append(_cpu_s_until_ready(store, own, platform()) - job_s)
         for way, times in taken.items():
             yield {"start": way, "cpu_s": statistics.median(times), "most_cpu_s": max(times)}
 
@@ -103,4 +114,4 @@ def summarise(rows: list[Row]) -> list[Row]:
 
 
 if __name__ == "__main__":
-    run_benchmark("CPU seconds from launch to ready", measure, lambda quick: 2 + len(_ways()), summarise=summarise)
+    run_benchmark("CPU seconds from launch to ready", measure, lambda quick: 6, summarise=summarise)
