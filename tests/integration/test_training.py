@@ -51,7 +51,7 @@ from pathlib import Path
 def note(event):
     \"\"\"Beside the run's folder, which the URL of the member's spec names, as its only argument does the member.\"\"\"
     spec = Path(sys.argv[1].removeprefix("file://"))
-    with spec.parents[1].with_suffix(".events").open("a") as file:
+    with spec.parents[2].with_suffix(".events").open("a") as file:
         file.write(json.dumps([spec.stem, type(event).__name__, event.step]) + "\\n")
 
 """
