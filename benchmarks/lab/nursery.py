@@ -169,12 +169,10 @@ class _Server:
         pid = os.fork()
         if pid:
             self._statuses[pid] = None
-            with suppress(OSError):
-                os.setpgid(pid, pid)
             return pid
         status = 1
         try:
-            os.setsid() if os.getpgrp() != os.getpid() else None
+            os.setsid()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             self._line.close()
             output = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
