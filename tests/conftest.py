@@ -18,6 +18,7 @@ ALONE = (
     "tests/integration/test_backend_faults.py::TestInterruptedRank",
     "tests/integration/test_backend_faults.py::TestKilledRank",
     "tests/integration/test_backend_faults.py::TestStoppedRank",
+    "tests/integration/test_first_step.py::test_the_first_step_comes_soon",
     "tests/integration/test_job_errors.py::test_a_wrong_job_file_is_refused_within_two_seconds",
     "tests/integration/test_laboratory.py",
     "tests/integration/test_large_models.py",
@@ -42,6 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addoption(
         "--every-layout", action="store_true", help="try every model in every layout, in minutes, instead of a part"
+    )
+    parser.addoption(
+        "--long-outages", action="store_true", help="let stores fail for ten seconds, in minutes, instead of for one"
     )
 
 

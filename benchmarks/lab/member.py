@@ -22,6 +22,7 @@ from torch import distributed as dist
 
 import zooid.comm
 from benchmarks.lab.crew import Answer, serve, wait_until
+from benchmarks.lab.pupil import meet_in_store, train_together
 from zooid.store import open_store
 
 _TIMEOUT = timedelta(seconds=120)
@@ -186,4 +187,5 @@ def _own_key(name: str) -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    serve({task.__name__: task for task in (join, add_group, fill, all_reduce, put_object, goodput, latency)})
+    tasks = (join, add_group, fill, all_reduce, put_object, goodput, latency, meet_in_store, train_together)
+    serve({task.__name__: task for task in tasks})

@@ -43,5 +43,5 @@ def bare_plan(
         transport=transport,
         all_reduce=all_reduce,
         offers=(offer,),
-        prediction=Prediction(step_s=1.0, num_steps=num_steps, startup_s=0.0, run_s=1.0, run_usd=0.0, cost_terms=()),
+        predicted=Prediction(step_s=1.0, num_steps=num_steps, startup_s=0.0, run_s=1.0, run_usd=0.0, cost_terms=()),
     )

@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from benchmarks.lab.plans import bare_plan
 from zooid.coordinator.crew import Crew
 from zooid.coordinator.offers import num_threads
@@ -22,7 +24,7 @@ from zooid.layers import LayeredModel, check_job, collate, trace_job
 from zooid.platforms import Platform
 from zooid.schedule.samples import SamplePlan
 from zooid.store import ObjectStore, open_store
-from zooid.worker import member
+from zooid.worker.preparation import prepare
 
 
 @contextmanager
@@ -70,9 +72,10 @@ def _set_up(job_file: Path, plan: Plan, run: str, store: ObjectStore, threads: i
         )
         for each in roster.members
     ]
+    digest = prepare(structs.replace(specs[0], member="preparer", task="prepare"), store)
+    specs = [structs.replace(spec, trace=digest) for spec in specs]
     for spec in specs:
         store.put(keys.spec(spec.member), encode_record(spec))
-    member.prepare(specs[0], store)
     return specs
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.contract.stores import OpenStore, content, new_memory
+from tests.processes import wait_until
 from zooid.core.abort import Abort
 from zooid.core.errors import (
     CommAborted,
@@ -26,6 +27,7 @@ from zooid.store import (
     FaultyStore,
     ObjectStore,
     Rates,
+    RetryingStore,
     wait_for,
 )
 
@@ -192,7 +194,28 @@ class TestEvents:
             late.write(step(3, 6.0))
         assert [event.at_s for event in reader.read_new()] == [5.0, 6.0]
         assert [event.at_s for event in EventReader(store).read_new()] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-        assert store.list("events/worker-1") == ["events/worker-1/00000000.jsonl", "events/worker-1/00000001.jsonl"]
+        assert store.list("events/000000/worker-1") == [
+            "events/000000/worker-1/00000000.jsonl",
+            "events/000000/worker-1/00000001.jsonl",
+        ]
+
+    def test_each_roster_has_its_own(self, store: ObjectStore) -> None:
+        for roster in (0, 1):
+            with EventWriter(store, "worker", roster) as writer:
+                writer.write(step(roster, float(roster)))
+        assert [event.at_s for event in EventReader(store, 1).read_new()] == [1.0]
+
+    def test_what_does_not_belong_there_is_left_alone(self, caplog: pytest.LogCaptureFixture) -> None:
+        store = new_memory()
+        with EventWriter(store, "worker") as writer:
+            writer.write(step(0, 0.0))
+        for key in ("stray", "000000/stray", "000000/worker/stray-7", "000000/worker/1.jsonl"):
+            store.put(f"events/{key}", b"stray")
+        assert EventReader(store).read_new() == [step(0, 0.0)]
+        with EventWriter(store, "worker") as again:
+            again.write(step(1, 1.0))
+        assert len(EventReader(store).read_new()) == 2
+        assert "is ignored: nothing of a run has this name" in caplog.text
 
     def test_events_appear_while_the_writer_is_open(self) -> None:
         store = new_memory()
@@ -205,13 +228,24 @@ class TestEvents:
                     time.sleep(0.01)
                 assert events == [step(number, float(number))]
 
+    def test_the_first_event_waits_for_no_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("zooid.store.events._FLUSH_INTERVAL_S", 3600.0)
+        store = new_memory()
+        writer = EventWriter(store, "worker")
+        try:
+            for number in range(3):  # each pause is twice as long as the one before
+                writer.write(step(number, float(number)))
+                wait_until(lambda count=number + 1: len(store.list("events/000000/worker")) == count)  # type: ignore[misc]
+        finally:
+            writer.close()
+
     def test_nothing_is_lost_or_doubled_by_a_failing_store(self) -> None:
         inner = new_memory()
         rates = Rates(error=0.3, lost_response=0.3)
-        faulty = FaultyStore(inner, Faults(put=rates, list=rates, get=rates), seed=5)
+        faulty = FaultyStore(inner, Faults(put=rates, list=rates, get=rates), seed=6)
         written = [step(number, float(number)) for number in range(40)]
         reader, read = EventReader(faulty), []
-        with EventWriter(faulty, "worker") as writer:
+        with EventWriter(RetryingStore(faulty, give_up_s=10.0), "worker") as writer:
             for event in written:
                 writer.write(event)
                 time.sleep(0.05)
@@ -246,8 +280,10 @@ class TestEvents:
             fail()
         assert "are lost" in caplog.text
 
-    def test_a_damaged_object_is_named(self) -> None:
+    def test_a_damaged_object_is_named_and_left_out(self, caplog: pytest.LogCaptureFixture) -> None:
         store = new_memory()
-        store.put("events/worker/00000000.jsonl", b"{}\n")
-        with pytest.raises(InputError, match=r"events/worker/00000000.jsonl, line 1 is not an event"):
-            EventReader(store).read_new()
+        store.put("events/000000/worker/00000000.jsonl", b"{}\n")
+        with EventWriter(store, "worker") as writer:
+            writer.write(step(1, 1.0))
+        assert EventReader(store).read_new() == [step(1, 1.0)]
+        assert "events/000000/worker/00000000.jsonl, line 1 is not an event" in caplog.text

@@ -13,8 +13,21 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.fidelity.cases import CASES, Case
 from tests.fidelity.training import largest_difference, train_in_stages, train_plainly
+from tests.rebuilt import assert_same_bits, through_bytes
 from zooid.core.errors import ZooidError
-from zooid.layers import Batch, LayeredModel, ParameterHooks, Stage, build_stage, check_job, faithful_layers, trace
+from zooid.layers import (
+    Batch,
+    LayeredModel,
+    ParameterHooks,
+    Stage,
+    build_model,
+    build_stage,
+    check_data,
+    check_job,
+    collate,
+    faithful_layers,
+    trace,
+)
 from zooid.layers.watch import Watch
 
 pytestmark = [
@@ -23,6 +36,38 @@ pytestmark = [
 ]
 
 TOLERANCE = 1e-9
+RECORDED = frozenset(
+    [
+        "Plain",
+        "ForwardHook",
+        "ForwardPreHook",
+        "Dropout",
+        "NeverSkippedLayers",
+        "StochasticDepth",
+        "TensorMadeInForward",
+        "TensorAttribute",
+        "ChecksValues",
+        "DenseMixture",
+        "SpectralNorm",
+        "SpectralParametrization",
+        "WeightNorm",
+        "Orthogonal",
+        "TiedWeights",
+        "CalledTwice",
+        "Frozen",
+        "Stops",
+        "BatchNorm",
+        "Recurrent",
+        "Autocasts",
+        "Fourier",
+        "DictOutput",
+        "TupleOutput",
+        "ObjectOutput",
+        "OwnLoss",
+        "Squeezes",
+    ]
+)
+"""Names of the models that hold no Python code, so that members rebuild them from a record."""
 REFUSED = [case for case in CASES if case.outcome == "refused"]
 TRAINED = [case for case in CASES if case.outcome != "refused"]
 
@@ -55,6 +100,13 @@ def test_weights_equal_those_of_a_plain_loop(case: Case) -> None:
     assert case.why in found.why_whole
     for layout, difference in differences(case, found).items():
         assert difference <= TOLERANCE, layout
+    rebuilt = through_bytes(found)
+    assert (rebuilt is not None) == (case.name in RECORDED)
+    if rebuilt is not None:
+        job = case.job()
+        model = build_model(job)
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        assert_same_bits(found, rebuilt, state, collate(check_data(job), range(3), job))
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)

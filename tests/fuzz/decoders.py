@@ -17,6 +17,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from tests.fuzz.record_samples import records
+from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
 from tests.fuzz.trials import Decoder
 from tests.unit.profiles import store_links
 from tests.unit.test_events import ALL as ALL_EVENTS
@@ -46,6 +47,7 @@ from zooid.core.syntax import parsed_file
 from zooid.core.text import has_credentials
 from zooid.core.timeline import Timeline, usage_by_member
 from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
+from zooid.layers.record import decode_constants, decode_trace, rebuild
 from zooid.profiler.probing.door import Address
 from zooid.profiler.probing.gathering import Gathering
 from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
@@ -76,6 +78,7 @@ def decoders() -> list[Decoder]:
         *_of_shards(),
         *_of_messages(),
         *_of_checkpoints(made),
+        *_of_traces(),
         *_of_texts(),
     ]
 
@@ -126,6 +129,23 @@ _USES: dict[type[FileRecord], Callable[..., object]] = {
 """What the program does with a record as soon as it has it, for kinds where that is more than passing it on."""
 
 
+def _of_traces() -> list[Decoder]:
+    """The model's trace, and the tensors beside it."""
+    constants = decode_constants(CONSTANTS, "constants.safetensors")
+
+    def build(data: bytes) -> None:
+        trace = decode_trace(data, "trace.json")
+        if trace.layers is not None:
+            model = rebuild(trace.layers, constants)
+            model.state_of(0, model.num_layers)
+            assert model.fingerprint
+
+    return [
+        Decoder("trace, rebuilt", build, [trace_bytes()]),
+        Decoder("constants of a trace", lambda data: decode_constants(data, "constants.safetensors"), [CONSTANTS]),
+    ]
+
+
 def _any_spec(made: list[FileRecord]) -> Decoder:
     kinds = (WorkerSpec, RehearsalSpec, ProbeSpec)
     samples = [encode_record(record) for record in made if isinstance(record, kinds)]
@@ -167,7 +187,7 @@ def _of_names() -> list[Decoder]:
         store = _new_store()
         store.put(data.decode(errors="replace"), data)
         keys.numbers(store.list(keys.ROSTERS))
-        EventReader(store, skips_present=True).read_new()
+        EventReader(store).read_new()
         for lookup in (last_claim, last_step):
             _refused(lambda lookup=lookup: lookup(store))  # type: ignore[misc]
         _new_store()  # a long name that is still listed would be counted as memory of the next input

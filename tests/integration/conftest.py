@@ -1,11 +1,10 @@
 """What several files of tests share."""
 
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -17,7 +16,6 @@ def rough_profiles() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[PoolPlatform]:
-    """For runs in which it does not matter whether a member's process has been another member before."""
-    with closing(PoolPlatform()) as platform:
-        yield platform
+def forking() -> RecordingPlatform:
+    """One platform for many runs; others of this process fork their members from the same zygotes."""
+    return RecordingPlatform()

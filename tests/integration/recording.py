@@ -9,20 +9,25 @@ from zooid.platforms.local.processes import LocalHandle
 
 
 class RecordingPlatform(LocalPlatform):
-    """Members as processes, with their process ids by name."""
+    """Members as processes, with their names and process ids."""
 
     def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None) -> None:
         super().__init__(prefix)
+        self.launched: list[str] = []
+        """Names of members, in order; a test may forget those of others."""
         self.pids: dict[str, int] = {}
-        """In order of launch."""
+        """By name, of the members that were launched last."""
 
-    @property
-    def launched(self) -> list[str]:
-        return list(self.pids)
+    def forget(self) -> None:
+        self.launched.clear()
+        self.pids.clear()
 
     def launch(self, launch: Launch) -> LocalHandle:
         handle = super().launch(launch)
-        self.pids[launch.member] = handle.process.pid
+        pid = handle.process.pid
+        assert pid is not None
+        self.launched.append(launch.member)
+        self.pids[launch.member] = pid
         return handle
 
 

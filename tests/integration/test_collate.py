@@ -6,7 +6,7 @@ import pytest
 
 import zooid
 from tests.integration.jobs import plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_untouched_model
 from zooid.core.plan import Limits
 
@@ -101,13 +101,13 @@ job = zooid.Job(
 @pytest.mark.parametrize(("num_replicas", "cuts"), [(1, (1,)), (2, ())], ids=["1x2", "2x1"])
 @pytest.mark.parametrize("text", [TEXTS, STREAM], ids=["collate", "iterable"])
 def test_a_run_is_the_plain_loop(
-    pool: PoolPlatform, tmp_path: Path, text: str, num_replicas: int, cuts: tuple[int, ...]
+    forking: RecordingPlatform, tmp_path: Path, text: str, num_replicas: int, cuts: tuple[int, ...]
 ) -> None:
     job_file = tmp_path / "job.py"
     job_file.write_text(text)
     expected = train_untouched_model(job_file)
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=cuts)
-    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool)
+    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(result.checkpoint) <= TOLERANCE
 

@@ -16,7 +16,6 @@ from msgspec import structs
 import zooid
 from benchmarks.lab.servers import rclone_s3
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand, write_job
-from tests.integration.pool import PoolPlatform
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.processes import heed_signals
 from zooid.core import keys
@@ -40,7 +39,7 @@ class Attempt:
     """A run that is meant to fail, in a folder of its own."""
 
     folder: Path
-    platform: RecordingPlatform | PoolPlatform = field(default_factory=RecordingPlatform)
+    platform: RecordingPlatform = field(default_factory=RecordingPlatform)
     steps: list[StepCommitted] = field(default_factory=list)
 
     @property
@@ -49,8 +48,7 @@ class Attempt:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Of processes that were started for it alone."""
-        return self.platform.pids if isinstance(self.platform, RecordingPlatform) else {}
+        return self.platform.pids
 
     def train(
         self,
@@ -83,12 +81,6 @@ class Attempt:
 @pytest.fixture
 def attempt(tmp_path: Path) -> Attempt:
     return Attempt(tmp_path)
-
-
-@pytest.fixture
-def pooled(tmp_path: Path, pool: PoolPlatform) -> Attempt:
-    pool.launched.clear()
-    return Attempt(tmp_path, pool)
 
 
 class TestKilledMember:
@@ -132,15 +124,15 @@ class TestKilledMember:
 
 
 class TestFailingJob:
-    def test_a_sample_that_cannot_be_loaded_is_named(self, pooled: Attempt) -> None:
+    def test_a_sample_that_cannot_be_loaded_is_named(self, attempt: Attempt) -> None:
         fields = {"data": "lambda: Torn(*build_data().tensors)"}
-        job_file = write_job(pooled.folder / "torn.py", extra=TORN, fields=fields)
-        error = pooled.train(job_file, plan=plan_by_hand(job_file, num_replicas=1, cuts=()))
+        job_file = write_job(attempt.folder / "torn.py", extra=TORN, fields=fields)
+        error = attempt.train(job_file, plan=plan_by_hand(job_file, num_replicas=1, cuts=()))
         assert isinstance(error, MemberFailed)
         assert f"r0s0 exited with status 1: job.data()[{BAD_SAMPLE}] raised OSError: the file is torn" in str(error)
-        pooled.assert_nothing_is_left()
+        attempt.assert_nothing_is_left()
 
-    def test_a_member_that_raises_leaves_its_traceback(self, pooled: Attempt) -> None:
+    def test_a_member_that_raises_leaves_its_traceback(self, attempt: Attempt) -> None:
         """Only the last stage computes a loss; the first one merely waits for it and is not to be blamed."""
         give_up = """
 calls = itertools.count()
@@ -151,13 +143,13 @@ def tired_loss(output, target):
     return F.cross_entropy(output, target)
 
 """
-        job_file = write_job(pooled.folder / "tired.py", extra=give_up, fields={"loss": "tired_loss"})
-        error = pooled.train(job_file, plan=plan_by_hand(job_file, num_replicas=1))
+        job_file = write_job(attempt.folder / "tired.py", extra=give_up, fields={"loss": "tired_loss"})
+        error = attempt.train(job_file, plan=plan_by_hand(job_file, num_replicas=1))
         assert isinstance(error, MemberFailed)
         assert str(error) == "member r0s1 exited with status 1: RuntimeError: the loss gave up"
         assert "in tired_loss" in error.traceback_text
         assert error.traceback_text.rstrip().endswith("RuntimeError: the loss gave up")
-        pooled.assert_nothing_is_left()
+        attempt.assert_nothing_is_left()
 
 
 class TestCtrlC:
@@ -166,7 +158,6 @@ import sys
 from pathlib import Path
 
 import zooid
-from tests.integration.pool import PoolPlatform
 from tests.integration.recording import RecordingPlatform
 from zooid.core.events import StepCommitted
 from zooid.core.plan import Plan
@@ -259,14 +250,14 @@ class TestRefusedInput:
         assert str(error).startswith(f"{file} defines no `job`; define `job = zooid.Job(")
         self.assert_only_launched(attempt, [])
 
-    def test_a_plan_of_another_model(self, pooled: Attempt) -> None:
-        job_file = write_job(pooled.folder / "changed.py")
+    def test_a_plan_of_another_model(self, attempt: Attempt) -> None:
+        job_file = write_job(attempt.folder / "changed.py")
         plan = structs.replace(plan_by_hand(job_file, num_replicas=2), model_fingerprint="of another model")
-        error = pooled.train(job_file, plan=plan)
+        error = attempt.train(job_file, plan=plan)
         assert isinstance(error, PlanError)
         assert "the plan was made for another model" in str(error)
         assert "run `zooid plan` again" in str(error)
-        self.assert_only_launched(pooled, ["preparer"])
+        self.assert_only_launched(attempt, ["preparer"])
 
     def test_what_needs_no_member_to_be_seen(self, attempt: Attempt) -> None:
         missing = attempt.folder / "missing.py"

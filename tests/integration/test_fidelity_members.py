@@ -7,7 +7,7 @@ import pytest
 import zooid
 from tests.fidelity.training import largest_difference, train_plainly
 from tests.integration.jobs import plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from zooid.core.job import load_job
 from zooid.core.plan import TransportName
 
@@ -34,11 +34,11 @@ job = next(case for case in CASES if case.name == "{name}").job()
     ],
 )
 def test_members_train_what_a_plain_loop_trains(
-    tmp_path: Path, pool: PoolPlatform, name: str, num_replicas: int, num_stages: int, transport: TransportName
+    tmp_path: Path, forking: RecordingPlatform, name: str, num_replicas: int, num_stages: int, transport: TransportName
 ) -> None:
     job_file = tmp_path / "faithful.py"
     job_file.write_text(_JOB.format(name=name))
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=num_stages, transport=transport)
-    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool)
+    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking)
     wanted = train_plainly(load_job(job_file), grain_by_grain=False, num_replicas=num_replicas)
     assert largest_difference(zooid.load_checkpoint(result.checkpoint), wanted) <= TOLERANCE

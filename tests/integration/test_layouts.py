@@ -14,7 +14,7 @@ import pytest
 import zooid
 from tests.integration.jobs import plan_by_hand
 from tests.integration.model_jobs import NUM_STEPS, write_model_job
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from zooid.core.plan import ScheduleName, TransportName
 from zooid.schedule.samples import even_shares
@@ -63,7 +63,7 @@ def job_of(folder: Path, name: str, arguments: str = "", suffix: str = "") -> Pa
 
 
 def differences(
-    pool: PoolPlatform,
+    forking: RecordingPlatform,
     job_file: Path,
     layout: tuple[int, int],
     schedule: ScheduleName,
@@ -76,7 +76,7 @@ def differences(
         job_file, num_replicas=num_replicas, cuts=num_stages, schedule=schedule, transport=transport, shares=shares
     )
     store = job_file.parent / f"{job_file.stem}-{num_replicas}x{num_stages}-{schedule}-{transport}"
-    result = zooid.train(job_file, store=store.as_uri(), plan=plan, platform=pool)
+    result = zooid.train(job_file, store=store.as_uri(), plan=plan, platform=forking)
     expected = reference(job_file, shares or even_shares(NUM_GRAINS, num_replicas))
     assert len(result.losses) == NUM_STEPS
     return expected.loss_difference(result.losses), expected.weight_difference(result.checkpoint)
@@ -91,47 +91,47 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", chosen, ids=names)
 
 
-def test_a_layout_trains_to_what_one_process_does(case: Case, pool: PoolPlatform, folder: Path) -> None:
+def test_a_layout_trains_to_what_one_process_does(case: Case, forking: RecordingPlatform, folder: Path) -> None:
     name, layout, schedule, transport = case
-    in_loss, in_weights = differences(pool, job_of(folder, name), layout, schedule, transport)
+    in_loss, in_weights = differences(forking, job_of(folder, name), layout, schedule, transport)
     print(f"{name} {layout[0]}x{layout[1]} {schedule} {transport}: loss {in_loss:.1e}, weights {in_weights:.1e}")
     assert in_loss <= TOLERANCE
     assert in_weights <= TOLERANCE
 
 
-def test_replicas_with_unequal_shares_weigh_every_sample_the_same(pool: PoolPlatform, folder: Path) -> None:
+def test_replicas_with_unequal_shares_weigh_every_sample_the_same(forking: RecordingPlatform, folder: Path) -> None:
     """48 + 16 samples of a batch of 64."""
     arguments = "batch_size=64, grain_size=16, epochs=20, data=lambda: model_jobs.Samples('unet', num_samples=64)"
     job_file = job_of(folder, "unet", arguments, "-uneven")
-    found = differences(pool, job_file, (2, 2), "1f1b", "tcp", shares=(3, 1))
+    found = differences(forking, job_file, (2, 2), "1f1b", "tcp", shares=(3, 1))
     assert max(found) <= TOLERANCE
 
 
-def test_tokens_weigh_the_same_wherever_they_are(pool: PoolPlatform, folder: Path) -> None:
+def test_tokens_weigh_the_same_wherever_they_are(forking: RecordingPlatform, folder: Path) -> None:
     """Samples have from none to all of their tokens counted; the loss is a sum and a weight."""
     job_file = job_of(folder, "gpt2", "weighted=True", "-weighted")
-    found = differences(pool, job_file, (2, 2), "gpipe", "tcp")
+    found = differences(forking, job_file, (2, 2), "gpipe", "tcp")
     assert max(found) <= TOLERANCE
 
 
 @pytest.mark.parametrize("layout", [(2, 1), (2, 2)])
-def test_float32_differs_by_rounding_only(pool: PoolPlatform, folder: Path, layout: tuple[int, int]) -> None:
+def test_float32_differs_by_rounding_only(forking: RecordingPlatform, folder: Path, layout: tuple[int, int]) -> None:
     """Sums in another order differ, and an optimizer that divides by small numbers makes more of it."""
     job_file = job_of(folder, "gpt2", "dtype=torch.float32", "-float32")
-    in_loss, in_weights = differences(pool, job_file, layout, "1f1b", "tcp")
+    in_loss, in_weights = differences(forking, job_file, layout, "1f1b", "tcp")
     print(f"float32 {layout[0]}x{layout[1]}: loss {in_loss:.1e}, weights {in_weights:.1e}")
     assert in_loss <= 1e-3
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("autocast", ["bf16", "fp16"])
-def test_smaller_types_cross_cuts_as_they_are(pool: PoolPlatform, folder: Path, autocast: str) -> None:
+def test_smaller_types_cross_cuts_as_they_are(forking: RecordingPlatform, folder: Path, autocast: str) -> None:
     """The first step of a pipeline computes the very numbers that one process does; later, gradients that were added
     in another order are rounded to a few digits, again and again."""
     arguments = f"dtype=torch.float32, autocast={autocast!r}, clip_norm=None"
     job_file = job_of(folder, "gpt2", arguments, f"-{autocast}")
     plan = plan_by_hand(job_file, cuts=3, schedule="1f1b", transport="tcp")
-    result = zooid.train(job_file, store=(folder / autocast).as_uri(), plan=plan, platform=pool)
+    result = zooid.train(job_file, store=(folder / autocast).as_uri(), plan=plan, platform=forking)
     expected = reference(job_file, (1,))
     print(f"{autocast} 1x3: loss {expected.loss_difference(result.losses):.1e}")
     assert result.losses[0] == pytest.approx(expected.losses[0], abs=1e-7)

@@ -156,6 +156,7 @@ class TestMemory:
     def test_a_member_that_somebody_killed_is_not_blamed(self) -> None:
         platform = running(WAITING)
         handle = platform.launch(launch_with(0.5, 64 * MIB))
+        assert handle.process.pid is not None
         os.kill(handle.process.pid, signal.SIGKILL)
         assert str(wait_for(platform, handle)) == "was killed by signal 9 (SIGKILL)"
 

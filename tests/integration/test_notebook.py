@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 import zooid
 from tests.integration.jobs import plan_by_hand, write_job
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
@@ -130,7 +130,7 @@ class TestScripts:
 
 
 def test_a_job_of_a_module_trains_and_goes_on(
-    pool: PoolPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forking: RecordingPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's folder says where the job is, also when the file that was written for it is gone."""
     job_file = write_job(tmp_path / "jobs_of_mine.py", fields={"epochs": "1"})
@@ -140,12 +140,12 @@ def test_a_job_of_a_module_trains_and_goes_on(
     module = __import__("jobs_of_mine")
     plan, url = plan_by_hand(plain, cuts=2), (tmp_path / "run").as_uri()
     rule = CheckpointRule(every_steps=2)
-    zooid.train(module.tiny, store=url, plan=plan, checkpoints=rule, platform=pool)
+    zooid.train(module.tiny, store=url, plan=plan, checkpoints=rule, platform=forking)
     store = open_store(url)
     clear(store, keys.checkpoint(last_step(store)))
     made_file = Path(decode_record(bytes(store.get(keys.CLAIM)), RunClaim, keys.CLAIM).job_file)
     made_file.unlink()  # as when the process that began the run has ended
-    result = zooid.resume(url, platform=pool)
+    result = zooid.resume(url, platform=forking)
     assert train_composed_layers(plain).weight_difference(result.checkpoint) <= TOLERANCE
 
 

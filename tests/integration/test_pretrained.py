@@ -27,7 +27,7 @@ from transformers import (
 
 import zooid
 from tests.integration.jobs import plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import sample_plan
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, SampleFacts, Shard
@@ -116,7 +116,7 @@ def difference(first: PreTrainedModel, second: PreTrainedModel) -> float:
 
 @pytest.mark.parametrize(("build", "data"), [(gpt2, sentences), (whisper, recordings)])
 def test_a_sharded_checkpoint_is_fine_tuned_and_read_back(
-    pool: PoolPlatform, tmp_path: Path, build: Any, data: Any
+    forking: RecordingPlatform, tmp_path: Path, build: Any, data: Any
 ) -> None:
     torch.manual_seed(0)
     initial = build()
@@ -125,7 +125,7 @@ def test_a_sharded_checkpoint_is_fine_tuned_and_read_back(
     kind = type(initial)
     job_file.write_text(JOB.format(name=kind.__name__, folder=str(tmp_path / "before"), data=data.__name__))
     plan = plan_by_hand(job_file, cuts=2)
-    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool)
+    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking)
     zooid.save_pretrained(result.store, tmp_path / "after")
     trained = kind.from_pretrained(tmp_path / "after")
     assert trained.dtype == torch.float64

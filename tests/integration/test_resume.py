@@ -20,7 +20,6 @@ from rich.console import Console
 
 import zooid
 from tests.integration.jobs import plan_by_hand, write_job
-from tests.integration.pool import PoolPlatform
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
 from tests.integration.test_docs import job_file as documented_job
@@ -133,20 +132,20 @@ def test_what_is_left_is_complete_and_can_be_resumed(interrupted: CutShort) -> N
     assert names == sorted(build_model(load_job(interrupted.job_file)).state_dict())
     assert len(manifest.shards) == 4, "both replicas of both stages have written"
     assert store.list(keys.COMM) == []
-    assert keys.LEASE not in store.list("")
+    assert store.list(keys.LEASES) == []
 
 
 @pytest.mark.parametrize(
     ("num_replicas", "cuts"), [(1, (1, 2, 4)), (3, ()), (2, (2,)), (1, ())], ids=["1x4", "3x1", "2x2", "1x1"]
 )
 def test_any_layout_goes_on_as_if_nothing_had_been(
-    interrupted: CutShort, pool: PoolPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
+    interrupted: CutShort, forking: RecordingPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
 ) -> None:
     url = interrupted.copied(tmp_path / "run")
     step = interrupted.step
     plan = plan_by_hand(interrupted.job_file, num_replicas=num_replicas, cuts=cuts)
     events: list[Event] = []
-    result = zooid.resume(url, plan=plan, on_event=events.append, platform=pool)
+    result = zooid.resume(url, plan=plan, on_event=events.append, platform=forking)
     rest = Trained(interrupted.reference.losses[step:], interrupted.reference.state)
     difference = rest.loss_difference(result.losses), rest.weight_difference(url)
     print(f"from step {step}: largest differences of a loss {difference[0]:.3g}, of a weight {difference[1]:.3g}")
@@ -159,7 +158,9 @@ def test_any_layout_goes_on_as_if_nothing_had_been(
         zooid.resume(url)
 
 
-def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, pool: PoolPlatform, tmp_path: Path) -> None:
+def test_a_run_can_be_cut_short_again_and_again(
+    interrupted: CutShort, forking: RecordingPlatform, tmp_path: Path
+) -> None:
     """In another layout each time; the last one as before."""
     url = interrupted.copied(tmp_path / "run")
     losses: dict[int, float] = {}
@@ -171,7 +172,7 @@ def test_a_run_can_be_cut_short_again_and_again(interrupted: CutShort, pool: Poo
         losses |= {event.step: event.loss for event in watch if isinstance(event, StepCommitted)}
         assert last_step(open_store(url)) > first_step
     step = last_step(open_store(url))
-    result = zooid.resume(url, platform=pool)
+    result = zooid.resume(url, platform=forking)
     assert result.plan.layout == "3x1"
     losses |= dict(enumerate(result.losses, start=step))
     expected = dict(enumerate(interrupted.reference.losses))
@@ -187,13 +188,15 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_plain_pytorch_goes_on_as_if_nothing_had_been(pool: PoolPlatform, tmp_path: Path, optimizer: str) -> None:
+def test_plain_pytorch_goes_on_as_if_nothing_had_been(
+    forking: RecordingPlatform, tmp_path: Path, optimizer: str
+) -> None:
     """The user's own model, loss and optimizer, from a checkpoint of two stages in the middle of their run."""
     fields = {"optimizer": f"lambda named: {optimizer}"}
     job_file = write_job(tmp_path / "plain.py", dropout=0.0, fields=fields)
     run, rule = (tmp_path / "run").as_uri(), CheckpointRule(every_steps=EVERY, keep=KEEP + 1)
     plan = plan_by_hand(job_file, num_replicas=1)
-    zooid.train(job_file, store=run, plan=plan, checkpoints=rule, platform=pool)
+    zooid.train(job_file, store=run, plan=plan, checkpoints=rule, platform=forking)
     reference = train_untouched_model(job_file)
     step = complete_steps(open_store(run))[0]
     url = f"{run}/{keys.checkpoint(step)}"
@@ -233,7 +236,7 @@ class TestRefused:
         ("AdamW(named", "Adam(named", "its optimizer was AdamW, and is Adam"),
     )
 
-    def test_a_job_that_has_changed(self, interrupted: CutShort, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_a_job_that_has_changed(self, interrupted: CutShort, forking: RecordingPlatform, tmp_path: Path) -> None:
         """Everything that matters is named at once; nothing has begun."""
         url = interrupted.copied(tmp_path / "run")
         text = interrupted.job_file.read_text()
@@ -242,17 +245,17 @@ class TestRefused:
             text = text.replace(old, new)
         changed = tmp_path / "job.py"
         changed.write_text(text)
-        pool.launched.clear()
+        forking.forget()
         with pytest.raises(JobError) as caught:
-            zooid.resume(url, job_file=changed, platform=pool)
+            zooid.resume(url, job_file=changed, platform=forking)
         for _, _, message in self.CHANGES:
             assert message in str(caught.value)
-        assert pool.launched == ["checker"]
+        assert forking.launched == ["checker"]
         assert last_step(open_store(url)) == interrupted.step
         assert keys.roster(1) not in open_store(url).list(keys.ROSTERS)
 
     def test_a_shard_that_was_cut_short_is_named_and_can_be_put_back(
-        self, interrupted: CutShort, pool: PoolPlatform, tmp_path: Path
+        self, interrupted: CutShort, forking: RecordingPlatform, tmp_path: Path
     ) -> None:
         url = interrupted.copied(tmp_path / "run")
         plan = plan_by_hand(interrupted.job_file, cuts=())
@@ -261,13 +264,13 @@ class TestRefused:
         whole = bytes(store.get(key))
         store.put(key, whole[:-100])
         with pytest.raises(MemberFailed) as caught:
-            zooid.resume(url, plan=plan, platform=pool)
+            zooid.resume(url, plan=plan, platform=forking)
         assert f"{key} was cut short or altered" in str(caught.value)
         store.delete([key])
         with pytest.raises(CheckpointError, match=f"lacks {key}"):
-            zooid.resume(url, plan=plan, platform=pool)
+            zooid.resume(url, plan=plan, platform=forking)
         store.put(key, whole)
-        assert len(zooid.resume(url, plan=plan, platform=pool).losses) == NUM_STEPS - interrupted.step
+        assert len(zooid.resume(url, plan=plan, platform=forking).losses) == NUM_STEPS - interrupted.step
 
 
 class TestChangedSettings:
@@ -275,23 +278,25 @@ class TestChangedSettings:
 
     LATE = "lambda own: torch.optim.lr_scheduler.StepLR(own, step_size=2, gamma=0.5)"
 
-    def resume(self, file: Path, url: str, step: int, pool: PoolPlatform) -> list[Event]:
+    def resume(self, file: Path, url: str, step: int, forking: RecordingPlatform) -> list[Event]:
         """From this step, as if the run had been cut short before its later checkpoints."""
         for later in complete_steps(open_store(url)):
             if later > step:
                 clear(open_store(url), keys.checkpoint(later))
         events: list[Event] = []
-        zooid.resume(url, job_file=file, on_event=events.append, platform=pool)
+        zooid.resume(url, job_file=file, on_event=events.append, platform=forking)
         return events
 
-    def test_the_learning_rate_of_the_job_file_holds_and_is_said(self, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_the_learning_rate_of_the_job_file_holds_and_is_said(
+        self, forking: RecordingPlatform, tmp_path: Path
+    ) -> None:
         fields = {"epochs": "2", "scheduler": self.LATE}
         first = write_job(tmp_path / "job.py", fields=fields)
         url, rule = (tmp_path / "run").as_uri(), CheckpointRule(every_steps=2, keep=9)
-        zooid.train(first, store=url, plan=plan_by_hand(first), checkpoints=rule, platform=pool)
+        zooid.train(first, store=url, plan=plan_by_hand(first), checkpoints=rule, platform=forking)
         slower = "lambda named: torch.optim.AdamW(named, lr=1e-3, weight_decay=0.5)"
         second = write_job(tmp_path / "slower.py", fields={**fields, "optimizer": slower})
-        events = self.resume(second, url, 4, pool)
+        events = self.resume(second, url, 4, forking)
         [changed] = [event for event in events if isinstance(event, OptimizerChanged)]
         assert (changed.settings["lr"], changed.before["lr"]) == (("0.001",), ("0.01",))
         rates = {event.step: event.learning_rate for event in events if isinstance(event, StepCommitted)}
@@ -300,7 +305,7 @@ class TestChangedSettings:
             "optimizer: learning rate 0.001 (was 0.01 in the checkpoint), "
             "weight decay 0.5 (was 0.01 in the checkpoint)\n"
         )
-        again = self.resume(second, url, 6, pool)
+        again = self.resume(second, url, 6, forking)
         assert not any(isinstance(event, OptimizerChanged) for event in again), "the checkpoint has the new rate"
 
     def line(self, event: Event) -> str:

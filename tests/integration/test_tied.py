@@ -6,7 +6,7 @@ import pytest
 
 import zooid
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers, train_untouched_model
 from zooid.store import open_store
 from zooid.worker.checkpoints.contents import last_step, read_manifest
@@ -43,13 +43,13 @@ class TiedModel(nn.Module):
 
 @pytest.mark.parametrize(("num_replicas", "cuts"), [(2, (2,)), (1, (1, 2))])
 def test_tied_parameters_train_as_one(
-    pool: PoolPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
+    forking: RecordingPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
 ) -> None:
     fields = {**COARSE, "model": "lambda: TiedModel().double()", "epochs": "2"}
     job_file = write_job(tmp_path / "tied.py", extra=TIED, fields=fields)
     url = (tmp_path / "run").as_uri()
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=cuts)
-    result = zooid.train(job_file, store=url, plan=plan, platform=pool)
+    result = zooid.train(job_file, store=url, plan=plan, platform=forking)
     for reference in (train_composed_layers(job_file), train_untouched_model(job_file)):
         assert reference.loss_difference(result.losses) <= TOLERANCE
         assert reference.weight_difference(result.checkpoint) <= TOLERANCE

@@ -25,7 +25,7 @@ from tests.integration.hooked_jobs import (
     write_hooked_job,
 )
 from tests.integration.jobs import plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from zooid.coordinator import RunResult
 from zooid.core.abort import Abort
@@ -92,12 +92,12 @@ def whole_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["store", "gloo"])
-def finished(request: pytest.FixtureRequest, whole_job: Path, pool: PoolPlatform) -> Finished:
+def finished(request: pytest.FixtureRequest, whole_job: Path, forking: RecordingPlatform) -> Finished:
     transport: TransportName = request.param
     plan = plan_by_hand(whole_job, num_replicas=2, cuts=2, schedule="1f1b", transport=transport)
     run = whole_job.parent / f"run-{transport}"
     events: list[Event] = []
-    result = zooid.train(whole_job, store=run.as_uri(), plan=plan, platform=pool, on_event=events.append)
+    result = zooid.train(whole_job, store=run.as_uri(), plan=plan, platform=forking, on_event=events.append)
     return Finished(whole_job, transport, run, result, events)
 
 
@@ -187,7 +187,7 @@ class TestWholeJob:
         assert noted == wanted
 
 
-def test_a_stage_that_is_frozen_trains_the_others(pool: PoolPlatform, tmp_path: Path) -> None:
+def test_a_stage_that_is_frozen_trains_the_others(forking: RecordingPlatform, tmp_path: Path) -> None:
     """No gradient crosses the cut, and an optimizer of trained parameters would have none there."""
     frozen = """
 class Frozen(Normed):
@@ -203,7 +203,9 @@ def optimizer_of_trained(named):
     job_file = write_hooked_job(tmp_path / "frozen.py", extra=frozen, fields=fields)
     plan = plan_by_hand(job_file, cuts=(1,), schedule="1f1b", transport="tcp")
     events: list[Event] = []
-    result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool, on_event=events.append)
+    result = zooid.train(
+        job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking, on_event=events.append
+    )
     expected = train_composed_layers(job_file)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(result.checkpoint) <= TOLERANCE

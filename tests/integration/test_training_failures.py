@@ -20,7 +20,7 @@ from tests.integration.hooked_jobs import (
     write_hooked_job,
 )
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import sample_plan, train_composed_layers
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
@@ -39,7 +39,7 @@ EVERY_STEP = CheckpointRule(every_steps=1, keep=1000)
 
 
 def end_of(
-    pool: PoolPlatform,
+    forking: RecordingPlatform,
     job_file: Path,
     plan: Plan,
     store: Path,
@@ -47,9 +47,9 @@ def end_of(
     on_event: Callable[[Event], None] = lambda event: None,
 ) -> ZooidError:
     """The error with which a run ends."""
-    pool.launched.clear()
+    forking.forget()
     with pytest.raises(ZooidError) as caught:
-        zooid.train(job_file, store=store.as_uri(), plan=plan, platform=pool, checkpoints=rule, on_event=on_event)
+        zooid.train(job_file, store=store.as_uri(), plan=plan, platform=forking, checkpoints=rule, on_event=on_event)
     return caught.value
 
 
@@ -64,7 +64,9 @@ def replica_with(job_file: Path, sample: int, step: int) -> int | None:
 
 class TestNumbersThatAreNotFinite:
     @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-    def test_an_overflow_of_fp16_is_skipped_and_training_goes_on(self, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_an_overflow_of_fp16_is_skipped_and_training_goes_on(
+        self, forking: RecordingPlatform, tmp_path: Path
+    ) -> None:
         """A loss so steep that its first scales overflow; then it trains as one process does."""
         fields = {
             "model": "lambda: Normed()",
@@ -77,7 +79,7 @@ class TestNumbersThatAreNotFinite:
         events: list[Event] = []
         plan = plan_by_hand(job_file, cuts=2)
         result = zooid.train(
-            job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=pool, on_event=events.append
+            job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking, on_event=events.append
         )
         skipped = [event.is_skipped for event in events if isinstance(event, StepCommitted)]
         print(f"skipped: {skipped}")
@@ -88,7 +90,7 @@ class TestNumbersThatAreNotFinite:
         assert expected.losses == pytest.approx(result.losses, rel=1e-3)
 
     def test_a_loss_names_its_step_and_its_member_and_spoils_no_checkpoint(
-        self, pool: PoolPlatform, tmp_path: Path
+        self, forking: RecordingPlatform, tmp_path: Path
     ) -> None:
         """A sample spoils when there is a checkpoint before it; the other replica drops the step as well."""
         spoil = f"""
@@ -105,7 +107,7 @@ class Spoiled(TensorDataset):
         job_file = write_hooked_job(tmp_path / "spoiled.py", extra=spoil, fields=fields)
         plan = plan_by_hand(job_file, num_replicas=2, cuts=())
         events: list[Event] = []
-        error = end_of(pool, job_file, plan, tmp_path / "run", EVERY_STEP, events.append)
+        error = end_of(forking, job_file, plan, tmp_path / "run", EVERY_STEP, events.append)
         assert isinstance(error, MemberFailed)
         said = re.search(
             r"member r([01])s0 found a loss that is not finite in step (\d+) \(sum over its samples nan\)", str(error)
@@ -183,16 +185,16 @@ class TestWhatTheJobBrings:
             assert trainer.num_applied == STEPS_PER_EPOCH
 
     def test_a_metric_that_raises_at_once_is_refused_before_members_start(
-        self, pool: PoolPlatform, tmp_path: Path
+        self, forking: RecordingPlatform, tmp_path: Path
     ) -> None:
         plan = plan_by_hand(write_hooked_job(tmp_path / "job.py"), cuts=())
         fields = {**EVALUATION, "metrics": "{'accuracy': accuracy, 'half': lambda output, target: output[99]}"}
         job_file = write_hooked_job(tmp_path / "job.py", fields=fields)
-        error = end_of(pool, job_file, plan, tmp_path / "run")
+        error = end_of(forking, job_file, plan, tmp_path / "run")
         assert isinstance(error, JobError)
         assert str(error).startswith("job.metrics['half'] raised IndexError: ")
         assert "a metric is called as metric(output, target)" in str(error)
-        assert pool.launched == ["preparer"]
+        assert forking.launched == ["preparer"]
         assert open_store((tmp_path / "run").as_uri()).is_empty()
 
     def test_a_scheduler_that_needs_evaluations_is_refused_without_them(self, tmp_path: Path) -> None:
@@ -240,7 +242,7 @@ def tiny_disk(folder: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(pool: PoolPlatform, tmp_path: Path) -> None:
+def test_a_full_disk_ends_the_run_and_spoils_no_checkpoint(forking: RecordingPlatform, tmp_path: Path) -> None:
     """Room for a handful of checkpoints of almost two megabytes each."""
     wide = """
 class Wide(Normed):
@@ -256,7 +258,7 @@ class Wide(Normed):
     disk = tmp_path / "disk"
     disk.mkdir()
     with tiny_disk(disk, "10m"):
-        error = end_of(pool, job_file, plan_by_hand(job_file, cuts=()), disk / "run", EVERY_STEP)
+        error = end_of(forking, job_file, plan_by_hand(job_file, cuts=()), disk / "run", EVERY_STEP)
         assert isinstance(error, MemberFailed)
         assert "the checkpoint of step" in str(error)
         assert "No space left on device" in str(error)

@@ -14,7 +14,7 @@ from torch import nn
 import zooid
 from tests.integration.hooked_jobs import BATCH_SIZE, EVALUATION, GRAIN_SIZE, at_work_alone, write_hooked_job
 from tests.integration.jobs import plan_by_hand
-from tests.integration.pool import PoolPlatform
+from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import evaluation_loss, train_composed_layers
 from zooid.coordinator import RunResult, resumable_step
 from zooid.core import keys
@@ -63,7 +63,7 @@ def crash(event):
 def train(
     job_file: Path,
     folder: Path,
-    pool: PoolPlatform,
+    forking: RecordingPlatform,
     *,
     num_replicas: int = 2,
     cuts: int = 2,
@@ -72,7 +72,7 @@ def train(
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=cuts, transport="tcp")
     events: list[Event] = []
     result = zooid.train(
-        job_file, store=folder.as_uri(), plan=plan, platform=pool, checkpoints=rule, on_event=events.append
+        job_file, store=folder.as_uri(), plan=plan, platform=forking, checkpoints=rule, on_event=events.append
     )
     return result, events
 
@@ -85,11 +85,11 @@ Stopped = tuple[Path, RunResult, list[Event]]
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, pool: PoolPlatform) -> Stopped:
+def stopped(tmp_path_factory: pytest.TempPathFactory, forking: RecordingPlatform) -> Stopped:
     """Two replicas of two stages, of whose checkpoints only the last and the best stay."""
     folder = tmp_path_factory.mktemp("stopped")
     job_file = write_hooked_job(folder / "job.py", fields=WORSENING)
-    return job_file, *train(job_file, folder / "run", pool, rule=CheckpointRule(every_steps=1, keep=1))
+    return job_file, *train(job_file, folder / "run", forking, rule=CheckpointRule(every_steps=1, keep=1))
 
 
 class TestEarlyStop:
@@ -124,16 +124,16 @@ class TestEarlyStop:
         assert event.at_s <= last.at_s
         assert isinstance(events[-1], RunFinished)
 
-    def test_to_go_on_one_has_to_say_so(self, stopped: Stopped, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_to_go_on_one_has_to_say_so(self, stopped: Stopped, forking: RecordingPlatform, tmp_path: Path) -> None:
         job_file, result, _ = stopped
         assert resumable_step(result.store) is None
         with pytest.raises(InputError, match=r"is complete: it stopped early, after step 6 of 9, since .* --past-stop"):
-            zooid.resume(result.store, platform=pool)
+            zooid.resume(result.store, platform=forking)
         events: list[Event] = []
         patient = write_hooked_job(tmp_path / "job.py", fields={**WORSENING, "monitor": "zooid.Monitor()"})
         plan = plan_by_hand(job_file, num_replicas=2, cuts=2)
         resumed = zooid.resume(
-            result.store, job_file=patient, plan=plan, past_stop=True, platform=pool, on_event=events.append
+            result.store, job_file=patient, plan=plan, past_stop=True, platform=forking, on_event=events.append
         )
         assert evaluated_steps(events) == [8, 9]
         assert resumed.stopped == ""
@@ -141,31 +141,31 @@ class TestEarlyStop:
         assert train_composed_layers(job_file, SHARES).weight_difference(resumed.checkpoint) <= TOLERANCE
 
 
-def test_an_interrupted_run_stops_where_it_would_have(pool: PoolPlatform, tmp_path: Path) -> None:
+def test_an_interrupted_run_stops_where_it_would_have(forking: RecordingPlatform, tmp_path: Path) -> None:
     """What was evaluated before its checkpoint counts, and is not evaluated again."""
     job_file = write_hooked_job(tmp_path / "job.py", extra=CRASH, fields={**WORSENING, "on_event": "crash"})
     job_file.with_suffix(".crash").write_text("4")
     with pytest.raises(MemberFailed, match="as the test asks"):
-        train(job_file, tmp_path / "run", pool, num_replicas=1, rule=CheckpointRule(every_steps=4))
+        train(job_file, tmp_path / "run", forking, num_replicas=1, rule=CheckpointRule(every_steps=4))
     store = open_store((tmp_path / "run").as_uri())
     assert complete_steps(store)[-1] in (2, 4)
     first_step = complete_steps(store)[-1]
     job_file.with_suffix(".crash").unlink()
     events: list[Event] = []
     plan = plan_by_hand(job_file, cuts=3)
-    result = zooid.resume(store.url, plan=plan, platform=pool, on_event=events.append)
+    result = zooid.resume(store.url, plan=plan, platform=forking, on_event=events.append)
     assert evaluated_steps(events) == [step for step in (4, 6) if step > first_step]
     assert result.stopped.endswith("in 2 evaluations (job.monitor)")
     assert result.best_checkpoint == f"{store.url}/{keys.checkpoint(2)}"
     assert train_composed_layers(job_file, num_steps=6).weight_difference(result.checkpoint) <= TOLERANCE
 
 
-def test_a_model_that_only_gets_worse_is_kept_as_it_was(pool: PoolPlatform, tmp_path: Path) -> None:
+def test_a_model_that_only_gets_worse_is_kept_as_it_was(forking: RecordingPlatform, tmp_path: Path) -> None:
     """Evaluated before training, which has step 0 and is the plain model's."""
     fields = {**WORSENING, "evaluate_first": "True", "evaluate_every": "3"}
     job_file = write_hooked_job(tmp_path / "job.py", fields=fields)
     result, events = train(
-        job_file, tmp_path / "run", pool, num_replicas=1, cuts=2, rule=CheckpointRule(every_steps=1, keep=1)
+        job_file, tmp_path / "run", forking, num_replicas=1, cuts=2, rule=CheckpointRule(every_steps=1, keep=1)
     )
     assert evaluated_steps(events) == [0, 3, 6]
     first = next(event for event in events if isinstance(event, Evaluated))
@@ -192,40 +192,40 @@ def wishing(file: Path, wishes: str, **fields: str) -> Path:
 class TestWishes:
     @pytest.mark.parametrize(("num_replicas", "cuts"), [(1, 1), (2, 2)], ids=["1x1", "2x2"])
     def test_a_step_answered_with_stop_is_followed_by_one_more(
-        self, pool: PoolPlatform, tmp_path: Path, num_replicas: int, cuts: int
+        self, forking: RecordingPlatform, tmp_path: Path, num_replicas: int, cuts: int
     ) -> None:
         job_file = wishing(tmp_path / "job.py", "{('StepCommitted', 3): zooid.Wish.STOP}")
-        result, events = train(job_file, tmp_path / "run", pool, num_replicas=num_replicas, cuts=cuts)
+        result, events = train(job_file, tmp_path / "run", forking, num_replicas=num_replicas, cuts=cuts)
         assert [event.step for event in events if isinstance(event, StepCommitted)] == list(range(5))
         assert result.stopped == "job.on_event wished so"
         expected = train_composed_layers(job_file, SHARES[:num_replicas], num_steps=5)
         assert expected.weight_difference(result.checkpoint) <= TOLERANCE
 
-    def test_an_evaluation_is_answered_at_once(self, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_an_evaluation_is_answered_at_once(self, forking: RecordingPlatform, tmp_path: Path) -> None:
         wishes = "{('Evaluated', 3): zooid.Wish.KEEP_BEST, ('Evaluated', 6): zooid.Wish.SAVE | zooid.Wish.STOP}"
         job_file = wishing(tmp_path / "job.py", wishes)
-        result, events = train(job_file, tmp_path / "run", pool)
+        result, events = train(job_file, tmp_path / "run", forking)
         saved = [(event.step, event.is_best) for event in events if isinstance(event, CheckpointSaved)]
         assert saved == [(3, True), (6, False)]
         assert len(result.losses) == 6
         assert result.best_checkpoint == f"{result.store}/{keys.checkpoint(3)}"
 
     def test_what_is_asked_for_while_another_is_written_is_written_too(
-        self, pool: PoolPlatform, tmp_path: Path
+        self, forking: RecordingPlatform, tmp_path: Path
     ) -> None:
         """A checkpoint is due after every step, and wished for after some."""
         job_file = wishing(tmp_path / "job.py", "{('StepCommitted', at): zooid.Wish.SAVE for at in (0, 3, 6)}")
-        _, events = train(job_file, tmp_path / "run", pool, rule=CheckpointRule(every_steps=1, keep=NUM_STEPS))
+        _, events = train(job_file, tmp_path / "run", forking, rule=CheckpointRule(every_steps=1, keep=NUM_STEPS))
         saved = [event.step for event in events if isinstance(event, CheckpointSaved)]
         assert {2, 5, 8, NUM_STEPS} <= set(saved)
         assert len(saved) == len(set(saved))
 
-    def test_a_stop_before_training_keeps_the_initial_weights(self, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_a_stop_before_training_keeps_the_initial_weights(self, forking: RecordingPlatform, tmp_path: Path) -> None:
         job_file = wishing(tmp_path / "job.py", "{('Evaluated', 0): zooid.Wish.STOP}", evaluate_first="True")
-        result, _ = train(job_file, tmp_path / "run", pool)
+        result, _ = train(job_file, tmp_path / "run", forking)
         assert (result.losses, result.checkpoint) == ((), f"{result.store}/{keys.checkpoint(0)}")
         with pytest.raises(InputError, match="it stopped early, after step 0 of 9"):
-            zooid.resume(result.store, platform=pool)
+            zooid.resume(result.store, platform=forking)
 
     def test_the_last_step_can_be_the_best(self, tmp_path: Path) -> None:
         job_file = wishing(
@@ -252,7 +252,7 @@ PLATEAU = {
 
 
 class TestPlateau:
-    def test_rates_are_those_of_the_plain_loop(self, pool: PoolPlatform, tmp_path: Path) -> None:
+    def test_rates_are_those_of_the_plain_loop(self, forking: RecordingPlatform, tmp_path: Path) -> None:
         """Also after an interruption, in another layout."""
         job_file = write_hooked_job(tmp_path / "job.py", extra=CRASH, fields={**PLATEAU, "on_event": "crash"})
         job_file.with_suffix(".crash").write_text("6")
@@ -261,10 +261,10 @@ class TestPlateau:
         url = (tmp_path / "run").as_uri()
         rule = CheckpointRule(every_steps=4)
         with pytest.raises(MemberFailed, match="as the test asks"):
-            zooid.train(job_file, store=url, plan=plan, checkpoints=rule, platform=pool, on_event=events.append)
+            zooid.train(job_file, store=url, plan=plan, checkpoints=rule, platform=forking, on_event=events.append)
         job_file.with_suffix(".crash").unlink()
         assert complete_steps(open_store(url)) == [0, 4]
-        result = zooid.resume(url, plan=plan_by_hand(job_file, cuts=3), platform=pool, on_event=events.append)
+        result = zooid.resume(url, plan=plan_by_hand(job_file, cuts=3), platform=forking, on_event=events.append)
         expected = train_composed_layers(job_file)
         rates = {event.step: event.learning_rate for event in events if isinstance(event, StepCommitted)}
         assert tuple(rates[step] for step in range(NUM_STEPS)) == expected.rates
@@ -289,11 +289,11 @@ def average(num_steps, weights):
 """
 
 
-def test_weights_are_shown_after_every_step(pool: PoolPlatform, tmp_path: Path) -> None:
+def test_weights_are_shown_after_every_step(forking: RecordingPlatform, tmp_path: Path) -> None:
     """Each member averages its own stage; together they have the average of the whole model."""
     extra = f"NUM_STEPS = {NUM_STEPS}\n{AVERAGE}"
     job_file = write_hooked_job(tmp_path / "job.py", extra=extra, fields={"on_weights": "average"})
-    train(job_file, tmp_path / "run", pool)
+    train(job_file, tmp_path / "run", forking)
     found: dict[str, torch.Tensor] = {}
     for file in tmp_path.glob("*.pt"):
         found |= torch.load(file)
@@ -325,7 +325,7 @@ class TestPrints:
     """What the job's code prints in members reaches whoever has started the run."""
 
     def test_in_a_script_they_go_to_standard_output(
-        self, pool: PoolPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, forking: RecordingPlatform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         job_file = write_hooked_job(tmp_path / "job.py", extra=PRINTING, fields={"on_event": "speak", "epochs": "1"})
         for cuts, expected in (
@@ -342,7 +342,7 @@ class TestPrints:
         ):
             plan = plan_by_hand(job_file, cuts=cuts)
             capsys.readouterr()  # planning by hand runs the file, too
-            zooid.train(job_file, store=(tmp_path / f"run-{cuts}").as_uri(), plan=plan, platform=pool)
+            zooid.train(job_file, store=(tmp_path / f"run-{cuts}").as_uri(), plan=plan, platform=forking)
             assert Counter(capsys.readouterr().out.splitlines()) == expected
 
     @pytest.mark.parametrize("is_terminal", [True, False])

@@ -37,9 +37,7 @@ def a_plan(num_replicas: int = 1, num_stages: int = 2, **changed: Any) -> Plan:
         "transport": "store",
         "all_reduce": "auto",
         "offers": (offer,),
-        "prediction": Prediction(
-            step_s=1.0, num_steps=NUM_STEPS, startup_s=2.0, run_s=22.0, run_usd=0.0, cost_terms=()
-        ),
+        "predicted": Prediction(step_s=1.0, num_steps=NUM_STEPS, startup_s=2.0, run_s=22.0, run_usd=0.0, cost_terms=()),
     }
     return Plan(**fields | changed)
 
@@ -72,7 +70,7 @@ def write_run(folder: Path, *, steps: tuple[int, ...] = (0, 8)) -> ObjectStore:
     store.put(keys.roster(0), encode_record(roster_for(plan, "7", 0, 0)))
     for step in steps:
         write_checkpoint(store, step)
-    with EventWriter(store, "r0s0") as events:
+    with EventWriter(store, "r0s0", 0) as events:
         for step in range(steps[-1]):
             events.write(committed(step))
     return store
@@ -106,10 +104,10 @@ class ScriptedPlatform:
                 is_input_error=True,
                 is_consequence=False,
             )
-            store.put(keys.failure(spec.member), encode_record(failure))
+            store.put(keys.failure(spec.member, spec.roster), encode_record(failure))
             return Exit(1)
         if spec.task == "train" and spec.member == "r0s0":
-            with EventWriter(store, spec.member) as events:
+            with EventWriter(store, spec.member, spec.roster) as events:
                 for step in range(8, NUM_STEPS):
                     events.write(committed(step))
                 url = f"{store_url}/{keys.checkpoint(NUM_STEPS)}"

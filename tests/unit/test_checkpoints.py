@@ -24,14 +24,14 @@ from zooid.core.checkpoint import (
     cut_shards,
     part_of,
 )
-from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable
+from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable, Superseded
 from zooid.core.records import decode_record, encode_record
 from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
 from zooid.store.checkpoints import complete_steps, last_step, prune, read_manifest, sweep_incomplete
 from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tensors
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from zooid.worker.checkpoints.packing import pack
-from zooid.worker.checkpoints.writer import CheckpointWriter, write_manifest
+from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 
 STAGES = (("first.weight", "first.bias", "mean"), ("last.weight", "last.bias"))
 STEP = 40
@@ -321,12 +321,33 @@ class TestManifest:
         old, new = a_division(model, roster=1), a_division(model, roster=4)
         write_parts(store, STEP, model, optimizer, old)
         write_parts(store, STEP, model, optimizer, new)
-        for number in (1, 4):
-            store.put(keys.roster(number), b"")
-        with pytest.raises(CheckpointError, match=r"rosters/000004.json has replaced roster 1, so that others go on"):
+        for number in (1, 2, 3, 4):
+            store.put(keys.claim(number), b"")
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
             write_manifest(store, a_manifest(), old, STEP)
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
+            replace_ledger(store, a_manifest(step=STEP), 1)
+        assert complete_steps(store) == []
         write_manifest(store, a_manifest(), new, STEP)
         assert all("-000004." in shard.key for shard in read_manifest(store, STEP).shards)
+
+    def test_one_that_is_there_already_stays_and_the_own_shards_go(
+        self, store: ObjectStore, trained: tuple[Model, torch.optim.Optimizer]
+    ) -> None:
+        """A member that was left behind may have completed the same step just before it was fenced."""
+        model, optimizer = trained
+        divisions = a_division(model, roster=1), a_division(model, roster=2)
+        for division in divisions:
+            store.put(keys.claim(division.roster), b"")
+            write_parts(store, STEP, model, optimizer, division)
+        parts = divisions[0].parts(STEP)
+        shards = tuple(shard for part in parts for shard in part.model)
+        store.put(keys.checkpoint_manifest(STEP), encode_record(a_manifest(step=STEP, shards=shards)))
+        before = bytes(store.get(keys.checkpoint_manifest(STEP)))
+        write_manifest(store, a_manifest(), divisions[1], STEP, loss_scale=2.0)
+        assert bytes(store.get(keys.checkpoint_manifest(STEP))) == before
+        assert not [key for key in store.list(keys.checkpoint(STEP)) if "-000002." in key]
+        torch.testing.assert_close(zooid.load_checkpoint(store.url)["mean"], model.mean, rtol=0, atol=0)
 
     def test_an_older_form_is_refused(self) -> None:
         data = encode_record(a_manifest()).replace(b'"version": 3', b'"version": 2')

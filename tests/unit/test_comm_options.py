@@ -43,7 +43,7 @@ def test_every_name_is_taken_and_others_are_refused_with_a_list(name: str, value
 
 
 def test_an_option_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    why = f"'{URL}' has the option 'tranport'; there are address, all_reduce, codec, num_streams, transport"
+    why = f"'{URL}' has the option 'tranport'; there are address, all_reduce, codec, listen, num_streams, transport"
     with pytest.raises(InputError, match=why):
         Options.from_query({"tranport": "tcp"}, URL)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zooid.core.environment import profile_effort
+from zooid.core.environment import profile_effort, store_patience_s
 from zooid.core.errors import InputError
 
 
@@ -18,3 +18,17 @@ def test_an_effort_that_is_no_part_is_refused(text: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("ZOOID_PROFILE_EFFORT", text)
     with pytest.raises(InputError, match=r"must be a number above 0 and at most 1, for example 0\.1"):
         profile_effort()
+
+
+def test_a_store_is_asked_for_two_minutes_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ZOOID_STORE_PATIENCE", raising=False)
+    assert store_patience_s() == 120.0
+    monkeypatch.setenv("ZOOID_STORE_PATIENCE", "300")
+    assert store_patience_s() == 300.0
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "long"])
+def test_a_patience_that_is_no_time_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOOID_STORE_PATIENCE", text)
+    with pytest.raises(InputError, match="must be a number of seconds from 1 to 86400"):
+        store_patience_s()

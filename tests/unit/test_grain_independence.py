@@ -15,7 +15,6 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from zooid.core.job import Job
 from zooid.core.roster import Roster, RosterMember
-from zooid.core.wishes import Wish
 from zooid.layers import (
     CheckedJob,
     LayeredModel,
@@ -212,6 +211,6 @@ def step_of_replica(
             runner.compute(Action(0, Kind.FORWARD, number))
             runner.compute(Action(0, Kind.BACKWARD, number))
     counted = Counted(StepState.resumed(step), runner.count(), runner.weight, runner.nominal_weight, None, 0.0)
-    vote = counted.vote(1.0, is_first_replica=replica == 0, is_saved=False, is_due=False, wishes=Wish(0))
+    vote = counted.vote(Vote(), 1.0, is_first_replica=replica == 0)
     own = {name: p.grad for name, p in stage.module.named_parameters() if p.grad is not None}
     return vote, runner.nominal_weight, own

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves
 
+from tests.rebuilt import assert_same_bits, through_bytes
 from tests.unit import layer_models as models
 from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, grain_randomness, trace
-from zooid.layers.exported import NeedsWeights
+from zooid.layers.building import NeedsWeights
 
 Build = Callable[[], nn.Module]
 Cuts = tuple[int, ...]
@@ -195,6 +196,19 @@ def test_what_cannot_be_traced_is_cut_between_its_blocks(build: Build, size: int
     assert layered_of(build).num_layers >= 4
     for cuts in partitions(layered_of(build)):
         assert_equal(run_stages(build, batch, cuts), wanted)
+
+
+@pytest.mark.parametrize("build", [build for build in INPUTS if build not in BLOCKS])
+def test_a_model_rebuilt_from_its_record_computes_the_same_bits(build: Build) -> None:
+    traced, model = layered_of(build), model_of(build)
+    rebuilt = through_bytes(traced)
+    assert rebuilt is not None
+    assert_same_bits(traced, rebuilt, {**model.state_dict(), **dict(model.named_buffers())}, batch_of(build, 3))
+
+
+@pytest.mark.parametrize("build", BLOCKS)
+def test_a_model_that_runs_python_code_has_no_record(build: Build) -> None:
+    assert through_bytes(layered_of(build)) is None
 
 
 def test_what_cannot_be_cut_is_one_layer_and_says_why() -> None:

@@ -33,7 +33,7 @@ from zooid.predictor.money import (
 )
 from zooid.predictor.traffic import SeatTraffic, Traffic
 from zooid.predictor.usage import Checkpoints, DataSet, Move, Usage, num_checkpoints, run_usage
-from zooid.store import events
+from zooid.store import events, fences
 
 GB = 1e9
 HOUR_S = 3600.0
@@ -211,7 +211,8 @@ def test_what_costs_nothing_trains_without_end_and_no_samples_have_no_price() ->
 def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     idle, busy = usage_of(0, step_s=1.0), usage_of(1000, step_s=1.0)
     assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / used.BEAT_S + 1000)
-    assert busy.num_gets - idle.num_gets == pytest.approx(1000 * 10 + 1000 * 3 / used.LOOK_S + 1000)
+    fence_looks = 1000 * (1 / used.FENCE_FRESH_S + 1 / used.FENCE_S + 1 / used.BEAT_S)
+    assert busy.num_gets - idle.num_gets == pytest.approx(1000 * 10 + 1000 * 3 / used.LOOK_S + 1000 + fence_looks)
     assert busy.num_lists - idle.num_lists == pytest.approx(1000 / used.LOOK_S)
     prices = prices_for([FUNCTION], S3)
     expected = busy.num_puts * 5e-6 + busy.num_gets * 4e-7 + busy.num_lists * 5e-6
@@ -300,6 +301,7 @@ def test_a_usage_below_zero_is_refused() -> None:
 def test_constants_are_those_of_the_programs_that_ask() -> None:
     assert relay._REMOTE_INTERVAL_S == used.LOOK_S
     assert lease._BEAT_S == used.BEAT_S
+    assert (fences.LOOK_INTERVAL_S, fences._FRESH_S) == (used.FENCE_S, used.FENCE_FRESH_S)
     assert events._FLUSH_INTERVAL_S == used.FLUSH_S
     assert store_transport._DELETE_AFTER_S == used.LIFETIME_S
 

@@ -68,6 +68,6 @@ def test_a_plan_is_an_estimate_where_only_some_of_its_members_are(tmp_path: Path
         plan,
         offers=(*plan.offers, structs.replace(rented, startup_s=1.0)),
         stages=(plan.stages[0], structs.replace(plan.stages[1], offer=rented.name)),
-        prediction=structs.replace(plan.prediction, estimated_from=HERE.device.name),
+        predicted=structs.replace(plan.prediction, estimated_from=HERE.device.name),
     )
     assert zooid.predict(mixed, HERE).prediction.estimated_from == HERE.device.name

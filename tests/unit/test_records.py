@@ -57,7 +57,7 @@ def a_plan(**changed: Any) -> Plan:
         "transport": "store",
         "all_reduce": "three_phase",
         "offers": (an_offer(),),
-        "prediction": prediction,
+        "predicted": prediction,
     }
     return Plan(**valid | changed)
 

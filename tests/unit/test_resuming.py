@@ -1,8 +1,11 @@
 """Going on with a run: from its last checkpoint, in any layout, by one coordinator at a time, or a clear refusal."""
 
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +15,30 @@ from msgspec import structs
 import zooid
 from tests.unit.profiles import layer, link
 from tests.unit.profiles import profile as a_profile
-from tests.unit.scripted_runs import NUM_STEPS, SAMPLES, ScriptedPlatform, a_plan, write_checkpoint, write_run
+from tests.unit.scripted_runs import (
+    NUM_STEPS,
+    SAMPLES,
+    ScriptedPlatform,
+    a_plan,
+    committed,
+    write_checkpoint,
+    write_run,
+)
 from zooid.cli.options import checkpoints_from
-from zooid.coordinator import lease, resumable_step
+from zooid.coordinator import cleaning, lease, resumable_step, running
+from zooid.coordinator.running import Run
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
-from zooid.core.errors import CheckpointError, InputError, JobError, PlanError
-from zooid.core.events import Event, RunStarted
+from zooid.core.errors import CheckpointError, InputError, JobError, PlanError, Superseded
+from zooid.core.events import Event, PhaseStarted, RunStarted, StepCommitted
 from zooid.core.link import STORE_SITE, Link
+from zooid.core.liveness import ProcessMark, is_alive, own_mark
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
 from zooid.core.spec import RunClaim
-from zooid.store import ObjectStore, open_store
+from zooid.platforms import Exit, Launch
+from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
 
 @pytest.fixture
@@ -37,6 +51,9 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_BEAT_S", 0.02)
     monkeypatch.setattr(lease, "_SILENCE_S", 1.0)
     monkeypatch.setattr(lease, "_LOOK_S", 0.02)
+    monkeypatch.setattr(lease, "_LONGEST_LOOK_S", 0.1)
+    monkeypatch.setattr(running, "GRACE_S", 0.1)
+    monkeypatch.setattr(fences, "_FRESH_S", 0.05)
 
 
 def local_links() -> tuple[Link, ...]:
@@ -71,9 +88,8 @@ class TestGoingOn:
         started = next(event for event in events if isinstance(event, RunStarted))
         assert (started.first_step, started.num_steps) == (8, NUM_STEPS)
         assert started.predicted_run_s == pytest.approx(2.0 + 12.0)
-        listed = store.list("")
-        assert keys.LEASE not in listed
-        assert not [key for key in listed if key.startswith((keys.COMM, keys.FAILURES, keys.checkpoint(12)))]
+        for folder in (keys.COMM, keys.FAILURES, keys.LEASES, keys.checkpoint(12)):
+            assert store.list(folder) == []
 
     def test_in_the_layout_of_a_plan(self, store: ObjectStore) -> None:
         platform = ScriptedPlatform()
@@ -100,7 +116,7 @@ class TestGoingOn:
             PlanError, match=r"a step of this run has 4 grain\(s\) of 2 samples, which is fixed for a run"
         ):
             zooid.resume(store.url, limits=Limits(num_replicas=5, max_members=5), platform=ScriptedPlatform())
-        assert keys.claim(1) not in store.list("")
+        assert keys.plan(1) not in store.list("")
 
     def test_again_and_again(self, store: ObjectStore) -> None:
         """Each time under the next number; a number whose roster was never written is not used again."""
@@ -174,17 +190,37 @@ class TestRefused:
     def test_a_plan_with_limits(self, store: ObjectStore) -> None:
         self.refuse(store, InputError, "give limits, a goal and `on` when planning", plan=a_plan(), on="local")
 
-    def test_a_job_that_has_changed_leaves_the_run_as_it_was(self, store: ObjectStore) -> None:
-        """The member that checks refuses it, before anybody trains; the next try finds the same run."""
-        before = [key for key in store.list("") if not key.startswith((keys.EVENTS, "specs/", keys.FAILURES))]
+    def test_a_job_that_has_changed_leaves_the_run_as_it_was(self, store: ObjectStore, tmp_path: Path) -> None:
+        """The member that checks refuses it, before anybody trains; the next try finds the same run and job."""
+        other = tmp_path / "other.py"
+        other.write_text("job = None\n")
+        before = [key for key in store.list("") if not key.startswith(keys.EVENTS)]
         platform = ScriptedPlatform(refuses="its batch size was 8, and is 9")
         with pytest.raises(JobError, match="its batch size was 8, and is 9"):
-            zooid.resume(store.url, platform=platform)
+            zooid.resume(store.url, job_file=other, platform=platform)
         assert [spec.task for spec in platform.specs] == ["check"]
-        after = [key for key in store.list("") if not key.startswith((keys.EVENTS, "specs/", keys.FAILURES))]
-        assert after == before
-        zooid.resume(store.url, platform=ScriptedPlatform())
-        assert keys.roster(1) in store.list("")
+        after = [key for key in store.list("") if not key.startswith(keys.EVENTS)]
+        assert after == sorted([*before, keys.claim(1)]), "a claim's number is never used again"
+        platform = ScriptedPlatform()
+        zooid.resume(store.url, platform=platform)
+        assert {(spec.roster, Path(spec.job_file).name) for spec in platform.specs} == {(2, "job.py")}
+
+
+def lease_of(process: ProcessMark) -> bytes:
+    return encode_record(lease.LeaseSign(holder="1", process=process, beat=7))
+
+
+def killed_process() -> ProcessMark:
+    """The mark of a process of this machine that has ended."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        started = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
+        mark = structs.replace(own_mark(), pid=process.pid, started=started)
+        assert is_alive(mark)
+    assert is_alive(mark) is False
+    return mark
+
+
+ELSEWHERE = ProcessMark(machine="another machine", pid=1, started="1")
 
 
 class TestOneAtATime:
@@ -201,47 +237,196 @@ class TestOneAtATime:
         zooid.resume(store.url, platform=ScriptedPlatform(on_launch=try_too))
         assert len(caught) == 4
 
-    def test_one_that_was_killed_is_waited_for_and_then_replaced(self, store: ObjectStore) -> None:
-        store.put(keys.LEASE, b"coordinator 1 is at work: beat 7\n")
-        store.put(f"{keys.COMM}/7/000000/letter", b"of a member that is dead")
-        zooid.resume(store.url, platform=ScriptedPlatform())
-        assert keys.LEASE not in store.list("")
-
-    def test_members_that_go_on_without_their_coordinator_are_left_alone(self, store: ObjectStore) -> None:
-        store.put(keys.LEASE, b"coordinator 1 is at work: beat 7\n")
-        with exchanging(store), pytest.raises(InputError, match=r"members are at work in .* whose coordinator is gone"):
+    def test_one_on_another_machine_is_heard_before_anybody_goes_on(self, store: ObjectStore) -> None:
+        store.put(keys.lease(0), lease_of(ELSEWHERE))
+        beating = threading.Timer(0.1, lambda: store.put(keys.lease(0), lease_of(ELSEWHERE) + b"\n"))
+        beating.start()
+        with pytest.raises(InputError, match="another coordinator is at work in"):
             zooid.resume(store.url, platform=ScriptedPlatform())
+        beating.join()
+
+    @pytest.mark.parametrize("data", [lease_of(ELSEWHERE), b"a lease of another version"])
+    def test_one_that_is_not_heard_is_replaced(self, store: ObjectStore, data: bytes) -> None:
+        store.put(keys.lease(0), data)
+        store.put(f"{keys.COMM}/7/000000/letter", b"of a member that is dead")
+        began_s = time.monotonic()
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert time.monotonic() - began_s >= lease._SILENCE_S
+        assert store.list(keys.LEASES) == []
+
+    def test_one_that_was_killed_on_this_machine_is_replaced_at_once(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lease, "_SILENCE_S", 3600.0)
+        store.put(keys.lease(0), lease_of(killed_process()))
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert store.list(keys.LEASES) == []
+
+    def test_one_of_this_process_that_could_not_end_its_lease_is_replaced_at_once(self, store: ObjectStore) -> None:
+        store.put(keys.lease(0), lease_of(own_mark()))
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert store.list(keys.LEASES) == []
+
+    def test_silence_counts_only_while_the_store_answers(self, store: ObjectStore) -> None:
+        """One look that took as long as the whole silence does not make a living coordinator a dead one."""
+        store.put(keys.lease(0), lease_of(ELSEWHERE))
+        asked: list[float] = []
+
+        class Stalling:
+            url = store.url
+
+            def get(self, key: str) -> memoryview:
+                asked.append(time.monotonic())
+                if len(asked) == 2:
+                    time.sleep(1.5 * lease._SILENCE_S)
+                if len(asked) == 4:
+                    store.put(key, lease_of(ELSEWHERE) + b"\n")
+                return store.get(key)
+
+        stalling: Any = Stalling()
+        with pytest.raises(InputError, match="another coordinator is at work"):
+            lease.refuse_living(stalling, 0)
+        assert len(asked) == 4
 
     def test_of_two_who_come_at_once_the_first_wins(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        def other_comes_first(objects: ObjectStore) -> None:
+        def other_comes_first(objects: ObjectStore, number: int) -> bool:
             objects.create(keys.claim(1), encode_record(RunClaim(run="7", nonce="of the other")))
+            return False
 
-        monkeypatch.setattr("zooid.coordinator.resuming.refuse_others", other_comes_first)
+        monkeypatch.setattr("zooid.coordinator.resuming.refuse_living", other_comes_first)
         platform = ScriptedPlatform()
         with pytest.raises(InputError, match="another coordinator has just gone on with the run"):
             zooid.resume(store.url, platform=platform)
         assert platform.specs == []
         assert keys.plan(1) not in store.list("")
+        assert store.list(keys.LEASES) == []
 
 
-@contextmanager
-def exchanging(store: ObjectStore) -> Iterator[None]:
-    """Letters come and go while the context is open."""
-    ending = threading.Event()
+class TestFenced:
+    def test_the_checkpoint_is_picked_when_members_that_were_left_behind_have_ended(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They write another checkpoint and prune the one that was the last, until they see the claim."""
+        store.put(keys.lease(0), lease_of(killed_process()))
 
-    def write() -> None:
-        number = 0
-        while not ending.wait(0.01):
-            store.put(f"{keys.COMM}/7/000000/{number}", b"")
-            number += 1
+        def last_deeds(run: Run) -> None:
+            assert keys.claim(1) in store.list(""), "members cannot see what is not there yet"
+            write_checkpoint(store, 12)
+            clear(store, keys.checkpoint(8))
 
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
+        monkeypatch.setattr(Run, "wait_for_earlier_members", last_deeds)
+        zooid.resume(store.url, platform=ScriptedPlatform())
+        assert decode_record(bytes(store.get(keys.roster(1))), Roster, "roster").resume_step == 12
+
+    def test_a_run_that_members_have_finished_meanwhile_is_complete(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.put(keys.lease(0), lease_of(killed_process()))
+        monkeypatch.setattr(Run, "wait_for_earlier_members", lambda run: write_checkpoint(store, NUM_STEPS))
+        platform = ScriptedPlatform()
+        with pytest.raises(InputError, match="is complete: its checkpoint has all 20 steps"):
+            zooid.resume(store.url, platform=platform)
+        assert platform.specs == []
+
+    def test_what_a_killed_coordinator_of_a_finished_run_has_left_is_removed(self, store: ObjectStore) -> None:
+        """Its members have finished the run by themselves; nobody has to go on with it, but somebody has to tidy up."""
+        write_checkpoint(store, NUM_STEPS)
+        store.put(keys.lease(0), lease_of(killed_process()))
+        store.put(f"{keys.comm_of('7', 0)}/letter", b"")
+        with pytest.raises(InputError, match="is complete: its checkpoint has all 20 steps"):
+            zooid.resume(store.url, platform=ScriptedPlatform())
+        assert store.list(keys.LEASES) == store.list(keys.COMM) == []
+
+    def test_after_a_proper_end_nobody_is_waited_for(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delattr(Run, "wait_for_earlier_members")
+        zooid.resume(store.url, platform=ScriptedPlatform())
+
+    def test_a_coordinator_that_was_replaced_ends_and_leaves_its_successor_alone(self, store: ObjectStore) -> None:
+        successors = [keys.claim(2), keys.lease(2), f"{keys.comm_of('7', 2)}/letter", keys.plan(2), "plan.json#1"]
+
+        def replace(spec: Any) -> None:
+            if spec.task == "train":
+                store.put(f"{keys.comm_of('7', 1)}/letter", b"")
+                for key in successors[:-1]:
+                    store.put(key, b"")
+                Path(f"{store.url.removeprefix('file://')}/plan.json#1").write_bytes(b"being written")
+
+        platform = EndlessPlatform(on_launch=replace)
+        with pytest.raises(Superseded, match=r"another coordinator has gone on .* claims/000002.json replaces claim 1"):
+            zooid.resume(store.url, platform=platform)
+        assert {spec.member for spec in platform.specs if spec.task == "train"} == platform.terminated
+        listed = store.list("")
+        assert all(key in listed for key in successors[:-1])
+        assert Path(f"{store.url.removeprefix('file://')}/plan.json#1").exists()
+        assert keys.lease(1) not in listed
+        assert f"{keys.comm_of('7', 1)}/letter" not in listed
+
+    def test_what_a_killed_coordinator_began_after_its_claim_is_fenced_too(self, store: ObjectStore) -> None:
+        """A claim without a roster counts: the next number is above it, and its lease is the one that is looked at."""
+        store.put(keys.claim(1), encode_record(RunClaim(run="7", nonce="killed at once")))
+        store.put(keys.lease(1), lease_of(killed_process()))
+        events = list[Event]()
+        zooid.resume(store.url, platform=ScriptedPlatform(), on_event=events.append)
+        assert keys.roster(2) in store.list("")
+        phases = [event.phase for event in events if isinstance(event, PhaseStarted)]
+        assert phases[0] == "waiting until members that were left behind have ended"
+
+    def test_events_of_members_that_were_left_behind_are_not_told_again(self, store: ObjectStore) -> None:
+        def tell_of_old(spec: Any) -> None:
+            with EventWriter(store, "r0s0", 0) as events:
+                events.write(committed(8))
+
+        result = zooid.resume(store.url, platform=ScriptedPlatform(on_launch=tell_of_old))
+        assert result.losses == tuple(float(step) for step in range(8, NUM_STEPS))
+        told = [event.step for event in read_history(store) if isinstance(event, StepCommitted)]
+        assert told == list(range(NUM_STEPS)), "every step once"
+
+
+class TestCleaning:
+    """What a killed coordinator has left is removed without harm to whoever is still at work."""
+
+    @pytest.fixture(autouse=True)
+    def killed(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cleaning, "GRACE_S", 0.1)
+        monkeypatch.setattr(cleaning, "_LOOK_AGAIN_S", 0.2)
+        store.put(keys.lease(0), lease_of(killed_process()))
+        store.put(f"{keys.comm_of('7', 0)}/letter", b"")
+        write_checkpoint(store, 12, is_complete=False)
+
+    def test_everything_that_was_left_goes_after_members_were_fenced_off(self, store: ObjectStore) -> None:
+        zooid.clean(store.url)
+        assert store.list(keys.COMM) == store.list(keys.LEASES) == store.list(keys.checkpoint(12)) == []
+        assert Fence(store, 0).is_superseded(), "a silent member that wakes up must end"
+        zooid.resume(store.url, platform=ScriptedPlatform())
+
+    @pytest.mark.parametrize("sign", ["comm/7/000000/another", "events/000000/r0s0/00000099.jsonl"])
+    def test_members_that_go_on_by_themselves_are_left_alone(self, store: ObjectStore, sign: str) -> None:
+        """Over TCP, or alone, they exchange no objects; but they tell of their steps."""
+        working = threading.Timer(0.05, lambda: store.put(sign, b""))
+        working.start()
+        with pytest.raises(InputError, match="somebody is exchanging messages or telling of steps"):
+            zooid.clean(store.url)
+        working.join()
+        assert not Fence(store, 0).is_superseded()
+        assert keys.lease(0) in store.list("")
+
+
+@dataclass
+class EndlessPlatform(ScriptedPlatform):
+    """Members that train until they are ended."""
+
+    terminated: set[str] = field(default_factory=set)
+
+    def launch(self, launch: Launch) -> Exit:
+        super().launch(launch)
+        return Exit(0) if launch.member == "checker" else Exit(-ord(launch.member[-1]))
+
+    def poll(self, handle: Exit) -> Exit | None:
+        return handle if handle.is_success else None
+
+    def terminate(self, handle: Exit) -> None:
+        if not handle.is_success:
+            self.terminated.add(f"r0s{chr(-handle.status)}")
 
 
 class TestGivenPlans:

@@ -1,5 +1,6 @@
 """A store that is asked again: every retry is counted, it ends at its limit, and an abort frees it."""
 
+import random
 import time
 import uuid
 from collections.abc import Callable
@@ -121,3 +122,59 @@ def test_an_abort_frees_it_at_once() -> None:
         assert time.monotonic() - began_s < 0.2
     with pytest.raises(CommAborted, match="the run is over"):
         store.put("key", b"")
+
+
+class TestPatience:
+    def test_wrapping_again_replaces_the_patience(self) -> None:
+        failing = Failing(new_store(), 10**6, StoreUnavailable("down"))
+        inner, _ = retrying(failing, give_up_s=3600.0)
+        store, _ = retrying(inner, give_up_s=0.2)
+        began_s = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            store.get("key")
+        assert time.monotonic() - began_s < 2.0
+
+    def test_what_open_store_gives_is_patient(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ZOOID_STORE_PATIENCE", "7")
+        store: Any = new_store()
+        assert isinstance(store, RetryingStore)
+        assert store._give_up_s == 7.0
+
+    def test_it_can_be_shortened_while_somebody_waits(self) -> None:
+        store, retried_s = retrying(Failing(new_store(), 10**6, StoreUnavailable("down")), give_up_s=3600.0)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(store.get, "key")
+            while len(retried_s) < 3:
+                time.sleep(0.001)
+            store.shorten(0.1)
+            with pytest.raises(StoreUnavailable):
+                waiting.result(timeout=5)
+
+    def test_a_long_outage_is_said_now_and_then_and_its_end_too(self, caplog: pytest.LogCaptureFixture) -> None:
+        failing = Failing(new_store(), 10**6, StoreUnavailable("503 Service Unavailable"))
+        store, _ = retrying(failing, give_up_s=2.0)
+        others = RetryingStore(store, give_up_s=2.0)
+        with ThreadPoolExecutor(2) as pool:
+            for waiting in [pool.submit(each.get, "key") for each in (store, others)]:
+                with pytest.raises(StoreUnavailable):
+                    waiting.result(timeout=10)
+        said = [record.getMessage() for record in caplog.records]
+        assert 2 <= len(said) <= 9, "not once for each request, nor for each who waits"
+        assert "has not answered for 0 s (503 Service Unavailable); asking again for up to 2 s" in said[0]
+        failing._num_failures = 0
+        store.list("")
+        assert "answers again after " in caplog.text
+
+    def test_a_blip_is_not_worth_a_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        store, _ = retrying(Failing(new_store(), 2, StoreUnavailable("down")), give_up_s=60.0)
+        store.list("")
+        assert caplog.text == ""
+
+
+def test_the_job_s_random_numbers_are_left_alone() -> None:
+    """A thread that waits for the store runs beside the job's own code, whose numbers follow from its seeds."""
+    store, retried_s = retrying(Failing(new_store(), 3, StoreUnavailable("down")))
+    before = random.getstate()
+    store.list("")
+    assert len(retried_s) == 3
+    assert random.getstate() == before

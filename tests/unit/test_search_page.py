@@ -40,7 +40,7 @@ def a_plan(run_s: float, run_usd: float, stages: tuple[str, ...] = ("small",), *
         "transport": "store",
         "all_reduce": "auto",
         "offers": tuple(OFFERS.values()),
-        "prediction": a_prediction(run_s, run_usd),
+        "predicted": a_prediction(run_s, run_usd),
     }
     return Plan(**(fields | changed))
 
@@ -162,13 +162,13 @@ class TestTable:
         assert "%" not in certain
 
     def test_what_was_not_predicted_is_left_out_and_an_hour_has_its_worth(self) -> None:
-        plan = a_plan(1.0, 1.0, prediction=a_prediction(120.0, 2.0, run_p95_s=None, run_p95_usd=None))
+        plan = a_plan(1.0, 1.0, predicted=a_prediction(120.0, 2.0, run_p95_s=None, run_p95_usd=None))
         found = a_search(pick=plan, front=(plan,), runner_up=None, goal="weighted", hour_usd=7.5)
         assert table_rows(found)[0][1:3] == ["2m –", "$2.00 –"]
         assert "goal weighted, an hour is worth $7.50" in printed(found)
 
     def test_an_estimate_is_never_shown_as_if_it_were_measured(self) -> None:
-        plan = a_plan(1.0, 1.0, prediction=a_prediction(60.0, 4.0, estimated_from="some cpu"))
+        plan = a_plan(1.0, 1.0, predicted=a_prediction(60.0, 4.0, estimated_from="some cpu"))
         found = a_search(front=(plan, PICK, CHEAP))
         assert "ESTIMATE, from times measured on some cpu: made" in printed(found)
         page = Page(search_page(found))
@@ -304,7 +304,7 @@ class TestPage:
     def test_stages_have_their_memory_layers_offers_and_computing(self) -> None:
         parts = StepParts(member="r1s1", compute_s=0.3, transfer_s=0.1, reduce_s=0.05, bubble_s=0.05, moving_s=0.2)
         prediction = a_prediction(120.0, 2.0, parts=parts)
-        plan = a_plan(120.0, 2.0, ("large", "small"), num_replicas=2, prediction=prediction)
+        plan = a_plan(120.0, 2.0, ("large", "small"), num_replicas=2, predicted=prediction)
         assert self.rows(plan) == [
             "0 0 to 1 large 1 GB of 8 GB 12.5 % –",
             "1 2 to 3 small 1 GB of 2 GB 50.0 % 300ms, 60.0 %",

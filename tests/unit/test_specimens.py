@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.models import Inputs, Specimen, specimens
+from tests.rebuilt import assert_same_bits, through_bytes
 from zooid.layers import Batch, LayeredModel, Mode, Stage, build_stage, flatten_inputs, grain_randomness, trace
 
 NAMES = ("bert", "roberta", "gpt2", "vit", "resnet", "convnext", "t5", "unet", "lstm", "mlp")
@@ -238,6 +239,14 @@ def total_of(parts: list[Gradients]) -> Gradients:
     for own in parts:
         totals |= {name: totals[name] + gradient if name in totals else gradient for name, gradient in own.items()}
     return totals
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_architecture_rebuilt_from_its_record_computes_the_same_bits(name: str) -> None:
+    traced = layered_of(name)
+    rebuilt = through_bytes(traced)
+    assert rebuilt is not None
+    assert_same_bits(traced, rebuilt, state_of(model_of(name, "train")), inputs_of(name, 3))
 
 
 @pytest.mark.parametrize("name", NAMES)

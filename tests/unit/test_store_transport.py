@@ -1,5 +1,6 @@
 """Messages as objects: damaged ones are noticed, a failing store is waited for, and the store is asked sparingly."""
 
+import random
 import threading
 import time
 import uuid
@@ -128,10 +129,12 @@ def test_a_store_that_fails_for_a_while_is_waited_for_and_named() -> None:
     counter, received, memory = Counter(), Completion(), Memory()
     sender = StoreTransport(store, "group", 0, timeout_s=10.0, counter=Counter())
     receiver = StoreTransport(store, "group", 1, timeout_s=10.0, counter=counter)
+    numbers = random.getstate()
     sender.send(FIRST, memoryview(CONTENT), (1,), lambda error: None)
     receiver.receive(FIRST, 0, len(CONTENT), memory, received.end)
     while not received.wait(0.005):
         troubles.append(receiver.trouble)
+    assert random.getstate() == numbers, "what a job draws meanwhile follows from its own seeds"
     assert memory.data == CONTENT
     assert "it is being restarted" in troubles
     assert receiver.trouble is None

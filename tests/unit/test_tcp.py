@@ -2,26 +2,25 @@
 
 import json
 import socket
-import struct
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in its __all__
 
 from tests.contract.groups import Opener
+from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp import connect
-from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
+from zooid.comm.tcp.frames import Frame, FrameKind
+from zooid.comm.tcp.handshake import Hello
+from zooid.comm.tcp.meeting_point import MeetingPoint
 from zooid.comm.tcp.transport import TcpTransport
 from zooid.comm.transport import POINT_TO_POINT, Message
 from zooid.core.abort import Abort
@@ -29,25 +28,6 @@ from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(30)
-
-TCP = Options(transport="tcp")
-messages = st.builds(
-    Message, st.integers(0, 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**62), st.integers(0, 2**32 - 1)
-)
-lengths = st.integers(0, 2**60)
-
-
-@given(st.builds(Frame, st.sampled_from(FrameKind), messages, lengths, lengths, lengths))
-def test_a_frame_is_what_was_packed(frame: Frame) -> None:
-    packed = frame.pack()
-    assert len(packed) == HEADER_BYTES
-    assert Frame.unpack(memoryview(packed)) == frame
-
-
-@given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES).filter(lambda data: data[3] != 0x5A))
-def test_what_is_no_frame_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="no frame of this protocol"):
-        Frame.unpack(memoryview(data))
 
 
 class Memory:
@@ -66,8 +46,6 @@ class Wire:
 
     def start(self) -> None: ...
 
-    def read(self, wanted: bool) -> None: ...
-
     def send(self, *arguments: object) -> None: ...
 
 
@@ -78,7 +56,7 @@ def new_transport() -> TcpTransport:
 
 
 def frame_of(number: int, data: bytes) -> Frame:
-    return Frame(FrameKind.DATA, Message(POINT_TO_POINT, 0, number), len(data), 0, len(data))
+    return Frame(FrameKind.EAGER, Message(POINT_TO_POINT, 0, number), len(data), 0, len(data))
 
 
 def arrive(transport: TcpTransport, peer: int, number: int, data: bytes, between: Callable[[], None]) -> None:
@@ -131,37 +109,6 @@ def test_a_receive_from_any_rank_takes_one_message_even_if_two_come_at_once() ->
     assert ended == [None, None]
 
 
-def connect_all(stores: list[Any], options: Options = TCP, timeout_s: float = 10.0) -> list[ProcessGroup]:
-    def make(rank: int) -> ProcessGroup:
-        counter, abort = Counter(), Abort()
-        transport, latency_s = connect(
-            stores[rank], rank, len(stores), options, timeout_s=timeout_s, abort=abort, counter=counter
-        )
-        return ProcessGroup(
-            transport, rank, len(stores), abort=abort, timeout_s=timeout_s, options=options, counter=counter,
-            latency_s=latency_s,
-        )  # fmt: skip
-
-    with ThreadPoolExecutor(len(stores)) as pool:
-        return list(pool.map(make, range(len(stores))))
-
-
-def summed(groups: list[ProcessGroup], num_elements: int = 10) -> list[float]:
-    def body(group: ProcessGroup) -> float:
-        tensor = torch.ones(num_elements)
-        group.allreduce([tensor]).wait()
-        assert bool((tensor == tensor[0]).all())
-        return float(tensor[0])
-
-    with ThreadPoolExecutor(len(groups)) as pool:
-        return list(pool.map(body, groups))
-
-
-def close(groups: list[ProcessGroup]) -> None:
-    with ThreadPoolExecutor(len(groups)) as pool:
-        list(pool.map(ProcessGroup.shutdown, groups))
-
-
 def test_ranks_may_meet_through_objects() -> None:
     store = open_store(f"memory://{uuid.uuid4().hex}")
     groups = connect_all([ObjectRendezvous(store, "run/0", timeout_s=10.0) for _ in range(3)])
@@ -193,7 +140,7 @@ def test_a_stranger_is_turned_away_and_does_no_harm() -> None:
             socket.create_connection(("127.0.0.1", port)) as quitter,
         ):
             quitter.close()
-            liar.sendall(struct.pack("<32sIHH", b"guessed", 1, 0, 0))
+            liar.sendall(Hello.new(1, 0, 0, 0).pack(b"guessed"))
             liar.settimeout(10)
             assert liar.recv(8) == b"", "its connection is closed without a word"
         second = pool.submit(connect, store, 1, 2, TCP, timeout_s=20.0, abort=Abort(), counter=Counter())
@@ -218,8 +165,8 @@ def test_a_rank_that_cannot_be_reached_is_named_with_what_to_do() -> None:
     store = HashStore()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    record = {"addresses": ["127.0.0.1"], "port": port, "secret": "00" * 32, "network": "elsewhere"}
-    store.set("tcp/0", json.dumps(record))
+    point = MeetingPoint(addresses=["127.0.0.1"], port=port, secret="00" * 32, network="elsewhere", has_loopback=False)
+    store.set("tcp/0", point.encode().decode())
     with pytest.raises(CommError, match=r"rank 1 cannot connect to rank 0 \(127.0.0.1: .*refused.*\); .*`address`"):
         connect(store, 1, 2, TCP, timeout_s=0.3, abort=Abort(), counter=Counter())
 

@@ -1,24 +1,16 @@
 """The command `zooid`: what it can do, and how errors end."""
 
+import importlib
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from zooid.cli.clean import clean
-from zooid.cli.plan import plan
-from zooid.cli.predict import predict
-from zooid.cli.probe import probe
-from zooid.cli.profile import profile
-from zooid.cli.rehearse import rehearse
-from zooid.cli.resume import resume
-from zooid.cli.save import save
-from zooid.cli.timeline import timeline
-from zooid.cli.train import train
 from zooid.core.errors import InputError, ZooidError
 from zooid.report import say
 
@@ -29,6 +21,8 @@ EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128
 """Added to the number of a signal that ended the command, as shells have it."""
 VERBOSE = "--verbose"
+COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "resume", "save", "timeline", "probe", "clean")
+"""In the order in which the help shows them, each in a file of its name."""
 
 app = typer.Typer(
     help="Train deep neural networks fast and cheaply on resources that come and go.",
@@ -48,16 +42,11 @@ def everywhere(
     """Train deep neural networks fast and cheaply on resources that come and go."""
 
 
-app.command()(profile)
-app.command()(plan)
-app.command()(predict)
-app.command()(rehearse)
-app.command()(train)
-app.command()(resume)
-app.command()(save)
-app.command()(timeline)
-app.command()(probe)
-app.command()(clean)
+def register(words: Sequence[str]) -> None:
+    """Load the command that these words name, and no other; all of them where they name none."""
+    named = next((word for word in words if not word.startswith("-")), "")
+    for name in (named,) if named in COMMANDS else COMMANDS:
+        app.command()(getattr(importlib.import_module(f"zooid.cli.{name}"), name))
 
 
 def main() -> None:
@@ -76,6 +65,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if word != VERBOSE]
     is_verbose = VERBOSE in sys.argv[1:]
     try:
+        register(words)
         app(words)
     except SystemExit as end:
         if end.code != EXIT_INTERRUPTED:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
-from zooid.core.errors import InputError, ZooidError
+from zooid.core.errors import InputError, Superseded, ZooidError
 from zooid.core.link import Links
 from zooid.core.plan import Plan
 from zooid.report import say, view_for
@@ -60,10 +60,13 @@ def resume(
 
 @contextmanager
 def telling_how_to_go_on(url: str) -> Iterator[None]:
-    """When a run is cut short, say what was saved and how to go on; input that is refused has its own words."""
+    """When a run is cut short, say what was saved and how to go on.
+
+    Input that is refused has its own words, and a run that somebody else has gone on with needs nobody.
+    """
     try:
         yield
-    except InputError:
+    except (InputError, Superseded):
         raise
     except (KeyboardInterrupt, ZooidError):
         step = coordinator.resumable_step(url)

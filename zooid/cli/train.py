@@ -20,6 +20,9 @@ def train(
     store: options.Store = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to train by; profiled and planned if not given.")] = None,
     layout: options.Layout = None,
+    profile: Annotated[
+        bool, typer.Option(help="Whether the job is measured first; without, --layout says all that is known.")
+    ] = True,
     members: options.Members = None,
     deadline: options.Deadline = None,
     budget: options.Budget = None,
@@ -48,6 +51,7 @@ def train(
             goal=options.goal_from(goal),
             on=on,
             checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
+            profile=profile,
             on_event=view.show,
         )
     if not as_json:

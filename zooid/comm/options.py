@@ -26,7 +26,10 @@ class Options:
     num_streams: int | None = None
     """Sockets per pair of ranks that carry large messages; None picks by the measured round trip."""
     address: str | None = None
-    """The address at which other ranks reach this one over TCP; None offers all that the machine has."""
+    """The address at which other ranks reach this one over TCP, and at which it listens. None means all addresses that
+    the machine has."""
+    listen: str | None = None
+    """The machine's own address to listen at, where `address` is one that the network translates."""
 
     def __post_init__(self) -> None:
         for name, allowed in (

@@ -17,6 +17,7 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout, ObjectExists
 from zooid.core.keys import number_in
 from zooid.store import ObjectStore, RetryingStore, wait_for
+from zooid.store.privacy import make_private
 
 _NONCE_BYTES = 16
 _COUNTER = re.compile(rb"-?[0-9]{1,19}")
@@ -124,7 +125,11 @@ class ObjectRendezvous(Store):
         return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
 
     def _append(self, key: str, version: int, value: bytes) -> bool:
-        """Write the next version; False where another rank was first. The nonce tells its writer apart."""
+        """Write the next version; False where another rank was first. The nonce tells its writer apart.
+
+        Ranks tell each other secrets here, so other users of this machine are kept out.
+        """
+        make_private(self.objects, self.prefix)
         try:
             self._store.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
         except ObjectExists:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from zooid.coordinator.interrupts import uninterrupted
-from zooid.coordinator.offers import held_to
+from zooid.coordinator.offers import held_to, num_threads
 from zooid.core import errors, keys
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
 from zooid.core.offer import Offer
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
+from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -28,8 +29,21 @@ _LOG_LINES = 20
 @dataclass(frozen=True)
 class _Running:
     member: str
+    roster: int
     handle: Any
     started_s: float
+
+
+def ready_platform(offer: Offer) -> LocalPlatform:
+    """This machine, which begins at once to get ready for members on the offer, while others decide what to start."""
+    platform = LocalPlatform()
+    if held_to(offer) is None:
+        platform.expect(num_threads(offer), uses_gpus=_uses_gpus(offer))
+    return platform
+
+
+def _uses_gpus(offer: Offer) -> bool:
+    return (held_to(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
 
 
 def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
@@ -65,14 +79,15 @@ class Crew:
     def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
         """Write the specs, then start a member for each, on its own offer."""
         for spec in specs:
-            self._store.put(keys.spec(spec.member), encode_record(spec))
+            self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
         for spec, offer in zip(specs, offers, strict=True):
-            size = held_to(offer)
-            uses_gpus = (size is None and offer.kind == "owned") or offer.num_gpus > 0
-            spec_url = f"{spec.store}/{keys.spec(spec.member)}"
-            launch = Launch(spec.member, program, spec_url, spec.num_threads, size, uses_gpus)
+            spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
+            launch = Launch(
+                spec.member, program, spec_url, spec.num_threads, size=held_to(offer), uses_gpus=_uses_gpus(offer)
+            )
             with uninterrupted():
-                self._running.append(_Running(spec.member, self._platform.launch(launch), time.monotonic()))
+                handle = self._platform.launch(launch)
+                self._running.append(_Running(spec.member, spec.roster, handle, time.monotonic()))
 
     def wait(self, on_poll: Callable[[], None]) -> None:
         """Until every member has exited well; raises for the first that did not."""
@@ -112,8 +127,9 @@ class Crew:
         return [(member, end) for member, end in exits if end is not None and not end.is_success]
 
     def _last_words(self, member: str) -> Failure | None:
+        key = keys.failure(member, next(running.roster for running in self._running if running.member == member))
         try:
-            return decode_record(bytes(self._store.get(keys.failure(member))), Failure, keys.failure(member))
+            return decode_record(bytes(self._store.get(key)), Failure, key)
         except ObjectNotFound:
             return None
         except RecordError as error:  # the end of its log says more than an object that nobody can read

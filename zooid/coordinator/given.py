@@ -3,7 +3,9 @@
 from zooid.coordinator.offers import LOCAL
 from zooid.core.checkpoint import CheckpointManifest
 from zooid.core.errors import InputError, PlanError
-from zooid.core.plan import Limits, Plan
+from zooid.core.link import Links
+from zooid.core.offer import Offer
+from zooid.core.plan import FixedLayout, Limits, Plan
 from zooid.core.search import Goal
 from zooid.core.units import format_bytes
 
@@ -20,6 +22,37 @@ def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | 
                 f"the plan stands on {offer.name}, but members can be started on {LOCAL} only; plan for that"
             )
     check_memory(plan)
+
+
+def fixed_layout(
+    plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offer: Offer
+) -> FixedLayout:
+    """What a job is trained in that is not profiled; refuses wishes that only a profile could meet."""
+    if plan is not None:
+        raise InputError("a plan is given, and `profile` is False; a plan needs no profile: leave one of them out")
+    if limits is None or limits.num_replicas is None or limits.num_stages is None:
+        raise InputError(
+            "a job that is not profiled needs a layout; give the number of replicas and of stages, for example "
+            "--layout 1x1 (in Python, zooid.Limits(num_replicas=1, num_stages=1))"
+        )
+    for what, value in (
+        ("a deadline", limits.deadline_s),
+        ("a budget", limits.budget_usd),
+        ("a goal", goal),
+        ("links", links),
+    ):
+        if value is not None:
+            raise InputError(
+                f"{what} cannot be kept to where the job is not profiled, since nothing is known about time and money; "
+                "leave it out, or let the job be profiled"
+            )
+    return FixedLayout(
+        num_replicas=limits.num_replicas,
+        num_stages=limits.num_stages,
+        schedule=limits.schedule or "1f1b",
+        transport=limits.transport or "store",
+        offer=offer,
+    )
 
 
 def check_memory(plan: Plan) -> None:

@@ -11,6 +11,7 @@ from zooid.coordinator.cells import statements_for
 from zooid.core import keys
 from zooid.core.errors import JobError, ObjectNotFound
 from zooid.core.job import Job, loading_file
+from zooid.core.job_source import check_source
 from zooid.store import ObjectStore
 
 _HOW = "assign it to a variable at the top level of a file or of a notebook cell, or give the path of a job file"
@@ -25,6 +26,21 @@ def refuse_while_loading() -> None:
             f"{file} starts a run when a member runs it to build its job; put that call under "
             'if __name__ == "__main__":, or into a notebook cell of its own'
         )
+
+
+def check_job_file(job_file: Job | str | Path) -> Path:
+    """The file's full path. What is wrong with it for certain is refused here; the first member, which can import
+    torch, finds the rest."""
+    refuse_while_loading()
+    if isinstance(job_file, Job):
+        return file_of(job_file)
+    file = Path(job_file).resolve()
+    if not file.is_file():
+        raise JobError(
+            f"there is no job file {job_file}; give the path of a Python file that defines `job = zooid.Job(…)`"
+        )
+    check_source(file, str(job_file))
+    return file
 
 
 def file_of(job: Job) -> Path:

@@ -20,7 +20,7 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
     """Of a run that followed this plan; one that was resumed is taken from where it went on."""
     store = open_store(run)
     _refuse_another(plan, _last_plan(store), store.url)
-    events = EventReader(store).read_new()
+    events = EventReader(store, _last_roster(store)).read_new()
     starts = [number for number, event in enumerate(events) if isinstance(event, RunStarted)]
     latest = events[starts[-1] :] if starts else []
     first_step = next((event.first_step for event in latest if isinstance(event, RunStarted)), 0)
@@ -48,9 +48,13 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
     )
 
 
+def _last_roster(store: ObjectStore) -> int:
+    return max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+
+
 def _last_plan(store: ObjectStore) -> Plan:
     """That of the latest roster."""
-    key = keys.plan(max(keys.numbers(store.list(keys.ROSTERS)), default=0))
+    key = keys.plan(_last_roster(store))
     try:
         data = bytes(store.get(key))
     except ObjectNotFound as error:

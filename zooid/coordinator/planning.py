@@ -10,8 +10,8 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import structs
 
-from zooid.coordinator.crew import Crew, wait_for_all
-from zooid.coordinator.job_objects import file_of, refuse_while_loading
+from zooid.coordinator.crew import Crew, ready_platform, wait_for_all
+from zooid.coordinator.job_objects import check_job_file
 from zooid.coordinator.markets import market_for, offers_named
 from zooid.coordinator.offers import LIMITED, LOCAL, held_to, num_threads, resolve_offers
 from zooid.coordinator.probing import peer_links
@@ -19,10 +19,9 @@ from zooid.coordinator.relay import OnEvent, Parts, Relay, ignore
 from zooid.coordinator.rounds import rounds
 from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
-from zooid.core.errors import InputError, JobError, PlanError
+from zooid.core.errors import InputError, PlanError
 from zooid.core.events import PhaseStarted
 from zooid.core.job import Job
-from zooid.core.job_source import check_source
 from zooid.core.link import Link, Links
 from zooid.core.machine import cpu_share, memory_bytes, num_cores
 from zooid.core.offer import Offer
@@ -33,7 +32,6 @@ from zooid.core.search import Goal, Search
 from zooid.core.spec import ProfilerSpec
 from zooid.planner import search as find
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, open_store
 
 _PROFILER = "profiler"
@@ -95,7 +93,7 @@ def profiles(
     held = known or {}
     if strange := held.keys() - offers.keys():
         raise InputError(f"`known` has profiles of {', '.join(sorted(strange))}, but `on` names {', '.join(offers)}")
-    used_platform = platform or LocalPlatform()
+    used_platform = platform or ready_platform(next(iter(offers.values())))
     parts = Parts(len(offers), on_event)
     found: dict[str, Profile] = {}
     with scratch_folder(store, "profiling") as objects:
@@ -224,6 +222,7 @@ def _spec(job_file: Path, task: _Task) -> ProfilerSpec:
         store=task.store.url,
         job_file=str(job_file),
         num_threads=num_threads(task.offer),
+        roster=task.relay.roster,
         site=task.offer.site,
         num_neighbours=_num_neighbours(task.offer),
         memory_bytes=task.offer.memory_bytes,
@@ -237,21 +236,6 @@ def _read(store: ObjectStore, offer: Offer) -> Profile:
         return measured
     # such a member sees its own share alone, but what members contend for is the machine
     return structs.replace(measured, device=structs.replace(measured.device, num_cores=float(num_cores())))
-
-
-def check_job_file(job_file: Job | str | Path) -> Path:
-    """The file's full path. What is wrong with it for certain is refused here; the first member, which can import
-    torch, finds the rest."""
-    refuse_while_loading()
-    if isinstance(job_file, Job):
-        return file_of(job_file)
-    file = Path(job_file).resolve()
-    if not file.is_file():
-        raise JobError(
-            f"there is no job file {job_file}; give the path of a Python file that defines `job = zooid.Job(…)`"
-        )
-    check_source(file, str(job_file))
-    return file
 
 
 def _num_neighbours(offer: Offer) -> int:

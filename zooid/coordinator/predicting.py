@@ -81,7 +81,7 @@ def check_fits(plan: Plan, profile: Profile) -> None:
         ("number of layers", plan.stages[-1].end_layer, len(profile.layers)),
         ("batch size", plan.batch_size, profile.batch_size),
         ("autocast", plan.autocast, profile.autocast),
-        ("number of steps, by its samples and epochs,", plan.prediction.num_steps, num_steps),
+        ("number of steps, by its samples and epochs,", plan.num_steps, num_steps),
     ):
         if planned != measured:
             raise PlanError(
@@ -93,7 +93,7 @@ def check_fits(plan: Plan, profile: Profile) -> None:
 def _profiles(plan: Plan, given: Profile | Mapping[str, Profile]) -> dict[str, Profile]:
     """A profile for each offer that members stand on, measured or estimated as when the plan was made."""
     offers = {offer.name: offer for offer in plan.member_offers}
-    is_estimate = bool(plan.prediction.estimated_from)
+    is_estimate = plan.predicted is not None and bool(plan.predicted.estimated_from)
     if isinstance(given, Profile):
         is_of_offer = len(offers) == 1 and is_estimate == given.is_estimate
         given = {next(iter(offers)) if is_of_offer else LOCAL: given}

@@ -69,7 +69,8 @@ def probe(
             for member in team
         ]
         relay = Relay(objects, on_event)
-        with Crew(platform or LocalPlatform(), objects, checks_input=False) as crew:
+        # These members need no torch, so that forking them from a process that first imports it would take longer.
+        with Crew(platform or LocalPlatform(forks=False), objects, checks_input=False) as crew:
             crew.start("profiler", specs, [offer] * len(specs))
             crew.wait(relay.poll)
         relay.flush()

@@ -14,7 +14,6 @@ from zooid.coordinator.relay import OnEvent, Relay, ignore
 from zooid.coordinator.running import roster_for
 from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
-from zooid.core.abort import Abort
 from zooid.core.errors import InputError, PlanError
 from zooid.core.events import Event, PhaseStarted, StepCommitted
 from zooid.core.plan import Plan
@@ -27,11 +26,9 @@ from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor import stage_times, ties_between
 from zooid.store import ObjectStore
-from zooid.store.retrying import RetryingStore
 
 _LEAST_TIMEOUT_S = 60.0
 _TIMEOUT_FACTOR = 20.0
-_READ_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +95,7 @@ def rehearse_stages(
             stages=tuple(stages[member.replica if len(stages) > 1 else 0]),
             ties=tuple(ties),
             num_steps=steps + 1,
-            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * plan.prediction.step_s),
+            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * (plan.predicted.step_s if plan.predicted else 0.0)),
         )
         for member in roster.members
     ]
@@ -108,8 +105,7 @@ def rehearse_stages(
         crew.start("worker", specs, plan.member_offers)
         crew.wait(relay.poll)
     relay.flush()
-    patient = RetryingStore(store, Abort(), give_up_s=_READ_TIMEOUT_S)
-    timelines = [_timeline(patient, step, specs) for step in range(specs[0].num_steps)]
+    timelines = [_timeline(store, step, specs) for step in range(specs[0].num_steps)]
     ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
     steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
     by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
@@ -121,6 +117,6 @@ def _pass_on(event: Event, on_event: OnEvent) -> None:
         on_event(event)
 
 
-def _timeline(store: RetryingStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
+def _timeline(store: ObjectStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
     recorded = [keys.timeline(step, spec.member) for spec in specs]
     return joined(decode_record(bytes(store.get(key)), Timeline, key) for key in recorded)

@@ -40,15 +40,20 @@ class Parts:
 class Relay:
     """Calls back for every event of a run, in the caller's thread."""
 
-    def __init__(self, store: ObjectStore, on_event: OnEvent, *, skips_present: bool = False) -> None:
-        """`skips_present` leaves out the events of an earlier part of the run."""
-        self._reader = EventReader(store, skips_present=skips_present)
+    def __init__(
+        self, store: ObjectStore, on_event: OnEvent, roster: int = 0, guard: Callable[[], None] = lambda: None
+    ) -> None:
+        """`roster` is the one whose events are passed on; `guard` is called before each look and may raise."""
+        self.roster = roster
+        self._guard = guard
+        self._reader = EventReader(store, roster)
         self._on_event = on_event
         self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else _REMOTE_INTERVAL_S
         self._last_s = 0.0
 
     def poll(self) -> None:
         """Look, unless the last look was a moment ago."""
+        self._guard()
         if time.monotonic() - self._last_s >= self._interval_s:
             self.flush()
 

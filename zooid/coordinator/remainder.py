@@ -52,7 +52,7 @@ def plan_the_rest(
         run_usd=sum(term.usd for term in terms),
         cost_terms=terms,
     )
-    return structs.replace(found, prediction=whole)
+    return structs.replace(found, predicted=whole)
 
 
 def _rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:

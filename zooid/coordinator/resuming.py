@@ -7,11 +7,13 @@ from typing import Any
 
 from msgspec import structs
 
+from zooid.coordinator.crew import ready_platform
 from zooid.coordinator.given import check_continues, check_given, check_memory
-from zooid.coordinator.job_objects import keep_source, kept_source, refuse_while_loading
-from zooid.coordinator.lease import refuse_others
+from zooid.coordinator.job_objects import check_job_file, keep_source, kept_source, refuse_while_loading
+from zooid.coordinator.lease import refuse_living
+from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.planning import check_job_file, measure
+from zooid.coordinator.planning import measure
 from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.remainder import plan_the_rest, samples_of
@@ -19,17 +21,16 @@ from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule
-from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, RecordError, ZooidError
+from zooid.core.errors import InputError, ObjectNotFound, RecordError, ZooidError
 from zooid.core.job import Job
 from zooid.core.link import Links
 from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.profile import Profile
-from zooid.core.records import decode_record, encode_record
+from zooid.core.records import decode_record
 from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, clear, open_store
 from zooid.store.checkpoints import (
     complete_steps,
@@ -67,25 +68,24 @@ def resume(
     offer = None if on is None else resolve_offer(on)
     if plan is not None:
         check_given(plan, limits, goal, on)
-    refuse_others(objects)
-    manifest = _last_checkpoint(objects, past_stop=past_stop)
-    if plan is not None:
-        check_continues(plan, manifest, objects.url)
+    was_killed = refuse_living(objects, number - 1)
+    if not was_killed:  # else members may still be at work: what they have left is looked at, and removed, below
+        manifest = _last_checkpoint(objects, past_stop=past_stop)
+        if plan is not None:
+            check_continues(plan, manifest, objects.url)
     last_plan = _last_plan(objects)
+    own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
     claim = RunClaim(
         run=before.run,
         job_file=str(file),
         checkpoints=checkpoints or before.checkpoints,
         nonce=secrets.token_hex(8),
     )
-    try:
-        objects.create(keys.claim(number), encode_record(claim))
-    except ObjectExists as error:
-        raise InputError(
-            f"another coordinator has just gone on with the run in {objects.url}; wait for its end"
-        ) from error
-    with Run(objects, claim, number, platform or LocalPlatform(), on_event) as run:
-        _tidy(objects)
+    with Run(objects, claim, number, own_platform, on_event) as run:
+        if was_killed:  # its members may have written checkpoints since, and pruned others, until they saw the claim
+            run.wait_for_earlier_members()
+        manifest = _last_checkpoint(objects, past_stop=past_stop)
+        _tidy(objects, claim.run, number)
         if plan is None and limits is None and goal is None and on is None:
             plan = _here(last_plan)
         if plan is None:
@@ -94,10 +94,10 @@ def resume(
             run.enter("plan")
             limits = limits or Limits()
             limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
-            peers = peer_links(limits, on or chosen.name, links, on_event, platform)
+            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
-        run.prepare(plan)
+        run.check(plan)
         keep_source(objects, file)
         return run.train(plan, manifest.step)
 
@@ -175,11 +175,11 @@ def _here(plan: Plan) -> Plan:
     return resolved
 
 
-def _tidy(store: ObjectStore) -> None:
-    """What a run that was killed has left would otherwise be taken for this one's."""
+def _tidy(store: ObjectStore, run: str, number: int) -> None:
+    """Remove what a run that was killed has left: nobody else is at work under the newest claim."""
     sweep_incomplete(store)
-    for folder in (keys.COMM, keys.PROBES, keys.FAILURES):
-        clear(store, folder)
+    clear_earlier(store, run, number)
+    clear(store, keys.PROBES)
 
 
 def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run: Run) -> Profile:

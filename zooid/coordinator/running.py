@@ -4,24 +4,26 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import structs
 
-from zooid.coordinator.crew import Crew
+from zooid.coordinator.crew import Crew, wait_for_all
 from zooid.coordinator.lease import Lease
+from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import num_threads, prices_in_words
 from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
-from zooid.core.errors import MemberFailed, StoreError
+from zooid.core.errors import InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.events import (
     CheckpointSaved,
     Event,
     MemberExited,
     Metered,
+    ModelTraced,
     OptimizerChanged,
     PhaseStarted,
     RunFinished,
@@ -29,21 +31,27 @@ from zooid.core.events import (
     StepCommitted,
 )
 from zooid.core.offer import Offer
-from zooid.core.plan import Plan
-from zooid.core.records import encode_record
+from zooid.core.plan import FixedLayout, Plan, Prediction
+from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
 from zooid.core.spec import RunClaim, WorkerSpec
 from zooid.platforms import Platform
-from zooid.predictor import bill_usd
 from zooid.schedule.samples import even_shares
-from zooid.store import EventWriter, ObjectStore, clear, sweep
+from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoints import last_step, read_manifest
+from zooid.store.fences import GRACE_S
 
 _LEAST_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
 """A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
 member long before; this is for members that are left alone."""
+_UNKNOWN_TIMEOUT_S = 1800.0
+"""The same, where nobody knows how long a step takes."""
+_LOOK_S = 0.02
 _METER_INTERVAL_S = 0.5
+_HASTE_S = 10.0
+"""Patience with the store when a run is left with an error, by Ctrl-C for one: nobody wants to wait much longer."""
+_GRACE_LOOK_S = 0.1
 _PREPARING = {
     True: "while the initial weights were being written",
     False: "while the job was being compared with the checkpoint",
@@ -73,27 +81,32 @@ class RunResult:
 
 
 class Run:
-    """A claimed run, from here to its end, under the roster whose number the claim has.
+    """A run from its claim to its end, under the roster whose number the claim has.
 
-    Leaving removes what members exchanged, however it is left. Where no member ever trained, all that was written for
-    this roster goes too: a new run's folder is then empty again, and one that was to be resumed is as it was.
+    Entering writes the claim of a run that goes on. Leaving removes what members exchanged, however it is left. Where
+    no member ever trained, all that was written for this roster goes too: a new run's folder is then empty again, and
+    one that was to be resumed is as it was, but for the claim, whose number is never used again.
     """
 
     def __init__(
         self, store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent
     ) -> None:
         self.platform = platform
-        self.relay = Relay(store, self._take, skips_present=True)
-        self._store = store
+        self._store = RetryingStore(store)  # its own patience, which is short when the run is left with an error
         self._claim = claim
         self._number = number
         self._on_event = on_event
         self._has_begun = False
-        self._lease = Lease(store)
-        self._writer = EventWriter(store, "coordinator")
+        self._fence = Fence(self._store, number)
+        self._lease = Lease(self._store, number, self._fence)
+        self._writer = EventWriter(self._store, "coordinator", number, self._fence)
+        self.relay = Relay(self._store, self._take, number, self._lease.check)
         self._steps: list[StepCommitted] = []
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
+        self._trace = ""
+        self._preparers: list[Crew] = []
+        """The member that still writes the initial weights, while others may already start."""
 
     @property
     def job_file(self) -> Path:
@@ -101,49 +114,101 @@ class Run:
 
     def __enter__(self) -> "Run":
         try:
-            self._lease.begin()
+            self._lease.begin()  # before the claim: whoever finds the claim also finds its holder alive
+            if self._number > 0:
+                self._store.create(keys.claim(self._number), encode_record(self._claim))
+        except ObjectExists as error:
+            self._lease.end()
+            raise InputError(
+                f"another coordinator has just gone on with the run in {self._store.url}; wait for its end"
+            ) from error
         except StoreError as error:
             self.__exit__(type(error), error, None)
             raise
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            self._store.shorten(_HASTE_S)
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._writer.close()
             self.relay.flush()
-            for folder in (keys.COMM, keys.PROBES) if self._has_begun or self._number else ("",):
-                clear(self._store, folder)
-            if not self._has_begun and self._number:
-                self._store.delete([keys.plan(self._number), keys.claim(self._number)])
+            self._tidy()
         self._lease.end()
+
+    def wait_for_earlier_members(self) -> None:
+        """Wait until members that a killed coordinator has left behind have seen this run's claim, and have ended."""
+        self.enter("waiting until members that were left behind have ended")
+        deadline_s = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline_s:
+            self._lease.check()
+            time.sleep(_GRACE_LOOK_S)
+
+    def _tidy(self) -> None:
+        """Remove what is this run's own; where its claim is still the newest, also what earlier ones have left."""
+        own = keys.comm_of(self._claim.run, self._number)
+        if self._fence.is_superseded():
+            clear(self._store, own)
+            return
+        if self._number == 0 and not self._has_begun:
+            clear(self._store, "")
+        else:
+            clear_earlier(self._store, self._claim.run, self._number)
+            for folder in (own, keys.PROBES):
+                clear(self._store, folder)
+            if not self._has_begun:
+                self._store.delete([keys.plan(self._number)])
+                for folder in (keys.specs_under(self._number), keys.failures_under(self._number)):
+                    clear(self._store, folder)
         sweep(self._store, "", min_age_s=0.0)  # all members are gone: what is staged will never be finished
 
     def enter(self, phase: str) -> None:
         self._emit(PhaseStarted(at_s=time.time(), phase=phase))
 
-    def prepare(self, plan: Plan) -> None:
-        """One member checks the job, against the plan or the last checkpoint, and writes checkpoint 0 of a new run."""
+    @contextlib.contextmanager
+    def preparing(self, given: Plan | FixedLayout) -> Iterator[Plan]:
+        """While inside, one member checks a new run's job and writes checkpoint 0.
+
+        It makes the plan, too, where only a layout is given. Inside begins when the model is traced: what comes then
+        can go on while weights are being written, and `train` does.
+        """
+        self.enter("prepare")
+        if isinstance(given, Plan):
+            self._store.put(keys.plan(self._number), encode_record(given))
+            offers = given.member_offers
+        else:
+            offers = [given.offer]
+        largest = max(offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
+        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[True]) as crew:
+            crew.start("worker", [self._spec("preparer", "prepare", largest, given)], [largest])
+            while not (crew.is_done() or self._trace):
+                self.relay.poll()
+                time.sleep(_LOOK_S)
+            self.relay.flush()  # one that is done already has told of its trace
+            self._preparers = [crew]
+            yield given if isinstance(given, Plan) else read_plan(self._store, self._number)
+
+    def check(self, plan: Plan) -> None:
+        """One member compares the job with the last checkpoint of a run that goes on."""
         self._store.put(keys.plan(self._number), encode_record(plan))
-        is_new = self._number == 0
-        self.enter("prepare" if is_new else "checking the job against the checkpoint")
-        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[is_new]) as crew:
-            task: Literal["prepare", "check"] = "prepare" if is_new else "check"
+        self.enter("checking the job against the checkpoint")
+        with Crew(self.platform, self._store, checks_input=True, during=_PREPARING[False]) as crew:
             largest = max(plan.member_offers, key=lambda offer: offer.memory_bytes)  # it holds the whole model
-            crew.start("worker", [self._spec("preparer" if is_new else "checker", task, largest, plan)], [largest])
+            crew.start("worker", [self._spec("checker", "check", largest, plan)], [largest])
             crew.wait(self.relay.poll)
         self.relay.flush()
 
     def train(self, plan: Plan, first_step: int = 0) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step."""
-        self.enter("train")
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step), optimizer_settings=self._settings
         )
         self._store.create(keys.roster(self._number), encode_record(roster))
+        self.enter("train")
         self._emit(_run_started(plan, roster, self._store))
+        self._writer.flush()  # before anything that members tell, which may be soon
         begin_s = time.monotonic()
-        self._has_begun = True
         with Crew(self.platform, self._store, checks_input=False) as crew:
             offers = plan.member_offers
             specs = [
@@ -151,6 +216,8 @@ class Run:
                 for member, offer in zip(roster.members, offers, strict=True)
             ]
             crew.start("worker", specs, offers)
+            wait_for_all(self._preparers, self.relay.poll)
+            self._has_begun = True
             try:
                 crew.wait(self._meter(plan, crew))
             except MemberFailed as failure:
@@ -184,6 +251,8 @@ class Run:
                 self._checkpoint = event.url
             case OptimizerChanged():
                 self._settings = event.settings
+            case ModelTraced():
+                self._trace = event.digest
         self._on_event(event)
 
     def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
@@ -199,7 +268,9 @@ class Run:
 
         return poll
 
-    def _spec(self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, plan: Plan) -> WorkerSpec:
+    def _spec(
+        self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, given: Plan | FixedLayout
+    ) -> WorkerSpec:
         return WorkerSpec(
             run=self._claim.run,
             member=member,
@@ -208,12 +279,26 @@ class Run:
             num_threads=num_threads(offer),
             task=task,
             roster=self._number,
-            timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(plan.prediction.step_s, plan.prediction.startup_s)),
+            timeout_s=_timeout_s(given.predicted if isinstance(given, Plan) else None),
+            layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
+            trace=self._trace,
         )
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
+
+
+def _timeout_s(predicted: Prediction | None) -> float:
+    if predicted is None:
+        return _UNKNOWN_TIMEOUT_S
+    return max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
+
+
+def read_plan(store: ObjectStore, number: int) -> Plan:
+    """The plan of this roster."""
+    key = keys.plan(number)
+    return decode_record(bytes(store.get(key)), Plan, f"{store.url}/{key}")
 
 
 def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
@@ -234,20 +319,22 @@ def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
 
 def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
     """With what is predicted for the steps that are left."""
-    whole = plan.prediction
-    run_s, usd = whole.run_s, whole.run_usd
-    if roster.resume_step:
-        run_s = whole.startup_s + (run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+    whole = plan.predicted
+    run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
+    if whole is not None and roster.resume_step:
+        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+        from zooid.predictor import bill_usd
+
         usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
     return RunStarted(
         at_s=time.time(),
         run=roster.run,
         store=store.url,
         layout=plan.layout,
-        num_steps=whole.num_steps,
+        num_steps=plan.num_steps,
         first_step=roster.resume_step,
         batch_size=plan.batch_size,
-        predicted_step_s=whole.step_s,
+        predicted_step_s=None if whole is None else whole.step_s,
         predicted_run_s=run_s,
         predicted_usd=usd,
         members=tuple(member.name for member in roster.members),
@@ -258,6 +345,8 @@ def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
 
 def _bill(plan: Plan, crew: Crew) -> float:
     """What the members have cost so far, at the plan's prices."""
+    from zooid.predictor import bill_usd  # numpy and the simulator come with it, while members are starting
+
     pairs = zip(plan.member_offers, crew.running_s(), strict=True)
     return math.fsum(bill_usd(offer, running_s) for offer, running_s in pairs)
 

@@ -4,11 +4,10 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from zooid.coordinator.given import check_given
-from zooid.coordinator.job_objects import keep_source
+from zooid.coordinator.crew import ready_platform
+from zooid.coordinator.given import check_given, fixed_layout
+from zooid.coordinator.job_objects import check_job_file, keep_source
 from zooid.coordinator.offers import LOCAL, resolve_offer
-from zooid.coordinator.planning import check_job_file, measure
-from zooid.coordinator.probing import peer_links
 from zooid.coordinator.relay import OnEvent, PrintsOnly
 from zooid.coordinator.running import Run, RunResult
 from zooid.coordinator.scratch import refuse_memory
@@ -17,13 +16,12 @@ from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.job import Job
 from zooid.core.link import Links
+from zooid.core.offer import Offer
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.search import Goal
 from zooid.core.spec import RunClaim
-from zooid.planner import search, single
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore, check_create_only, open_store
 
 
@@ -37,10 +35,14 @@ def train(
     goal: Goal | None = None,
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
+    profile: bool = True,
     on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
     """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's.
+
+    With `profile=False` and limits that pin replicas and stages, the job is neither profiled nor planned: stages are as
+    even as the traced model can tell, and nothing is known about time, money and memory.
 
     Without `on_event`, what the job prints in its members is printed here. What was trained until the last checkpoint
     is not lost if the run ends before: `resume` goes on from there.
@@ -48,8 +50,10 @@ def train(
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     offer = resolve_offer(on or LOCAL)
+    layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
         check_given(plan, limits, goal, on)
+    own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),
         job_file=str(file),
@@ -57,17 +61,26 @@ def train(
         nonce=secrets.token_hex(8),
     )
     objects = _claim_folder(store, claim)
-    with Run(objects, claim, 0, platform or LocalPlatform(), on_event) as run:
-        if plan is None:
-            run.enter("profile")
-            measured = measure(file, objects, offer, run.platform, run.relay)
-            run.enter("plan")
-            limits = limits or Limits()
-            peers = peer_links(limits, on or LOCAL, links, on_event, platform)
-            plan = search(single(measured, offer, peers), limits, goal or "balanced").pick
-        run.prepare(plan)
-        keep_source(objects, file)
-        return run.train(plan)
+    with Run(objects, claim, 0, own_platform, on_event) as run:
+        given = plan or layout or _planned(run, objects, offer, limits or Limits(), goal or "balanced", links, on_event)
+        with run.preparing(given) as prepared:
+            keep_source(objects, file)
+            return run.train(prepared)
+
+
+def _planned(
+    run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
+) -> Plan:
+    """Measure the job, and search for the best plan."""
+    from zooid.coordinator.planning import measure  # these load the planner, which a run with a plan does not need
+    from zooid.coordinator.probing import peer_links
+    from zooid.planner import search, single
+
+    run.enter("profile")
+    measured = measure(run.job_file, store, offer, run.platform, run.relay)
+    run.enter("plan")
+    peers = peer_links(limits, offer.name, links, on_event, run.platform)
+    return search(single(measured, offer, peers), limits, goal).pick
 
 
 def _claim_folder(url: str, claim: RunClaim) -> ObjectStore:

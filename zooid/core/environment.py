@@ -4,6 +4,7 @@ Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZUR
 """
 
 import os
+from collections.abc import Mapping
 
 from zooid.core.errors import InputError
 from zooid.core.text import quoted
@@ -11,6 +12,8 @@ from zooid.core.units import small_number
 
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 """The more specific first, which is also the order in which obstore obeys them."""
+_READ_AT_START = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
+"""Beginnings of variables that the interpreter, or a library while it is loaded, reads once and for all."""
 
 
 def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
@@ -20,6 +23,11 @@ def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str
     """
     hidden = {} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
+
+
+def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What of an environment a process cannot take over from another one later; equal where it does not matter."""
+    return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))
 
 
 def torch_number(name: str) -> int | None:
@@ -48,6 +56,29 @@ def profile_effort() -> float:
             f"ZOOID_PROFILE_EFFORT is {quoted(text)!r}; it must be a number above 0 and at most 1, for example 0.1"
         )
     return effort
+
+
+DEFAULT_STORE_PATIENCE_S = 120.0
+
+
+def store_patience_s() -> float:
+    """ZOOID_STORE_PATIENCE: for how many seconds a store that fails is asked again before a run ends; 120 if not set.
+
+    Every program of a run has the same patience, so that none gives up while the others still wait. Requests time out
+    after a share of it.
+    """
+    text = os.environ.get("ZOOID_STORE_PATIENCE", "")
+    if not text:
+        return DEFAULT_STORE_PATIENCE_S
+    try:
+        patience_s = float(text)
+    except ValueError:
+        patience_s = 0.0
+    if not 1 <= patience_s <= 86_400:
+        raise InputError(
+            f"ZOOID_STORE_PATIENCE is {text!r}; it must be a number of seconds from 1 to 86400, for example 300"
+        )
+    return patience_s
 
 
 def s3_endpoint() -> str | None:

@@ -17,6 +17,7 @@ ZooidError
 │   └── UnsafeStore         the store lets a second writer win a create-only put
 ├── CommError               a transfer between members
 │   ├── CommAborted         the wait was aborted
+│   │   └── Superseded      another coordinator has gone on with the run
 │   ├── CommTimeout         a peer did not deliver in time
 │   ├── PeerLost            a peer's connection broke, or the peer gave up
 │   └── DamagedMessage      a message that is truncated or altered, however often it is read
@@ -97,6 +98,10 @@ class CommError(ZooidError, RuntimeError):
 
 class CommAborted(CommError):
     """The wait was aborted, by this member or because the run is ending."""
+
+
+class Superseded(CommAborted):
+    """Another coordinator has gone on with the run: whoever worked for an earlier one ends and changes nothing."""
 
 
 class CommTimeout(CommError):

@@ -35,9 +35,10 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     num_steps: int
     first_step: int
     batch_size: int
-    predicted_step_s: float
-    predicted_run_s: float
-    predicted_usd: float
+    predicted_step_s: float | None
+    """None where the plan was made without a profile; so are the next two."""
+    predicted_run_s: float | None
+    predicted_usd: float | None
     members: tuple[str, ...]
     prices: str
     """Whose prices the dollars are, in words."""
@@ -53,10 +54,23 @@ class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_chan
     before: dict[str, tuple[str, ...]]
 
 
+class ModelTraced(BaseEvent, frozen=True, kw_only=True, tag="model_traced"):
+    """The model was traced once for all members of the run."""
+
+    digest: str
+    """Digest of the trace, by which members find it."""
+    why_traced: str = ""
+    """Why members have to trace the model themselves all the same, in words; empty where they need not."""
+
+
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
+    """The member is ready for its first step."""
+
     member: str
     num_layers: int
     parameter_bytes: int
+    cpu_s: float = 0.0
+    """Processor time that its process has taken so far."""
 
 
 class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):
@@ -148,6 +162,7 @@ Event = (
     | ProfileProgress
     | RunStarted
     | OptimizerChanged
+    | ModelTraced
     | MemberStarted
     | MemberPrinted
     | MemberTrained

@@ -18,10 +18,12 @@ ALL_REDUCES = "all-reduces.json"
 CLAIM = "run.json"
 """Of whoever began the run; `claim` gives that of any who went on with it."""
 CLAIMS = "claims"
+"""Claims are numbered without gaps and never deleted, so that one look for the next number tells of a newer one."""
 JOB = "job.py"
 """Source of a job that was given as an object, where it does not lie in a file of its own."""
-LEASE = "coordinator.txt"
+LEASES = "leases"
 ROSTERS = "rosters"
+SPECS = "specs"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -29,6 +31,7 @@ LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
+TRACES = "traces"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
 
@@ -37,12 +40,21 @@ _NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
 """A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
 
 
-def spec(member: str) -> str:
-    return f"specs/{member}.json"
+def specs_under(roster_number: int) -> str:
+    return f"{SPECS}/{roster_number:06d}"
 
 
-def failure(member: str) -> str:
-    return f"{FAILURES}/{member}.json"
+def spec(member: str, roster_number: int = 0) -> str:
+    """A member that starts late must find its own spec, not the one of its namesake under a later roster."""
+    return f"{specs_under(roster_number)}/{member}.json"
+
+
+def failures_under(roster_number: int) -> str:
+    return f"{FAILURES}/{roster_number:06d}"
+
+
+def failure(member: str, roster_number: int = 0) -> str:
+    return f"{failures_under(roster_number)}/{member}.json"
 
 
 def claim(number: int) -> str:
@@ -60,7 +72,7 @@ def roster(number: int) -> str:
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims or rosters, ascending; whatever else lies there is ignored, and logged once."""
+    """The numbers of listed claims, rosters or leases, ascending; strays are ignored, and logged once."""
     return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
 
 
@@ -79,8 +91,18 @@ def _log_stray(shown: str) -> None:
     logger.warning("%s is ignored: nothing of a run has this name", shown)
 
 
-def events_of(writer: str) -> str:
-    return f"{EVENTS}/{writer}"
+def lease(claim_number: int) -> str:
+    """The sign of life of whoever wrote this claim; nobody else writes it."""
+    return f"{LEASES}/{claim_number:06d}.json"
+
+
+def events_under(roster_number: int) -> str:
+    """Prefix of what is told under one roster."""
+    return f"{EVENTS}/{roster_number:06d}"
+
+
+def events_of(writer: str, roster_number: int = 0) -> str:
+    return f"{events_under(roster_number)}/{writer}"
 
 
 def comm_of(run: str, roster_number: int) -> str:
@@ -124,6 +146,16 @@ def checkpoint_manifest(step: int) -> str:
     return f"{checkpoint(step)}/{_MANIFEST}"
 
 
+def trace(digest: str) -> str:
+    """The trace of this digest: how members build the model's stages without its code."""
+    return f"{TRACES}/{digest}.json"
+
+
+def trace_constants(digest: str) -> str:
+    """The file of this digest, with the tensors that a traced model's code contains."""
+    return f"{TRACES}/{digest}.safetensors"
+
+
 def shard(step: int, kind: str, number: int, total: int, roster_number: int) -> str:
     """One of so many shards of a checkpoint; `kind` is `model` or `optimizer`."""
     writers = f"-{roster_number:06d}" if roster_number else ""
@@ -142,7 +174,7 @@ def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
 
 def split_spec_url(url: str) -> tuple[str, str]:
     """The run's store URL and the key of the spec, from the spec's own URL."""
-    store_url, separator, name = url.rpartition("/specs/")
+    store_url, separator, name = url.rpartition(f"/{SPECS}/")
     if not separator:
-        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /specs/")
-    return store_url, f"specs/{name}"
+        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /{SPECS}/")
+    return store_url, f"{SPECS}/{name}"

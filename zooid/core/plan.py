@@ -3,6 +3,9 @@
 from itertools import pairwise
 from typing import Literal
 
+import msgspec
+
+from zooid.core.errors import PlanError
 from zooid.core.job import AutocastName
 from zooid.core.link import Link
 from zooid.core.offer import Offer
@@ -53,6 +56,17 @@ class Limits(Record, frozen=True, kw_only=True):
         )
 
 
+class FixedLayout(Record, frozen=True, kw_only=True):
+    """What a plan without a profile is made from, together with the traced model."""
+
+    num_replicas: int
+    num_stages: int
+    schedule: ScheduleName
+    transport: TransportName
+    offer: Offer
+    """What every member stands on."""
+
+
 class StagePlan(Record, frozen=True, kw_only=True):
     """A run of layers, and what each of its members stands on."""
 
@@ -61,7 +75,7 @@ class StagePlan(Record, frozen=True, kw_only=True):
     """One past the last layer."""
     offer: str
     memory_bytes: int
-    """Predicted peak of one member."""
+    """Predicted peak of one member; 0 in a plan that was made without a profile."""
 
     def __post_init__(self) -> None:
         require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
@@ -130,7 +144,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     """Place of the store whose prices the prediction used, as `aws.us-east-1` or `owned`; empty without prices."""
     links: tuple[Link, ...] = ()
     """Links that were given or measured for the prediction, beside those of the profile and of the catalog."""
-    prediction: Prediction
+    predicted: Prediction | None = msgspec.field(default=None, name="prediction")
+    """None where the plan was made without a profile; stages then say nothing about memory."""
+    unpredicted_steps: int = 0
+    """Steps of the whole run, where nothing is predicted."""
 
     def __post_init__(self) -> None:
         require(len(self.stages) >= 1, "`stages` must not be empty")
@@ -166,6 +183,20 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         )
         for name in self.replica_offers:
             require(name in known, f"`replica_offers` names the offer {name!r}, which `offers` does not hold")
+
+    @property
+    def prediction(self) -> Prediction:
+        """What the plan is expected to take; refused where the plan was made without a profile."""
+        if self.predicted is None:
+            raise PlanError(
+                f"the plan for {self.job} was made without a profile, so that its time, money and memory are not "
+                "known; make one that was measured with `zooid plan`"
+            )
+        return self.predicted
+
+    @property
+    def num_steps(self) -> int:
+        return self.unpredicted_steps if self.predicted is None else self.predicted.num_steps
 
     @property
     def num_members(self) -> int:

@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from zooid.core.all_reduce import ELEMENT_BYTES, Library
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.core.plan import FixedLayout
 from zooid.core.profile import Profile
 from zooid.core.records import FileRecord, Record, require, require_name
 from zooid.core.stage import StageTimes, Tie
@@ -37,6 +38,8 @@ class MemberSpec(FileRecord, frozen=True, kw_only=True):
     store: str
     """URL of the run's folder in the object store; credentials come from the member's environment."""
     num_threads: int
+    roster: int = 0
+    """Number of the roster, and of the claim, under which it works; 0 where it does not belong to a run."""
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
@@ -147,16 +150,18 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     task: Literal["prepare", "check", "train"]
     """`prepare` checks the job against the plan and writes checkpoint 0, `check` checks it against the last checkpoint;
     `train` takes a seat in the roster."""
-    roster: int
     timeout_s: float
     """A peer that delivers nothing for this long is taken for lost."""
     checkpoints: CheckpointRule = DEFAULT_RULE
+    trace: str = ""
+    """Digest of the model's trace, for members that train; empty where they have to trace the model themselves."""
+    layout: FixedLayout | None = None
+    """For `prepare`: what to make the plan from; None where there is one."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
     """For `python -m zooid.worker`, too: run steps of a plan while compute sleeps its profiled time."""
 
-    roster: int = 0
     stages: tuple[StageTimes, ...]
     """What every stage takes."""
     ties: tuple[Tie, ...] = ()

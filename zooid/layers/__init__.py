@@ -1,4 +1,10 @@
-"""Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout."""
+"""Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout.
+
+Tracing imports a compiler, which takes seconds, and members that train do not need it: what traces loads when it is
+used.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from zooid.layers.batches import Batch, collate, flatten_inputs, varying_sizes
 from zooid.layers.building import build_model
@@ -11,17 +17,19 @@ from zooid.layers.checking import (
     check_evaluation,
     check_job,
     default_device,
-    trace_job,
 )
-from zooid.layers.faithful import faithful_layers
 from zooid.layers.iterables import is_in_order
 from zooid.layers.layered import LayeredModel, Mode, ParameterHooks, apply_hooks
 from zooid.layers.marking import watching_cuts
 from zooid.layers.objective import Objective, sum_and_weight
 from zooid.layers.randomness import grain_randomness, seed_data
 from zooid.layers.stages import Stage, build_stage
-from zooid.layers.tracing import trace
 from zooid.layers.values import Value
+
+if TYPE_CHECKING:
+    from zooid.layers.faithful import faithful_layers
+    from zooid.layers.job_traces import trace_job
+    from zooid.layers.tracing import trace
 
 __all__ = [
     "EXAMPLE_SIZE",
@@ -54,3 +62,17 @@ __all__ = [
     "varying_sizes",
     "watching_cuts",
 ]
+
+_LAZY = {
+    "faithful_layers": "zooid.layers.faithful",
+    "trace": "zooid.layers.tracing",
+    "trace_job": "zooid.layers.job_traces",
+}
+
+
+def __getattr__(name: str) -> Any:
+    import importlib
+
+    if name not in _LAZY:
+        raise AttributeError(f"module 'zooid.layers' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -21,14 +21,15 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zooid.core.errors import JobError
+from zooid.core.errors import JobError, LayerError
 from zooid.core.job import Job
 from zooid.layers.disk_tensors import LargeTensorsOnDisk, settle
-from zooid.layers.exported import NeedsWeights
-
-__all__ = ["NeedsWeights", "build_model", "build_model_on_meta", "call"]
 
 _log = logging.getLogger(__name__)
+
+
+class NeedsWeights(LayerError):
+    """A model that can only be traced when it is built with its weights."""
 
 
 def build_model(job: Job) -> nn.Module:

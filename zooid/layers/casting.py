@@ -17,7 +17,7 @@ from zooid.core.errors import LayerError
 from zooid.core.job import AutocastName
 from zooid.layers.layered import LayeredModel
 from zooid.layers.program import Program
-from zooid.layers.values import value_of
+from zooid.layers.values import facts_of, note_facts, value_of
 
 DTYPES: dict[AutocastName, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NUM_SAMPLES = 2
@@ -48,7 +48,7 @@ def _run(program: Program, fakes: FakeTensorMode, device: torch.device) -> None:
     for node in (*program.inputs, *program.state_names):
         traced = value_of(node)
         if traced is None:
-            values[node] = node.meta.get("val")
+            values[node] = facts_of(node).literal
         else:
             values[node] = torch.empty(traced.shape(_NUM_SAMPLES), dtype=traced.dtype, device=device)
     for node, constant in program.constants.items():
@@ -65,6 +65,6 @@ def _run(program: Program, fakes: FakeTensorMode, device: torch.device) -> None:
             kwargs = {**kwargs, "device": device}
         assert callable(operation.target)
         result = values[operation] = operation.target(*args, **kwargs)
-        traced = value_of(operation)
-        if traced is not None and isinstance(result, torch.Tensor):
-            operation.meta["value"] = replace(traced, dtype=result.dtype)
+        facts = facts_of(operation)
+        if facts.value is not None and isinstance(result, torch.Tensor):
+            note_facts(operation, replace(facts, value=replace(facts.value, dtype=result.dtype)))

@@ -12,15 +12,11 @@ from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.core.loss_form import LossForm
 from zooid.layers.batches import Batch, collate, spread_indices
-from zooid.layers.building import build_model, build_model_on_meta, call
-from zooid.layers.casting import autocasting, note_autocast
-from zooid.layers.exported import NeedsWeights
+from zooid.layers.building import build_model, call
+from zooid.layers.casting import autocasting
 from zooid.layers.iterables import OrderedSamples, is_iterable
-from zooid.layers.layered import LayeredModel
 from zooid.layers.loss_trials import find_form
 from zooid.layers.objective import Objective, sum_and_weight
-from zooid.layers.tracing import trace
-from zooid.layers.whole import whole_model
 
 EXAMPLE_SIZE = 2
 """Samples of an example: a dynamic batch dimension cannot be traced from one."""
@@ -41,24 +37,6 @@ class CheckedJob:
     @property
     def num_samples(self) -> int:
         return len(self.data)
-
-
-def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
-    """The model's layers, without its weights where that is possible; to be run on this kind of device.
-
-    `why_whole` is given where it is known that the model cannot be cut.
-    """
-    if why_whole:
-        return whole_model(build_model(job), example, why_whole)
-    try:
-        layered = trace(build_model_on_meta(job), example)
-    except NeedsWeights:
-        layered = trace(build_model(job), example)
-    if layered.whole is not None:
-        return whole_model(build_model(job), example, layered.why_whole)
-    if job.autocast is not None:
-        note_autocast(layered, job.autocast, device or default_device())
-    return layered
 
 
 def default_device() -> torch.device:

@@ -18,15 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
+from zooid.layers.building import NeedsWeights
+from zooid.layers.fakes import note_traced_facts
 from zooid.layers.opaque import OpaqueCall, opaque_operation, without_objects
 from zooid.layers.program import Program
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 """What a trace checks about itself; it would refuse autocast, and another device."""
-
-
-class NeedsWeights(LayerError):
-    """A model that can only be traced when it is built with its weights."""
 
 
 def export(model: nn.Module, example: Batch) -> torch.export.ExportedProgram:
@@ -112,6 +110,7 @@ def read_program(
 ) -> Program:
     """The program of an exported model; `calls` are those that its opaque operations name."""
     _leave_out_assertions(exported.graph)
+    note_traced_facts(exported.graph)
     nodes = {node.name: node for node in exported.graph.nodes}
     state_names: dict[fx.Node, str] = {}
     constants: dict[fx.Node, Any] = {}

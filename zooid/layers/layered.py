@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.utils._pytree import TreeSpec
 
 from zooid.layers.program import Program, opaque_call
-from zooid.layers.values import Value, value_of
+from zooid.layers.values import Value, facts_of, state_value, value_of
 
 Mode = Literal["train", "eval"]
 GradientHook = Callable[[torch.Tensor], Any]
@@ -69,9 +69,7 @@ class LayeredModel:
     @cached_property
     def _trained_names(self) -> frozenset[str]:
         nodes = self.train.state_names.items()
-        return frozenset(
-            name for node, name in nodes if name in self.parameter_names and node.meta["val"].requires_grad
-        )
+        return frozenset(name for node, name in nodes if name in self.parameter_names and facts_of(node).requires_grad)
 
     def trained_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
         """Bytes of the parameters of these layers that are trained, in the order in which a backward completes their
@@ -100,8 +98,9 @@ class LayeredModel:
         digest = hashlib.blake2b(digest_size=16)
         for program in (self.train, self.evaluation):
             for node, name in program.state_names.items():
-                value = node.meta["val"]
-                digest.update(f"{name} {tuple(value.shape)} {value.dtype} {value.requires_grad}\n".encode())
+                value = state_value(node)
+                is_trained = facts_of(node).requires_grad
+                digest.update(f"{name} {value.shape(0)} {value.dtype} {is_trained}\n".encode())
             for operation in program.operations:
                 call = opaque_call(operation) or ""
                 digest.update(f"{operation.target} {operation.args} {operation.kwargs} {call}\n".encode())
@@ -113,7 +112,7 @@ class LayeredModel:
     @cached_property
     def _sizes(self) -> dict[str, int]:
         nodes = [*self.train.state_names.items(), *self.evaluation.state_names.items()]
-        return {name: int(node.meta["val"].numel()) * node.meta["val"].element_size() for node, name in nodes}
+        return {name: state_value(node).num_bytes(0) for node, name in nodes}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import fx
 from torch.utils._pytree import TreeSpec
 
 from zooid.layers.opaque import OpaqueCall
-from zooid.layers.values import is_number
+from zooid.layers.values import facts_of, is_number
 
 OPERATIONS = ("call_function", "call_method")
 
@@ -110,14 +110,14 @@ class Program:
     @cached_property
     def differentiable(self) -> frozenset[fx.Node]:
         """Results of floating-point numbers that depend on a parameter that is trained: gradients reach them."""
-        trained = {node for node in self.state_names if node.meta["val"].requires_grad}
+        trained = {node for node in self.state_names if facts_of(node).requires_grad}
         reached: set[fx.Node] = set(trained)
         for operation in self.operations:
             if any(node in reached or self.roots.get(node) in reached for node in operation.all_input_nodes):
                 reached.update((operation, *(self.roots.get(node, node) for node in written_arguments(operation))))
         names = (*self.inputs, *self.operations)
         reached |= {node for node in names if self.roots.get(node, node) in reached}
-        return frozenset(node for node in reached - trained if _is_floating(node))
+        return frozenset(node for node in reached - trained if facts_of(node).is_floating)
 
     @cached_property
     def roots(self) -> dict[fx.Node, fx.Node]:
@@ -159,11 +159,6 @@ def aliased_argument(operation: fx.Node) -> fx.Node | None:
         if argument.alias_info is not None and isinstance(value, fx.Node):
             return value
     return None
-
-
-def _is_floating(node: fx.Node) -> bool:
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
 
 
 def is_random(operation: fx.Node) -> bool:

@@ -20,7 +20,7 @@ from zooid.layers.marking import pass_cut
 from zooid.layers.opaque import OpaqueCall
 from zooid.layers.program import OPERATIONS, Program, is_random, opaque_call, written_arguments
 from zooid.layers.randomness import seed_layer
-from zooid.layers.values import Value, is_number, is_sample_count, value_of
+from zooid.layers.values import Value, facts_of, is_number, is_sample_count, value_of
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class _Building:
             self.root[name] = self._own_constant(self._program.constants[node])
         elif name in self._program.parameter_names:
             tensor = self._state[name]
-            is_trained = bool(node.meta["val"].requires_grad)  # a checkpoint does not say which parameters are frozen
+            is_trained = facts_of(node).requires_grad  # a checkpoint does not say which parameters are frozen
             self.root[name] = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, is_trained)
         else:
             self.root[name] = self._state[name]

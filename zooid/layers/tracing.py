@@ -12,9 +12,10 @@ from torch import fx, nn
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
+from zooid.layers.building import NeedsWeights
 from zooid.layers.certain import CertainResults
 from zooid.layers.cutting import cut_alike
-from zooid.layers.exported import NeedsWeights, export, read_program
+from zooid.layers.exported import export, read_program
 from zooid.layers.layered import LayeredModel, parameter_hooks, persistent_names, tied_names
 from zooid.layers.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
 from zooid.layers.program import Program, module_path

@@ -38,56 +38,65 @@ class Value:
         return math.prod(self.shape(num_samples)) * self.dtype.itemsize
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What layers need to know of a node of a trace; tensors without data are not kept."""
+
+    value: Value | None = None
+    """The tensor that the node stands for. None for other results, and for sizes that are not linear in the samples."""
+    is_floating: bool = False
+    """True for a tensor of real or complex numbers."""
+    requires_grad: bool = False
+    """True for a parameter that is trained."""
+    is_number: bool = False
+    """True for the number of samples, and for what is computed from nothing else."""
+    is_sample_count: bool = False
+    literal: Any = None
+    """The value of a model's input that is not a tensor."""
+
+
+NO_FACTS = Facts()
+
+
+def facts_of(node: fx.Node) -> Facts:
+    """The facts that the trace, or its record, has noted at a node."""
+    facts: Facts = node.meta.get("facts", NO_FACTS)
+    return facts
+
+
+def note_facts(node: fx.Node, facts: Facts) -> None:
+    node.meta["facts"] = facts
+
+
 def value_of(node: fx.Node) -> Value | None:
-    """None where it is no tensor, or one whose size is no straight line over the number of samples."""
-    if "value" not in node.meta:
-        node.meta["value"] = _read_value(node)
-    known: Value | None = node.meta["value"]
-    return known
-
-
-def _read_value(node: fx.Node) -> Value | None:
-    tensor = node.meta.get("val")
-    if not isinstance(tensor, torch.Tensor):
-        return None
-    sizes = [_size_of(size) for size in tensor.shape]
-    if None in sizes or sum(1 for size in sizes if size is not None and size.per_sample) > 1:
-        return None
-    return Value(tensor.dtype, tuple(size for size in sizes if size is not None))
+    """The tensor that a node stands for; None where there is none that can cross a cut."""
+    return facts_of(node).value
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether a value is the number of samples, or computed from nothing else."""
-    value = node.meta.get("val")
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return _follows_from_samples(value.node.expr)
-    return isinstance(value, (int, float))
+    """True where a value is the number of samples, or computed from nothing else."""
+    return facts_of(node).is_number
 
 
 def is_sample_count(node: fx.Node) -> bool:
-    """Whether a value is the number of samples itself."""
-    if "is_sample_count" in node.meta:
-        return bool(node.meta["is_sample_count"])
-    value = node.meta.get("val")
-    return isinstance(value, torch.SymInt) and bool(value.node.expr.is_symbol) and is_number(node)
+    """True where a value is the number of samples itself."""
+    return facts_of(node).is_sample_count
 
 
-def _size_of(size: Any) -> Size | None:
-    if isinstance(size, int):
-        return Size(size)
-    if not _follows_from_samples(size.node.expr):
-        return None
-    at = [_evaluate(size.node.expr, num_samples) for num_samples in (0, 1, 7)]
-    line = Size(at[0], at[1] - at[0])
-    return line if line.of(7) == at[2] and line.per_sample > 0 else None
+def state_value(node: fx.Node) -> Value:
+    """The tensor of a parameter or buffer, whose size never depends on the samples."""
+    value = facts_of(node).value
+    assert value is not None, f"{node} is a parameter or buffer of a fixed size"
+    return value
 
 
-def _follows_from_samples(expression: Any) -> bool:
-    """True where all symbols are first dimensions of inputs: numbers of samples. Torch calls these s0, s1 and so on;
-    sizes that depend on values of tensors have other names."""
-    return all(str(symbol).startswith("s") for symbol in expression.free_symbols)
+def tensor_facts(tensor: torch.Tensor, *, num_samples_first: bool = False) -> Facts:
+    """The facts about a real tensor; its first dimension is that of the samples where that is said."""
+    sizes = [Size(size) for size in tensor.shape]
+    if num_samples_first:
+        sizes[0] = Size(0, 1)
+    return Facts(Value(tensor.dtype, tuple(sizes)), is_floating(tensor), tensor.requires_grad)
 
 
-def _evaluate(expression: Any, num_samples: int) -> int:
-    """The size for so many samples."""
-    return int(expression.subs(dict.fromkeys(expression.free_symbols, num_samples)))
+def is_floating(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()

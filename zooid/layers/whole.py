@@ -8,7 +8,7 @@ from zooid.layers.batches import Batch
 from zooid.layers.layered import LayeredModel, parameter_hooks, persistent_names, tied_names
 from zooid.layers.opaque import OpaqueCall, opaque_operation, take_apart
 from zooid.layers.program import Program
-from zooid.layers.values import Size, Value
+from zooid.layers.values import Facts, note_facts, tensor_facts
 
 
 def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:
@@ -34,19 +34,17 @@ def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Progr
     inputs, _ = tree_flatten((example.args, example.kwargs))
     input_nodes = [graph.placeholder(f"input_{number}") for number in range(len(inputs))]
     for node, value in zip(input_nodes, inputs, strict=True):
-        node.meta["val"] = value
-        if isinstance(value, torch.Tensor) and value.dim():
-            sizes = (Size(0, 1), *(Size(size) for size in value.shape[1:]))
-            node.meta["value"] = Value(value.dtype, sizes)
+        is_tensor = isinstance(value, torch.Tensor)
+        note_facts(node, tensor_facts(value, num_samples_first=value.dim() > 0) if is_tensor else Facts(literal=value))
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     names = {aliases.get(name, name): tensor for name, tensor in tensors.items()}
     state = {graph.placeholder(f"state_{number}"): name for number, name in enumerate(names)}
     for node, name in state.items():
-        node.meta["val"] = names[name]
+        note_facts(node, tensor_facts(names[name]))
     arguments, _ = take_apart("", ([], {}))
     call = OpaqueCall("", model, arguments, tuple(names), frozenset(dict(model.named_buffers())))
     operation = graph.call_function(opaque_operation(), ("#0", input_nodes, list(state)))
-    operation.meta |= {"val": None, "opaque": call}
+    operation.meta["opaque"] = call
     _, spec = tree_flatten(None)
     return Program(
         operations=(operation,),

@@ -110,7 +110,7 @@ def evaluate(made: Draft, market: Market) -> Plan:
         replica_offers=tuple(offer.name for offer in proposal.replica_offers),
         offers=tuple(dict.fromkeys(proposal.member_offers)),
         store_at=market.world.prices.store_at,
-        prediction=prediction,
+        predicted=prediction,
     )
 
 

@@ -17,8 +17,10 @@ from zooid.predictor.traffic import Seat, Traffic, put_requests
 
 LOOK_S = 1.0
 """How often the coordinator of a run in a bucket looks for news: a listing, and a get for each writer of events."""
-BEAT_S = 5.0
-"""How often it shows that it is there: a put."""
+BEAT_S = 3.0
+"""How often it shows that it is there, and looks for a newer claim: a put and a get."""
+FENCE_S, FENCE_FRESH_S = 2.0, 1.0
+"""How often a member looks for a newer claim, and one that tells of every step: a get."""
 FLUSH_S = 0.3
 """How often the first member writes what it has to tell, at most: a put, and a get of whoever reads it."""
 LIFETIME_STEPS, LIFETIME_S = 2.0, 2.0
@@ -181,9 +183,13 @@ def _attending(num_members: int, num_steps: float, running_s: float) -> Usage:
     """Members meet and tell what happens, and the coordinator is there and looks."""
     num_events = min(num_steps, running_s / FLUSH_S) + 2 * num_members
     num_looks = running_s / LOOK_S
+    num_fence_looks = running_s * ((num_members - 1) / FENCE_S + 1 / FENCE_FRESH_S + 1 / BEAT_S)
     return Usage(
         num_puts=running_s / BEAT_S + num_events + MEETING_PUTS * num_members,
-        num_gets=num_looks * (num_members + 1) + num_events + (MEETING_GETS + num_members - 1) * num_members,
+        num_gets=num_looks * (num_members + 1)
+        + num_fence_looks
+        + num_events
+        + (MEETING_GETS + num_members - 1) * num_members,
         num_lists=num_looks + MEETING_LISTS * num_members,
     )
 

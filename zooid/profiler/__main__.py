@@ -16,6 +16,9 @@ from zooid.profiler.probing.member import Progress
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.program import end_process, run_any_member
 
+PRELOADS = ("torch", "zooid.profiler.measuring", "zooid.profiler.probing.sweeping", "torch._dynamo")
+"""What members import sooner or later; a process that forks members imports it once for all."""
+
 
 def main() -> int:
     return run_any_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe, SweepSpec: _sweep})
@@ -62,7 +65,7 @@ def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progr
 @contextmanager
 def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
     """Progress as events in the store."""
-    with EventWriter(store, spec.member) as events:
+    with EventWriter(store, spec.member, spec.roster) as events:
 
         def progress(done: int, total: int) -> None:
             events.write(ProfileProgress(at_s=time.time(), done=done, total=total))

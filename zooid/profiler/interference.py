@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from zooid.comm.probing import StoreProbe
 from zooid.core.environment import profile_effort
 from zooid.profiler.company import busy_neighbours
+from zooid.profiler.timing import median_is_known
 from zooid.store import ObjectStore
 
 _SMALL_BYTES = 4 * 2**10
 _LARGE_BYTES = 2**20
 _PAUSE_S = 0.005
 """Between two messages, about as often as a pipeline of small grains sends them."""
-_ROUNDS = 5
-_ROUND_S = 0.15
+_LEAST_ROUNDS = 3
+_MOST_ROUNDS = 8
+_ROUND_S = 0.1
+_ENOUGH = 0.1
+"""Rounds end when the cost is known to this part of itself: it is a small part of a step, so that this is plenty."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,10 @@ def measure_message_cost(work: Callable[[], None], store: ObjectStore, num_neigh
 
 def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_cores: int) -> float:
     """Per end of a message: the seconds lost, times the cores that share the loss. Quiet and busy rounds alternate."""
-    costs = []
-    for _ in range(max(1, round(_ROUNDS * profile_effort()))):
+    costs: list[float] = []
+    for _ in range(max(1, round(_MOST_ROUNDS * profile_effort()))):
+        if len(costs) >= _LEAST_ROUNDS and median_is_known(costs, _ENOUGH):
+            break
         quiet_s, _ = _pace(work, None)
         with _Chatter(store, num_bytes) as chatter:
             busy_s, rounds_s = _pace(work, chatter)

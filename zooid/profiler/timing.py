@@ -296,6 +296,11 @@ def _without_marks(
     return [max(0.0, time_s - mark_s) for time_s in times_s]
 
 
+def median_is_known(values: list[float], to: float) -> bool:
+    """Whether the standard error of the median is below this part of it; never where the median is not above 0."""
+    return statistics.median(values) > 0 and 1.2533 * relative_spread(values) / math.sqrt(len(values)) < to
+
+
 def relative_spread(times_s: list[float]) -> float:
     """Standard deviation as the middle half of the times suggests it, in parts of their median."""
     if len(times_s) < 2:
@@ -306,7 +311,7 @@ def relative_spread(times_s: list[float]) -> float:
 
 
 def _is_enough(times_s: list[float]) -> bool:
-    return len(times_s) >= 5 and 1.2533 * relative_spread(times_s) / math.sqrt(len(times_s)) < ENOUGH
+    return len(times_s) >= 5 and median_is_known(times_s, ENOUGH)
 
 
 def _spans(starts: list[int], end: int) -> list[tuple[int, int]]:

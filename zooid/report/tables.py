@@ -109,7 +109,6 @@ def _grain_s(profile: Profile, size: int) -> float:
 
 def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
     """One row per stage, and what the whole is expected to take and cost."""
-    prediction = plan.prediction
     table = Table(
         title=cell(
             f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
@@ -121,12 +120,20 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
     for number, stage in enumerate(plan.stages):
         names = [layer.name for layer in profile.layers[stage.first_layer : stage.end_layer]] if profile else []
         span = _span(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
-        table.add_row(str(number), cell(span), cell(stage.offer), format_bytes(stage.memory_bytes))
-    table.caption = cell(
+        memory = format_bytes(stage.memory_bytes) if plan.predicted else NOTHING
+        table.add_row(str(number), cell(span), cell(stage.offer), memory)
+    table.caption = cell(_expected(plan))
+    return table
+
+
+def _expected(plan: Plan) -> str:
+    prediction = plan.predicted
+    if prediction is None:
+        return f"{plan.num_steps} steps; made without a profile, so that time, money and memory are not known"
+    return (
         f"{_how(prediction)}: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
         f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for the members' time and starts"
     )
-    return table
 
 
 def links_table(links: Links) -> Table:
@@ -164,7 +171,8 @@ def summary_table(started: RunStarted, finished: RunFinished) -> Table:
         ("cost", started.predicted_usd, finished.usd, format_usd),
     )
     for name, predicted, measured, show in rows:
-        table.add_row(name, show(predicted), show(measured), _difference(predicted, measured))
+        expected = NOTHING if predicted is None else show(predicted)
+        table.add_row(name, expected, show(measured), _difference(predicted, measured))
     table.caption = cell(f"cost {started.prices}")
     return table
 
@@ -175,9 +183,9 @@ def _bandwidth(link: Link | None) -> str:
     return f"{format_bytes_per_s(link.bandwidth_bytes_per_s)}\n{link.spread * 100:.1f} %"
 
 
-def _difference(predicted: float, measured: float) -> str:
+def _difference(predicted: float | None, measured: float) -> str:
     """How far the prediction was off, in percent of what was measured."""
-    return f"{(predicted / measured - 1) * 100:+.1f} %" if measured else "–"
+    return f"{(predicted / measured - 1) * 100:+.1f} %" if measured and predicted is not None else NOTHING
 
 
 def _span(first: int, end: int) -> str:

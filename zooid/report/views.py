@@ -128,7 +128,7 @@ class LineView(_Quiet):
             case RunStarted():
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
-                self._line(f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}")
+                self._line(_predicted(event))
                 if event.why_whole:
                     self._line(_whole(event))
             case StepCommitted() if self._started and self._is_due(event):
@@ -199,7 +199,7 @@ class BarView:
                 self._line(_optimizer_changed(event))
             case RunStarted():
                 self._started = event
-                self._line(f"predicted: {format_duration(event.predicted_step_s)} a step, {_usd(event)}")
+                self._line(_predicted(event))
                 if event.why_whole:
                     self._line(_whole(event))
                 self._next_task("starting the members", len(event.members))
@@ -274,5 +274,8 @@ def _values(settings: Mapping[str, tuple[str, ...]], key: str) -> str:
     return " and ".join(settings.get(key, ("not given",)))
 
 
-def _usd(event: RunStarted) -> str:
-    return f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)} ({event.prices})"
+def _predicted(event: RunStarted) -> str:
+    if event.predicted_step_s is None or event.predicted_run_s is None or event.predicted_usd is None:
+        return f"time, money and memory are not known, since the job was not profiled ({event.prices})"
+    whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
+    return f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})"

@@ -2,12 +2,14 @@
 
 `open_store` gives the run's folder, on S3, GCS, Azure, a file system or in memory; `wait_for` waits for an object;
 `check_create_only` refuses a store in which two writers can both win; `EventWriter` and `EventReader` carry what
-happens; `RetryingStore` asks again; `FaultyStore` fails on purpose.
+happens; `Fence` tells whether somebody else has gone on with a run; `RetryingStore` asks again; `FaultyStore` fails on
+purpose.
 """
 
 from zooid.store.create_only import check_create_only
-from zooid.store.events import EventReader, EventWriter
+from zooid.store.events import EventReader, EventWriter, read_history
 from zooid.store.faults import Faults, FaultyStore, Rates
+from zooid.store.fences import Fence
 from zooid.store.objects import clear, open_store, sweep
 from zooid.store.protocol import Data, ObjectStore
 from zooid.store.retrying import RetryingStore
@@ -19,12 +21,14 @@ __all__ = [
     "EventWriter",
     "Faults",
     "FaultyStore",
+    "Fence",
     "ObjectStore",
     "Rates",
     "RetryingStore",
     "check_create_only",
     "clear",
     "open_store",
+    "read_history",
     "sweep",
     "wait_for",
 ]

@@ -10,16 +10,21 @@ from zooid.store.protocol import ObjectStore
 
 
 def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
-    """The run's last claim, and its number."""
-    number = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
-    key = keys.claim(number)
+    """The number of the newest claim, and the newest claim under which members have trained.
+
+    They differ where somebody wanted to go on and was refused, with another job file for one: what was refused does not
+    count, but its number is used.
+    """
+    newest = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
+    trained = [number for number in keys.numbers(store.list(keys.ROSTERS)) if number <= newest]
+    key = keys.claim(max(trained, default=0))
     try:
         data = bytes(store.get(key))
     except ObjectNotFound as error:
         raise InputError(
             f"{store.url} holds no run; give the folder that `zooid train` was given with --store, or named"
         ) from error
-    return number, decode_record(data, RunClaim, f"{store.url}/{key}")
+    return newest, decode_record(data, RunClaim, f"{store.url}/{key}")
 
 
 def remembered_job_file(store: ObjectStore, claim: RunClaim) -> Path:

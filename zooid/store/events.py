@@ -2,37 +2,51 @@
 
 import logging
 import threading
-import time
 from collections.abc import Iterable
 from types import TracebackType
 
 from zooid.core import keys
 from zooid.core.errors import ObjectNotFound, RecordError, StoreError
-from zooid.core.events import Event, decode_events, encode_events
+from zooid.core.events import (
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    StepCommitted,
+    StoppedEarly,
+    decode_events,
+    encode_events,
+)
+from zooid.core.records import decode_record
+from zooid.core.roster import Roster
+from zooid.store.fences import Fence
 from zooid.store.protocol import ObjectStore
 
 logger = logging.getLogger(__name__)
 
+_FIRST_PAUSE_S = 0.02
 _FLUSH_INTERVAL_S = 0.3
-"""Soon enough for a progress bar; a writer that never pauses makes 288,000 puts a day, $1.44 on S3."""
-_NUM_CLOSING_ATTEMPTS = 5
-_CLOSING_PAUSE_S = 0.1
+"""The first event is written at once, and then every pause is twice as long as the one before, up to this one: soon
+enough for a progress bar; a writer that never pauses makes 288,000 puts a day, $1.44 on S3."""
 
 
 class EventWriter:
     """Collects events and writes them in the background, so that no step waits for the store.
 
-    A writer's name belongs to one process at a time. One that starts again goes on behind its earlier objects.
+    A writer's name belongs to one process at a time under one roster. One that starts again goes on behind its earlier
+    objects. With a fence, nothing is told any more once somebody else has gone on with the run.
     """
 
-    def __init__(self, store: ObjectStore, writer: str) -> None:
+    def __init__(self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None) -> None:
         self._store = store
-        self._folder = keys.events_of(writer)
+        self._fence = fence
+        self._folder = keys.events_of(writer, roster)
         self._buffer_lock = threading.Lock()
         self._buffer: list[bytes] = []
         self._flush_lock = threading.Lock()
         self._unwritten = b""
         self._next_number: int | None = None
+        self._news = threading.Event()
+        """Something is to be written, or the end has come."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._flush_regularly, name=f"events of {writer}", daemon=True)
         self._thread.start()
@@ -43,19 +57,18 @@ class EventWriter:
             if self._closing.is_set():
                 raise AssertionError(f"an event was written to {self._folder} after it was closed: {event}")
             self._buffer.append(line)
+        self._news.set()
+
+    def flush(self) -> None:
+        """Write everything that was given so far; StoreError where the store still fails."""
+        self._flush()
 
     def close(self) -> None:
         """Write what is left; StoreError where the store still fails."""
         with self._buffer_lock:
             self._closing.set()
+        self._news.set()
         self._thread.join()
-        for _ in range(_NUM_CLOSING_ATTEMPTS - 1):
-            try:
-                self._flush()
-            except StoreError:
-                time.sleep(_CLOSING_PAUSE_S)
-            else:
-                return
         self._flush()
 
     def __enter__(self) -> "EventWriter":
@@ -72,11 +85,17 @@ class EventWriter:
             logger.warning("the last events of %s are lost: %s", self._folder, failure)  # `error` is the news
 
     def _flush_regularly(self) -> None:
-        while not self._closing.wait(_FLUSH_INTERVAL_S):
+        pause_s = _FIRST_PAUSE_S
+        while not self._closing.is_set():
+            self._news.wait()
+            self._news.clear()
             try:
                 self._flush()
             except StoreError as error:
+                self._news.set()
                 logger.warning("events of %s are kept and will be tried again: %s", self._folder, error)
+            self._closing.wait(pause_s)
+            pause_s = min(2 * pause_s, _FLUSH_INTERVAL_S)
 
     def _flush(self) -> None:
         """Write one object, or two where one was left from a failure.
@@ -93,6 +112,10 @@ class EventWriter:
                 self._write_object()
 
     def _write_object(self) -> None:
+        if self._fence is not None and self._fence.is_superseded():
+            logger.warning("events of %s are dropped: %s", self._folder, self._fence.error())
+            self._unwritten = b""
+            return
         if self._next_number is None:
             self._next_number = max(_numbers(self._store.list(self._folder)), default=-1) + 1
         self._store.put(_key(self._folder, self._next_number), self._unwritten)
@@ -101,27 +124,22 @@ class EventWriter:
 
 
 class EventReader:
-    """Follows all writers of a run.
+    """Follows all writers under one roster of a run.
 
     A writer's objects are numbered without gaps, so one look for the next number tells whether there is news: only
     the names of the writers are listed, and each writer's objects once.
     """
 
-    def __init__(self, store: ObjectStore, *, skips_present: bool = False) -> None:
-        """`skips_present` leaves out what is there already, without reading it: a long run has many events."""
+    def __init__(self, store: ObjectStore, roster: int = 0) -> None:
         self._store = store
+        self._roster = roster
         self._next_numbers: dict[str, int] = {}
         self._unreturned: list[Event] = []
-        if skips_present:
-            for writer in store.list_folders(keys.EVENTS):
-                folder = keys.events_of(writer)
-                if present := _numbers(store.list(folder)):
-                    self._next_numbers[folder] = max(present) + 1
 
     def read_new(self) -> list[Event]:
         """The events that were not returned before, by time; after a StoreError none is lost."""
-        for writer in self._store.list_folders(keys.EVENTS):
-            folder = keys.events_of(writer)
+        for writer in self._store.list_folders(keys.events_under(self._roster)):
+            folder = keys.events_of(writer, self._roster)
             if folder not in self._next_numbers:
                 present = _numbers(self._store.list(folder))
                 if not present:
@@ -144,6 +162,39 @@ class EventReader:
         except RecordError as error:  # it tells of the run, which goes on without being told of
             logger.warning("the events in an object are left out: %s", error)
         return True
+
+
+def read_history(store: ObjectStore) -> list[Event]:
+    """What happened in a run from its beginning, by roster and time, each step once.
+
+    What a roster told counts only for steps before the step with which the next roster went on.
+    """
+    resume_steps = {number: _resume_step(store, number) for number in keys.numbers(store.list(keys.ROSTERS))}
+    told = [int(name) for name in store.list_folders(keys.EVENTS) if name.isdecimal()]
+    history: list[Event] = []
+    for roster in sorted(told):
+        later = [step for number, step in resume_steps.items() if number > roster]
+        end_step = min(later, default=None)
+        history += [event for event in EventReader(store, roster).read_new() if _counts(event, end_step)]
+    return history
+
+
+def _resume_step(store: ObjectStore, roster: int) -> int:
+    key = keys.roster(roster)
+    return decode_record(bytes(store.get(key)), Roster, f"{store.url}/{key}").resume_step
+
+
+def _counts(event: Event, end_step: int | None) -> bool:
+    """Whether an event is of a step that was not run again from `end_step` on; what has no step always counts."""
+    match event:
+        case _ if end_step is None:
+            return True
+        case StepCommitted():
+            return event.step < end_step
+        case Evaluated() | CheckpointSaved() | StoppedEarly():  # after so many steps; of 0 there is another one
+            return event.step <= end_step and end_step > 0
+        case _:
+            return True
 
 
 def _key(folder: str, number: int) -> str:

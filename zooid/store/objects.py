@@ -23,6 +23,7 @@ from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, StoreErr
 from zooid.core.text import has_credentials, quoted
 from zooid.store.create_only import create_once
 from zooid.store.protocol import Data, Keys, ObjectStore, byte_view
+from zooid.store.retrying import RetryingStore
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -34,18 +35,22 @@ _PART_BYTES = 8 * 2**20
 _NUM_PARTS_AT_ONCE = 4
 _PIECE_BYTES = 4 * 2**20
 
+_SMALL_PUT_BYTES = 256 * 2**10
+"""Sixteen puts of this size at once pass a link of 1.1 MB/s, the slowest that a member may have, in 4 seconds."""
+
 _CONNECT_TIMEOUT = timedelta(seconds=5)
-_READ_TIMEOUT = timedelta(seconds=30)
-"""Between two reads of a response; for an upload, from its start to the response. The 32 MiB that are then on their
-way at most fit through 1.1 MB/s, the slowest link that a member may have."""
 _REQUEST_TIMEOUT = timedelta(minutes=10)
 """Of a whole response: a large object may take long, as long as it does not stall."""
-_RETRIES: "RetryConfig" = {
-    "max_retries": 5,
-    "retry_timeout": timedelta(seconds=30),
-    "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
-}
-"""A blip is gone within a second or two; whoever waits longer wants to know, for other members wait for it."""
+_SMALL_SILENCE_S, _LARGE_SILENCE_S = 10.0, 30.0
+"""How long a server may be silent: between two reads of a response, and for an upload from its start to the response.
+A small request has its answer long before. The 32 MiB of a large put that are on their way at most fit through 1.1 MB/s
+in 30 seconds."""
+_SILENCE_SHARES = 1 / 12, 1 / 4
+"""Whose patience is short wants to hear of silence sooner: a request takes at most such a share of it."""
+_MAX_RETRIES = 2
+_RETRY_SHARE = 1 / 24
+"""The client itself only bridges a blip, at most 5 of 120 seconds, so that one failed part of a large put does not cost
+the others. RetryingStore bridges everything longer, and says so."""
 
 _EXAMPLES = {
     "file": "file:///home/me/run-7",
@@ -83,12 +88,19 @@ def open_store(url: str) -> ObjectStore:
     """The store at a URL such as `s3://bucket/run-7` or `file:///home/me/run-7`; nothing is sent yet.
 
     The folder of a file:// URL is created. A memory:// store lives as long as the process, which has one for each
-    URL. Cloud stores take credentials, and S3 its endpoint, from the environment.
+    URL. Cloud stores take credentials, and S3 its endpoint, from the environment. A store that fails is asked again
+    for as long as `environment.store_patience_s` says.
     """
     parts = _split(url)
     url = url.rstrip("/")
+    patience_s = environment.store_patience_s()
+    small_s, large_s = (
+        min(most_s, share * patience_s)
+        for most_s, share in zip((_SMALL_SILENCE_S, _LARGE_SILENCE_S), _SILENCE_SHARES, strict=True)
+    )
     try:
-        return ObstoreStore(url, parts.scheme, _client(url, parts))
+        small, large = (_client(url, parts, silence_s, patience_s) for silence_s in (small_s, large_s))
+        return RetryingStore(ObstoreStore(url, parts.scheme, small, large), give_up_s=patience_s)
     except _FAILURES as error:
         raise InputError(
             f"the store {url} cannot be opened: {_first_line(error)}; check the URL (for example "
@@ -99,10 +111,12 @@ def open_store(url: str) -> ObjectStore:
 class ObstoreStore:
     """An ObjectStore on any of obstore's clients."""
 
-    def __init__(self, url: str, scheme: str, client: "Client") -> None:
+    def __init__(self, url: str, scheme: str, client: "Client", large_client: "Client") -> None:
+        """`large_client` is as patient with silence as large puts need."""
         self.url = url
         self._scheme = scheme
         self._client = client
+        self._large_client = large_client
         self._folder = unquote(urlsplit(url).path) if scheme == "file" else None
 
     def put(self, key: str, data: Data) -> None:
@@ -110,7 +124,7 @@ class ObstoreStore:
         in_parts = self._scheme not in ("file", "memory") and len(buffer) > _SINGLE_PUT_BYTES
         try:
             obstore.put(
-                self._client,
+                self._client_for(buffer),
                 key,
                 buffer,
                 use_multipart=in_parts,
@@ -125,7 +139,7 @@ class ObstoreStore:
 
         def attempt() -> None:
             try:
-                obstore.put(self._client, key, buffer, mode="create")
+                obstore.put(self._client_for(buffer), key, buffer, mode="create")
             except _FAILURES as error:
                 raise self._translate(error, "create", key) from error
 
@@ -201,6 +215,9 @@ class ObstoreStore:
                 continue
             except _FAILURES as error:
                 raise self._translate(error, "delete", key) from error
+
+    def _client_for(self, buffer: Data) -> "Client":
+        return self._client if len(buffer) <= _SMALL_PUT_BYTES else self._large_client
 
     def _prepare(self, key: str, data: Data) -> Data:
         _check_process()
@@ -306,10 +323,15 @@ def _refusal(url: str, why: str) -> InputError:
     return InputError(f"{shown!r} is not the URL of a store: {why}; for example {', '.join(_EXAMPLES.values())}")
 
 
-def _client(url: str, parts: SplitResult) -> "Client":
+def _client(url: str, parts: SplitResult, silence_s: float, patience_s: float) -> "Client":
+    retries: RetryConfig = {
+        "max_retries": _MAX_RETRIES,
+        "retry_timeout": timedelta(seconds=patience_s * _RETRY_SHARE),
+        "backoff": {"init_backoff": timedelta(milliseconds=50), "max_backoff": timedelta(seconds=1), "base": 2},
+    }
     options: ClientConfig = {
-        "connect_timeout": _CONNECT_TIMEOUT,
-        "read_timeout": _READ_TIMEOUT,
+        "connect_timeout": min(_CONNECT_TIMEOUT, timedelta(seconds=silence_s)),
+        "read_timeout": timedelta(seconds=silence_s),
         "timeout": _REQUEST_TIMEOUT,
     }
     match parts.scheme:
@@ -329,11 +351,11 @@ def _client(url: str, parts: SplitResult) -> "Client":
                 # obstore reads the endpoint itself. Few services but AWS resolve a host name for each bucket.
                 options["allow_http"] = endpoint.startswith("http://")
                 config["virtual_hosted_style_request"] = False
-            return S3Store.from_url(url, config=config, client_options=options, retry_config=_RETRIES)
+            return S3Store.from_url(url, config=config, client_options=options, retry_config=retries)
         case "gs":
-            return GCSStore.from_url(url, client_options=options, retry_config=_RETRIES)
+            return GCSStore.from_url(url, client_options=options, retry_config=retries)
         case "az":
-            return AzureStore.from_url(url, client_options=options, retry_config=_RETRIES)
+            return AzureStore.from_url(url, client_options=options, retry_config=retries)
     raise AssertionError(f"no client for {url}")
 
 

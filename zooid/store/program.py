@@ -42,7 +42,7 @@ def run_any_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Wo
         _without_exit(works[type(spec)], spec, store)
     except Exception as error:
         logging.getLogger(__name__).exception("member %s failed", spec.member)
-        store.put(keys.failure(spec.member), encode_record(_failure(spec, error)))
+        store.put(keys.failure(spec.member, spec.roster), encode_record(_failure(spec, error)))
         return EXIT_FAILED
     return 0
 

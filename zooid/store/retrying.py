@@ -5,30 +5,46 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+from zooid.core import environment
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreUnavailable
+from zooid.store.outages import Outage
 from zooid.store.protocol import Data, Keys, ObjectStore
 
 Result = TypeVar("Result")
 
 _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 2.0
+_DICE = random.SystemRandom()
+"""Not Python's own generator: a job may draw from that meanwhile, and would draw other numbers. Forked processes do not
+share it either."""
 
 
 class RetryingStore:
     """Another store, asked again with growing pauses until it answers, `give_up_s` have passed, or `abort` is set.
 
-    Pauses are drawn at random, so that members who failed together do not come back together.
+    Without `give_up_s`, the patience is the one that all programs of a run have in common. Pauses are drawn at random,
+    so that members who failed together do not come back together. Wrapping a RetryingStore replaces its patience.
     """
 
     def __init__(
-        self, inner: ObjectStore, abort: Abort, *, give_up_s: float, on_retry: Callable[[], None] = lambda: None
+        self,
+        inner: ObjectStore,
+        abort: Abort | None = None,
+        *,
+        give_up_s: float | None = None,
+        on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self.url = inner.url
-        self._inner = inner
-        self._abort = abort
-        self._give_up_s = give_up_s
+        self.outage: Outage = inner.outage if isinstance(inner, RetryingStore) else Outage(inner.url)
+        self._inner = without_patience(inner)
+        self._abort = abort or Abort()
+        self._give_up_s = environment.store_patience_s() if give_up_s is None else give_up_s
         self._on_retry = on_retry
+
+    def shorten(self, give_up_s: float) -> None:
+        """Give up sooner from now on, also where a call is being repeated at present."""
+        self._give_up_s = min(self._give_up_s, give_up_s)
 
     def put(self, key: str, data: Data) -> None:
         self._retry(lambda: self._inner.put(key, data))
@@ -58,14 +74,33 @@ class RetryingStore:
 
     def _retry(self, action: Callable[[], Result]) -> Result:
         began_s = time.monotonic()
+        asked_s = began_s
         pause_s = _FIRST_PAUSE_S
         while True:
             self._abort.check()
             try:
-                return action()
-            except StoreUnavailable:
+                result = action()
+            except StoreUnavailable as error:
+                self.outage.failed(asked_s, error, self._give_up_s)
                 if time.monotonic() - began_s + pause_s > self._give_up_s:
                     raise
+            except Exception:
+                self.outage.answered()  # a refusal is an answer
+                raise
+            else:
+                self.outage.answered()
+                return result
             self._on_retry()
-            self._abort.sleep(random.uniform(pause_s / 2, pause_s))
+            self._abort.sleep(_DICE.uniform(pause_s / 2, pause_s))
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            asked_s = time.monotonic()
+
+
+def without_patience(store: ObjectStore) -> ObjectStore:
+    """The store that a RetryingStore asks, for callers who repeat by themselves; any other store as it is."""
+    return store._inner if isinstance(store, RetryingStore) else store
+
+
+def outage_of(store: ObjectStore) -> Outage:
+    """What tells of a store's outages, shared by all who use the same store."""
+    return store.outage if isinstance(store, RetryingStore) else Outage(store.url)

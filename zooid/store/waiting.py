@@ -5,6 +5,7 @@ import time
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, ObjectNotFound, StoreUnavailable
 from zooid.store.protocol import ObjectStore
+from zooid.store.retrying import outage_of, without_patience
 
 _LOCAL_PACE = (0.0005, 0.1, 0.010)
 _REMOTE_PACE = (0.005, 0.25, 0.100)
@@ -21,15 +22,22 @@ def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) ->
     is_local = store.url.startswith(("file://", "memory://"))
     shortest_s, share, longest_s = _LOCAL_PACE if is_local else _REMOTE_PACE
     began_s = time.monotonic()
+    asked, outage = without_patience(store), outage_of(store)
     failure: StoreUnavailable | None = None
     while True:
         abort.check()
+        asked_s = time.monotonic()
         try:
-            return store.get(key)
+            data = asked.get(key)
         except ObjectNotFound:
             failure = None
+            outage.answered()
         except StoreUnavailable as error:
             failure = error
+            outage.failed(asked_s, error, timeout_s)
+        else:
+            outage.answered()
+            return data
         waited_s = time.monotonic() - began_s
         if waited_s >= timeout_s:
             why = f"the store fails: {failure}" if failure else "whoever writes it is late or lost"

@@ -8,6 +8,10 @@ from zooid.core.abort import Abort
 from zooid.core.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
 from zooid.store.program import end_process, run_any_member
+from zooid.worker.imports import lasting_imports
+
+PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "zooid.worker.preparation", "torch.export._trace")
+"""What members import sooner or later; a process that forks members imports it once for all."""
 
 
 def main() -> int:
@@ -15,20 +19,19 @@ def main() -> int:
 
 
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
-    import torch
+    with lasting_imports():
+        import torch
 
-    from zooid.worker import member
-    from zooid.worker.checkpoints import changes
+        from zooid.worker import member
 
     torch.set_num_threads(spec.num_threads)
-    match spec.task:
-        case "prepare":
-            member.prepare(spec, store)
-        case "check":
-            changes.check(spec, store)
-        case "train":
-            with _aborting() as abort:
-                member.train(spec, store, abort)
+    if spec.task == "train":
+        with _aborting() as abort:
+            member.train(spec, store, abort)
+        return
+    from zooid.worker import preparation  # it traces, and so imports a compiler
+
+    {"prepare": preparation.prepare, "check": preparation.check}[spec.task](spec, store)
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:

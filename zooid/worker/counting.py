@@ -1,11 +1,11 @@
 """What a member has counted of a step when its gradients are reduced; a GPU may still be computing it."""
 
 import math
+from dataclasses import replace
 
 import torch
 
 from zooid.core.job import Job
-from zooid.core.wishes import Wish
 from zooid.schedule.steps import StepState, Vote
 from zooid.worker.verdict import clip_factor
 
@@ -36,21 +36,22 @@ class Counted:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
-    def vote(self, loss_scale: float, *, is_first_replica: bool, is_saved: bool, is_due: bool, wishes: Wish) -> Vote:
-        """This member's part of the commit. Σg² is finite only if all gradients are, and is that of unscaled gradients
-        of the summed loss over the nominal weight."""
+    def vote(self, ballot: Vote, loss_scale: float, *, is_first_replica: bool) -> Vote:
+        """The ballot, completed by what the step computed.
+
+        Σg² is finite only if all gradients are. It is that of unscaled gradients of the summed loss over the nominal
+        weight.
+        """
         if self._event is not None:
             self._event.synchronize()
         square_sum, loss_sum = self._numbers.tolist()
-        return Vote(
+        return replace(
+            ballot,
             num_prepared=1.0,
             num_finite=float(math.isfinite(loss_sum) and math.isfinite(square_sum)),
             loss_sum=loss_sum,
             weight=self.weight,
             gradient_square_sum=square_sum / loss_scale**2 if is_first_replica else 0.0,
-            num_saved=float(is_saved),
-            num_due=float(is_due),
-            wishes=float(wishes.value),
         )
 
     def scale(self, job: Job) -> float | torch.Tensor:

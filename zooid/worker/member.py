@@ -1,4 +1,4 @@
-"""The tasks of the worker program that belong to a run: `prepare` it, and `train` in one seat of its roster."""
+"""The task `train` of the worker program: take one seat of a run's roster, and train there."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +13,7 @@ from torch import distributed as dist
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest
-from zooid.core.errors import CheckpointError, JobError, PlanError
+from zooid.core.errors import CheckpointError
 from zooid.core.events import Evaluated, MemberStarted, MemberTrained
 from zooid.core.job import Job, load_job
 from zooid.core.machine import peak_resident_bytes
@@ -21,25 +21,13 @@ from zooid.core.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
 from zooid.core.spec import WorkerSpec
-from zooid.layers import (
-    EXAMPLE_SIZE,
-    LayeredModel,
-    Objective,
-    Stage,
-    build_stage,
-    check_data,
-    check_job,
-    collate,
-    default_device,
-    faithful_layers,
-    is_in_order,
-    trace_job,
-)
+from zooid.layers import LayeredModel, Objective, Stage, build_stage, check_data, default_device, is_in_order
 from zooid.schedule.buckets import cut_buckets, reduces_early
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, ObjectStore
+from zooid.store import EventWriter, Fence, ObjectStore, wait_for
+from zooid.store.program import EXIT_FAILED, end_process
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
@@ -48,6 +36,9 @@ from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
+from zooid.worker.imports import lasting_imports
+from zooid.worker.light_optimizers import lighten_optimizers
+from zooid.worker.plan_checks import check_plan
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
 from zooid.worker.seat import Seat, take_seat
@@ -55,18 +46,12 @@ from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
 from zooid.worker.supply import Supply, supply
-from zooid.worker.training import Assignment, Trainer
+from zooid.worker.traces import layers_of
+from zooid.worker.training import Trainer
+from zooid.worker.transactions import Assignment, Transactions
 
-
-def prepare(spec: WorkerSpec, store: ObjectStore) -> None:
-    """Check the job, and that the plan was made for it; write checkpoint 0, cut as the plan's stages are."""
-    plan = _read_plan(store, spec.roster)
-    checked = check_job(load_job(spec.job_file))
-    layered = faithful_layers(checked)
-    if layered.why_whole and len(plan.stages) > 1:
-        raise JobError(f"the model cannot be trained in {len(plan.stages)} stages: {layered.why_whole}; plan again")
-    _check_plan(plan, layered, checked.job, checked.num_samples)
-    contents.write_initial(store, checked, layered, plan)
+_WEIGHTS_TIMEOUT_S = 3600.0
+"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +100,7 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
     with at_work(spec, store, abort) as (trainer, keeper, events):
         num_steps = trainer.run()
+        abort.check()
         if (last := trainer.last_timeline) is not None:
             at, timeline = last
             store.put(keys.timeline(at, spec.member), encode_record(timeline))
@@ -128,9 +114,11 @@ def at_work(
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
     """Everything that a member needs to run steps, from when all members are there."""
     with ExitStack() as work:
-        events = work.enter_context(EventWriter(store, spec.member))
+        fence = Fence(store, spec.roster)
+        work.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        events = work.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         work.enter_context(shown_prints(spec.member, events.write))
-        role = _learn(spec, store)
+        role = _learn(spec, store, abort)
         place = role.roster.members[role.roster.rank_of(spec.member)]
         stage, kept = _load_stage(store, role, place.stage)
         reads = stage.first_layer == 0 or stage.is_last
@@ -154,26 +142,24 @@ def at_work(
             seat,
             state,
             model_tensors,
-            events.write,
+            events,
             abort,
         )
-        trainer = Trainer(
-            Assignment(role.job, role.samples, role.shape, seat, role.device),
-            StageRunner(role.objective, reading.train, stage, state, seat, role.device),
-            state,
-            keeper,
-            Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0),
-            abort,
-            scale,
-            standing,
-            _evaluation(role, seat, stage, kept, reading, abort),
+        callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)
+        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        runner = StageRunner(role.objective, reading.train, stage, state, seat, role.device)
+        transactions = Transactions(
+            assignment, runner, state, keeper, callbacks.tell, callbacks.show_weights, abort, scale
         )
+        evaluate = _evaluation(role, seat, stage, kept, reading, abort)
+        trainer = Trainer(assignment, transactions, state, keeper, callbacks, standing, evaluate)
         events.write(
             MemberStarted(
                 at_s=time.time(),
                 member=spec.member,
                 num_layers=stage.end_layer - stage.first_layer,
                 parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
+                cpu_s=time.process_time(),
             )
         )
         seat.meet()  # nobody's clock starts before all are here
@@ -191,14 +177,18 @@ def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
     )
 
 
-def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
+def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
     plan = _read_plan(store, spec.roster)
     key = keys.roster(spec.roster)
     roster = decode_record(bytes(store.get(key)), Roster, key)
-    job = load_job(spec.job_file)
+    with lasting_imports():
+        job = load_job(spec.job_file)
+    lighten_optimizers()
     data = check_data(job)
-    layered = trace_job(job, collate(data, range(EXAMPLE_SIZE), job), why_whole=plan.why_whole)
-    _check_plan(plan, layered, job, len(data))
+    layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
+    check_plan(plan, layered, job, len(data))
+    if roster.resume_step == 0:  # initial weights may still be on their way
+        wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
     manifest = contents.read_manifest(store, roster.resume_step)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
@@ -214,25 +204,6 @@ def _learn(spec: WorkerSpec, store: ObjectStore) -> _Role:
 
 def _read_plan(store: ObjectStore, roster: int) -> Plan:
     return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")
-
-
-def _check_plan(plan: Plan, layered: LayeredModel, job: Job, num_samples: int) -> None:
-    if plan.model_fingerprint != layered.fingerprint:
-        raise PlanError(
-            "the plan was made for another model (its fingerprint differs): the job file has changed since; "
-            "run `zooid plan` again"
-        )
-    steps = SamplePlan.of(job, num_samples, plan.grain_size).num_steps
-    for what, planned, given in (
-        ("a batch size", plan.batch_size, job.batch_size),
-        ("a grain size", plan.grain_size, job.grain_size or plan.grain_size),
-        ("a number of steps", plan.prediction.num_steps, steps),
-    ):
-        if planned != given:
-            raise PlanError(
-                f"the plan was made for {what} of {planned}, but the job has {given}; run `zooid plan` again"
-            )
-    assert plan.stages[-1].end_layer == layered.num_layers, "equal fingerprints imply equal layers"
 
 
 def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Tensors]:

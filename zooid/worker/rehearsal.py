@@ -44,7 +44,7 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     stage = RehearsedStage(spec, seat, len(schedule.grains[seat.replica]), abort)
     executor = Executor(seat.name, stage, abort)
     timelines = []
-    with EventWriter(store, spec.member) as events:
+    with EventWriter(store, spec.member, spec.roster) as events:
         dist.barrier()
         for step in range(spec.num_steps):  # one after the other, as in training: whoever is done goes on
             start_s = time.perf_counter()

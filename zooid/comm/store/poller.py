@@ -15,10 +15,16 @@ from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.collectives import DOWNLOADS
 from zooid.schedule.waiting import Lags, impatient_pause, is_urgent, local_pause, pause_after_miss
 from zooid.store import ObjectStore
+from zooid.store.retrying import outage_of, without_patience
 
 _MAX_THREADS = 32
 _MAX_READS = 4
 """Of an object that is damaged, before it is reported."""
+
+_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 0.02, 1.0
+"""Between two looks while the store fails."""
+_DICE = random.SystemRandom()
+"""Not Python's own generator, from which a job may draw meanwhile."""
 
 Candidates = Callable[[], list[tuple[int, Message]]]
 
@@ -44,6 +50,8 @@ class Wanted:
     next_look_s: float = 0.0
     num_misses: int = 0
     num_damaged: int = 0
+    num_failures: int = 0
+    """How often the store has failed in a row."""
     lag_s: float = 0.0
     """How long after it is expected it is asked for."""
 
@@ -57,10 +65,12 @@ class Poller:
 
     def __init__(
         self, store: ObjectStore, key_of: Callable[[int, Message], str], counter: Counter, progress: Progress,
-        on_taken: Callable[[int, Message, str, Opened], None],
+        on_taken: Callable[[int, Message, str, Opened], None], patience_s: float,
     ) -> None:  # fmt: skip
-        self._store = store
+        self._store = without_patience(store)
+        self._outage = outage_of(store)
         self._is_local = store.url.startswith(("file://", "memory://"))
+        self._patience_s = patience_s
         self._key_of = key_of
         self._counter = counter
         self._progress = progress
@@ -205,10 +215,15 @@ class Poller:
                 except ObjectNotFound:
                     self._counter.add(num_missed_gets=1)
             self.trouble = None
+            wanted.num_failures = 0
+            self._outage.answered()
         except StoreUnavailable as error:
             self.trouble = str(error)
+            self._outage.failed(asked_s, error, self._patience_s)
             self._counter.add(num_retries=1)
-            self._put_back(wanted, random.uniform(0.01, 0.05), is_miss=True)  # the client has backed off itself
+            wanted.num_failures += 1
+            pause_s = min(_FIRST_BACKOFF_S * 2**wanted.num_failures, _LONGEST_BACKOFF_S)
+            self._put_back(wanted, _DICE.uniform(pause_s / 2, pause_s), is_miss=True)
             return
         if found is None:
             self._put_back(wanted, None, is_miss=True)

@@ -64,7 +64,7 @@ class StoreTransport:
         self._uploads = Lane("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
         self._chores = Lane("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
         self._progress = Progress()
-        self._poller = Poller(objects, self._key_of, counter, self._progress, self._took)
+        self._poller = Poller(objects, self._key_of, counter, self._progress, self._took, timeout_s)
         self._lock = threading.Lock()
         self._watermark = -1
         self._heard: defaultdict[int, int] = defaultdict(lambda: -1)

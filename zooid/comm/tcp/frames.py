@@ -1,63 +1,110 @@
-"""What travels on a stream: frames of a fixed header and a body."""
+"""What travels on a stream: frames of a fixed header and a body, both with a checksum.
+
+A frame is judged by its header alone, before any memory is taken for its body: lengths must fit the kind of frame, and
+fit together.
+"""
 
 import struct
+import zlib
 from enum import IntEnum
 from typing import NamedTuple
 
-from zooid.comm.transport import Message
+from zooid.comm.tcp.checksums import NOT_CHECKED
+from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
+from zooid.core.errors import DamagedMessage
+from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
 
-_HEADER = struct.Struct("<BBHIqqQQQ")
-HEADER_BYTES = _HEADER.size
-_MAGIC = 0x5A00
+_FIELDS = struct.Struct("<HBBIqqQQII")
+_CHECK = struct.Struct("<I")
+HEADER_BYTES = _FIELDS.size + _CHECK.size
+_MAGIC = 0x5A01
+MAX_REASON_BYTES = 2**14
+"""The longest explanation with which a rank may leave."""
+MAX_MESSAGE_BYTES = 2**62
 
 
 class FrameKind(IntEnum):
     """What a frame says."""
 
-    DATA = 1
-    """Bytes of a message, from an offset on."""
-    READY = 2
-    """The reader has a place for a large message: send it."""
-    OFFER = 3
-    """The sender has a large message: it can be taken by who receives from any rank, and its size be checked."""
-    LEAVE = 4
-    """The sender is done with the group; the body says why, if it is not in peace."""
+    EAGER = 1
+    """A whole small message, sent before its reader has asked for it."""
+    PIECE = 2
+    """A piece of a message that its reader has a place for."""
+    READY = 3
+    """The reader has a place for a message of this size: send it."""
+    OFFER = 4
+    """The sender has a message of this size, and waits until its reader is ready."""
+    CREDIT = 5
+    """The reader has taken eager messages, so that the sender may send as many more."""
+    LEAVE = 6
+    """The sender is done with the group; the body says why, unless it leaves in peace."""
 
 
 class Frame(NamedTuple):
-    """A header."""
+    """The header of a frame."""
 
     kind: FrameKind
     message: Message
     total_bytes: int
-    """Of the whole message."""
-    offset: int
-    """Of this frame's body in it."""
-    num_bytes: int
-    """Of the body that follows."""
+    """Size of the whole message; for CREDIT, what the sender gets back."""
+    offset: int = 0
+    """Where the body of this frame begins in the message."""
+    num_bytes: int = 0
+    """Size of the body that follows."""
+    body_check: int = NOT_CHECKED
+    """Checksum of the body."""
 
-    def pack(self) -> bytes:
+    def pack(self, body_check: int | None = None) -> bytes:
+        """The header as it travels, with the checksum of its body where one is given."""
         message = self.message
-        kind = _MAGIC | self.kind
-        return _HEADER.pack(
+        fields = _FIELDS.pack(
+            _MAGIC,
+            self.kind,
             message.kind,
-            0,
-            kind,
             message.part,
             message.tag,
             message.number,
             self.total_bytes,
             self.offset,
             self.num_bytes,
+            self.body_check if body_check is None else body_check,
         )
+        return fields + _CHECK.pack(zlib.crc32(fields))
 
     @classmethod
     def unpack(cls, data: memoryview) -> "Frame":
-        space, _, kind, part, tag, number, total_bytes, offset, num_bytes = _HEADER.unpack(data)
-        if kind & 0xFF00 != _MAGIC:
-            raise ValueError("what arrived is no frame of this protocol")
-        message = Message(space, tag, number, part)
-        return cls(FrameKind(kind & 0xFF), message, total_bytes, offset, num_bytes)
+        """The frame of a header; DamagedMessage where it is none, or where its lengths make no sense."""
+        magic, kind, space, part, tag, number, total_bytes, offset, num_bytes, body_check = _FIELDS.unpack_from(data)
+        if magic != _MAGIC:
+            raise DamagedMessage(
+                "what arrived is no frame of this protocol; do all ranks run the same version of zooid?"
+            )
+        if zlib.crc32(data[: _FIELDS.size]) != _CHECK.unpack_from(data, _FIELDS.size)[0]:
+            raise DamagedMessage("the header of a frame was altered on its way: its checksum is wrong")
+        if kind not in _KINDS or space not in (COLLECTIVE, POINT_TO_POINT):
+            raise DamagedMessage(
+                f"a frame of the unknown kind {kind} arrived; do all ranks run the same version of zooid?"
+            )
+        frame = cls(_KINDS[kind], Message(space, tag, number, part), total_bytes, offset, num_bytes, body_check)
+        if not frame._is_consistent():
+            raise DamagedMessage(
+                f"a frame {frame.kind.name} has impossible lengths: {num_bytes} bytes at {offset} of {total_bytes}"
+            )
+        return frame
+
+    def _is_consistent(self) -> bool:
+        total_bytes, offset, num_bytes = self.total_bytes, self.offset, self.num_bytes
+        match self.kind:
+            case FrameKind.EAGER:
+                return offset == 0 and num_bytes == total_bytes <= EAGER_BYTES
+            case FrameKind.PIECE:
+                fits = offset + num_bytes <= total_bytes <= MAX_MESSAGE_BYTES
+                return fits and min(total_bytes, 1) <= num_bytes <= PIECE_BYTES
+            case FrameKind.LEAVE:
+                return offset == 0 and num_bytes == total_bytes <= MAX_REASON_BYTES
+            case FrameKind.READY | FrameKind.OFFER | FrameKind.CREDIT:
+                return offset == num_bytes == 0 and total_bytes <= MAX_MESSAGE_BYTES
 
 
+_KINDS = {kind.value: kind for kind in FrameKind}
 NOBODY = Message(0, 0, 0, 0)

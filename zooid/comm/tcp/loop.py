@@ -1,9 +1,17 @@
-"""One thread per process that serves all sockets of all groups."""
+"""One thread per process that serves all sockets of all groups. Nothing that one of them does ends it."""
 
+import contextlib
+import logging
 import os
 import select
 import threading
+import time
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1
+"""After a failure of the waiting itself, so that a lasting one does not take all of a core."""
 
 
 class Served(Protocol):
@@ -12,7 +20,10 @@ class Served(Protocol):
     def fileno(self) -> int: ...
 
     def on_events(self, readable: bool, writable: bool) -> None:
-        """Called by the loop's thread; raises nothing."""
+        """Called by the loop's thread."""
+
+    def abandon(self, error: BaseException) -> None:
+        """Close the socket for good, because `on_events` raised."""
 
 
 class Loop:
@@ -27,22 +38,43 @@ class Loop:
         self._served[served.fileno()] = served
         self._epoll.register(served.fileno(), select.EPOLLIN)
 
-    def watch(self, served: Served, *, reading: bool, writing: bool) -> None:
-        """Which events to wait for; that the other end is gone is always among them."""
-        events = (select.EPOLLIN if reading else 0) | (select.EPOLLOUT if writing else 0)
-        self._epoll.modify(served.fileno(), events)
+    def watch(self, served: Served, *, writing: bool) -> None:
+        """Whether to wait for the socket to take more; what arrives is always waited for."""
+        self._epoll.modify(served.fileno(), select.EPOLLIN | (select.EPOLLOUT if writing else 0))
 
     def remove(self, served: Served) -> None:
-        if self._served.pop(served.fileno(), None) is not None:
-            self._epoll.unregister(served.fileno())
+        self._remove(served.fileno())
 
     def _run(self) -> None:
         while True:
-            for descriptor, events in self._epoll.poll():
+            try:
+                ready = self._epoll.poll()
+            except OSError:
+                logger.exception("waiting for sockets failed; it is tried again")
+                time.sleep(_PAUSE_S)
+                continue
+            for descriptor, events in ready:
                 served = self._served.get(descriptor)
-                if served is None:
-                    continue
-                served.on_events(bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT))
+                if served is not None:
+                    self._serve(descriptor, served, events)
+
+    def _serve(self, descriptor: int, served: Served, events: int) -> None:
+        try:
+            served.on_events(bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT))
+        except BaseException as error:  # it concerns this socket, and the thread serves all the others
+            with contextlib.suppress(BaseException):
+                logger.exception("a socket is closed, for serving it failed")
+            try:
+                served.abandon(error)
+            except BaseException:  # as above
+                with contextlib.suppress(BaseException):
+                    self._remove(descriptor)
+                with contextlib.suppress(BaseException):
+                    logger.exception("closing a socket failed")
+
+    def _remove(self, descriptor: int) -> None:
+        if self._served.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
 
 
 _lock = threading.Lock()

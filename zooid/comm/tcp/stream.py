@@ -9,50 +9,66 @@ import termios
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Protocol
 
+from zooid.comm.tcp.checksums import NOT_CHECKED, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop
+from zooid.comm.tcp.sockets import is_loopback
 from zooid.comm.transport import Done
-from zooid.core.errors import PeerLost
+from zooid.core.errors import CommError, DamagedMessage, PeerLost
+from zooid.schedule.streams import PIECE_BYTES
 
 logger = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 4 * 2**20
 """What one stream may read before the others get their turn."""
 _MAX_BUFFERS = 32
+_SMALL_BYTES = 2**13
+"""Bodies up to this size always have a checksum: it takes no time that could be measured."""
 
 
 class Receiver(Protocol):
     """Who takes what arrives on the streams of one peer."""
 
     def body_of(self, peer: int, frame: Frame) -> memoryview:
-        """Where the body of this frame goes."""
+        """Where the body of this frame goes; CommError where it must not come."""
 
     def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
-        """The frame is complete."""
+        """The frame is complete; CommError where it must not come."""
+
+    def on_broken(self, peer: int, why: str) -> None:
+        """What arrived from this peer is damaged or against the protocol: nothing more can be read from it."""
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
         """Nothing comes from this stream any more."""
 
 
 class Stream:
-    """One of the streams of a pair; `peer` is the rank at its other end."""
+    """One of the streams of a pair; `peer` is the rank at its other end.
+
+    Every header has a checksum, and so has every body that leaves this machine. On a loopback connection large bodies
+    have none: they never leave the machine's memory, and a checksum would take a fifth of the time.
+    """
 
     def __init__(self, sock: socket.socket, peer: int, receiver: Receiver, loop: Loop, *, read_ahead: int) -> None:
         sock.setblocking(False)
+        self._checks_all = not is_loopback(sock)
         self.peer = peer
         self._socket = sock
         self._receiver = receiver
         self._loop = loop
         self._lock = threading.Lock()
         self._out: deque[tuple[memoryview, Done | None]] = deque()
-        self._is_reading = True
+        """Headers and bodies, as the socket takes them."""
+        self._pieces: deque[tuple[Frame, memoryview, Done | None]] = deque()
+        """Frames that follow on those; the checksum of a large one is computed when it is nearly its turn."""
         self._is_watching = False
-        """For the socket to take more."""
+        """True while waiting for the socket to take more."""
         self._is_closed = False
         self._has_left = False
-        """The peer has said that it is done."""
+        """True once the peer has said that it is done."""
         self._inbox = bytearray(HEADER_BYTES + read_ahead)
         self._have = 0
         self._body: memoryview | None = None
@@ -67,14 +83,15 @@ class Stream:
 
     def send(self, frame: Frame, body: memoryview | None = None, done: Done | None = None) -> None:
         """Queue a frame, and send what the socket takes at once; `done` comes when the body has left this process."""
+        data = memoryview(b"") if body is None else body
+        header = None if frame.kind is FrameKind.PIECE else self._header(frame, data)
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
-                has_body = body is not None and body.nbytes > 0
-                self._out.append((memoryview(frame.pack()), None if has_body else done))
-                if has_body:
-                    assert body is not None
-                    self._out.append((body, done))
+                if header is None or self._pieces:
+                    self._pieces.append((frame, data, done))
+                else:
+                    self._queue(header, data, done)
             finished = [] if is_closed or self._is_watching else self._flush()
         if is_closed and done is not None:
             done(PeerLost(f"rank {self.peer} cannot be reached any more"))
@@ -86,21 +103,14 @@ class Stream:
         if not self._lock.acquire(timeout=0.05):
             return False
         try:
-            if self._out or self._is_closed:
+            if self._out or self._pieces or self._is_closed:
                 return False
-            message = frame.pack() + body
+            message = bytes(self._header(frame, memoryview(body))) + body
             return self._socket.send(message) == len(message)
         except OSError:
             return False
         finally:
             self._lock.release()
-
-    def read(self, wanted: bool) -> None:
-        """Whether to take what arrives; what is not taken holds up the sender."""
-        with self._lock:
-            if wanted != self._is_reading and not self._is_closed:
-                self._is_reading = wanted
-                self._loop.watch(self, reading=wanted, writing=self._is_watching)
 
     def drain(self, deadline_s: float) -> bool:
         """Wait until the peer's machine has acknowledged everything."""
@@ -110,7 +120,7 @@ class Stream:
                     return True
                 unacknowledged = array.array("i", [0])
                 fcntl.ioctl(self._socket, termios.TIOCOUTQ, unacknowledged)
-                if not self._out and unacknowledged[0] == 0:
+                if not self._out and not self._pieces and unacknowledged[0] == 0:
                     return True
             time.sleep(0.002)
         return False
@@ -124,6 +134,7 @@ class Stream:
         """End it at once; the loop closes the socket."""
         with self._lock:
             self._out.clear()
+            self._pieces.clear()
             if not self._is_closed:
                 _shutdown(self._socket, socket.SHUT_RDWR)
 
@@ -138,15 +149,32 @@ class Stream:
                 self._read()
         except OSError as error:
             self._close(error.strerror or str(error))
-        except Exception as error:
-            logger.exception("a frame from rank %d could not be handled", self.peer)
-            self._close(f"{type(error).__name__}: {error}")
+        except CommError as error:
+            logger.warning("rank %d is cut off: %s", self.peer, error)
+            self._receiver.on_broken(self.peer, str(error))
+            self._close(str(error))
+
+    def abandon(self, error: BaseException) -> None:
+        why = f"what it sent could not be handled ({type(error).__name__}: {error})"
+        try:
+            self._receiver.on_broken(self.peer, why)
+        finally:
+            self._close(why)
+
+    def _header(self, frame: Frame, body: memoryview) -> memoryview:
+        is_checked = body.nbytes > 0 and (self._checks_all or body.nbytes <= _SMALL_BYTES)
+        return memoryview(frame.pack(checksum(body) if is_checked else NOT_CHECKED))
+
+    def _queue(self, header: memoryview, body: memoryview, done: Done | None) -> None:
+        self._out.append((header, None if body.nbytes else done))
+        if body.nbytes:
+            self._out.append((body, done))
 
     def _flush(self) -> list[Done]:
         """Send what the socket takes; the callbacks of what has left. The lock is held."""
         finished: list[Done] = []
         try:
-            while self._out:
+            while self._out or self._refill():
                 buffers = [self._out[at][0] for at in range(min(len(self._out), _MAX_BUFFERS))]
                 sent = self._socket.sendmsg(buffers)
                 while self._out and sent >= self._out[0][0].nbytes:
@@ -158,20 +186,31 @@ class Stream:
                     data, done = self._out[0]
                     self._out[0] = (data[sent:], done)
         except BlockingIOError:
-            pass
+            self._refill()  # while the socket has something to send
         except OSError:
             return finished  # reading says what happened, and closes the stream
         self._watch(bool(self._out))
         return finished
 
+    def _refill(self) -> bool:
+        """Get pieces ready where little of what is ready is left; whether anything is ready then. The lock is held."""
+        if not self._pieces:
+            return bool(self._out)
+        ready_bytes = sum(self._out[at][0].nbytes for at in range(min(len(self._out), _MAX_BUFFERS)))
+        while self._pieces and ready_bytes < PIECE_BYTES // 2:
+            frame, body, done = self._pieces.popleft()
+            self._queue(self._header(frame, body), body, done)
+            ready_bytes += HEADER_BYTES + body.nbytes
+        return True
+
     def _watch(self, wanted: bool) -> None:
         if wanted != self._is_watching and not self._is_closed:
             self._is_watching = wanted
-            self._loop.watch(self, reading=self._is_reading, writing=wanted)
+            self._loop.watch(self, writing=wanted)
 
     def _read(self) -> None:
         budget = _READ_AT_ONCE
-        while budget > 0 and self._is_reading:
+        while budget > 0 and not self._is_closed:
             try:
                 if self._body is not None:
                     count = self._socket.recv_into(self._body[self._filled :])
@@ -220,6 +259,10 @@ class Stream:
         self._deliver(frame, body)
 
     def _deliver(self, frame: Frame, body: memoryview) -> None:
+        if frame.body_check != NOT_CHECKED and checksum(body) != frame.body_check:
+            raise DamagedMessage(
+                f"{frame.num_bytes} bytes of a message were altered on their way: their checksum is wrong"
+            )
         if frame.kind is FrameKind.LEAVE:
             self._has_left = True
         self._receiver.on_frame(self.peer, frame, body)
@@ -230,12 +273,23 @@ class Stream:
                 return
             self._is_closed = True
             unsent = [done for _, done in self._out if done is not None]
+            unsent += [done for *_, done in self._pieces if done is not None]
             self._out.clear()
+            self._pieces.clear()
+            self._body = self._frame = None
             self._loop.remove(self)
             self._socket.close()
-        for done in unsent:
-            done(PeerLost(f"rank {self.peer} was lost: {why}"))
+        _tell(unsent, PeerLost(f"rank {self.peer} was lost: {why}"))
         self._receiver.on_closed(self.peer, self._has_left, why)
+
+
+def _tell(callbacks: Iterable[Done], error: BaseException) -> None:
+    """Tell everyone, even if one of them fails."""
+    for done in callbacks:
+        try:
+            done(error)
+        except Exception:
+            logger.exception("the end of a message could not be told")
 
 
 def _shutdown(sock: socket.socket, how: int) -> None:

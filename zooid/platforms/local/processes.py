@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zooid.core.environment import member_environment
+from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
 from zooid.platforms.local.limits import Confinement, confine
 from zooid.platforms.protocol import Exit, Launch
 
@@ -24,25 +25,42 @@ _GRACE_S = 2.0
 class LocalHandle:
     """One started process, the file it prints to, and what holds it to its size."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | ForkedProcess"
     log: Path
     confinement: Confinement | None = None
 
 
 class LocalPlatform:
-    """Starts members with this interpreter. `prefix` may put a command before theirs, such as `ip netns exec NAME`."""
+    """Starts members with this interpreter. `prefix` may put a command before theirs, such as `ip netns exec NAME`.
 
-    def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None) -> None:
+    Members are forked from a zygote, which has imported torch before. Those with a command before theirs are started as
+    new processes. So are members with a size: memory that they had from a zygote would not be counted as theirs, and
+    the limit would allow more than it says.
+    """
+
+    def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None, *, forks: bool = True) -> None:
+        """`forks` says whether there may be zygotes at all."""
         self._prefix = prefix or (lambda launch: ())
+        self._forks = forks
         self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
         self._confinements: set[Confinement] = set()
         weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
         weakref.finalize(self, _remove_all, self._confinements)  # also at the end of the interpreter
 
+    def expect(self, num_threads: int, *, uses_gpus: bool = False) -> None:
+        """Start importing what such members will need, in the background, so that they can start at once."""
+        if self._forks:
+            ready_zygote(member_environment(num_threads, uses_gpus=uses_gpus))
+
     def launch(self, launch: Launch) -> LocalHandle:
         """Start a process; one with a size is held to it from its first instruction, or refused."""
         log = self._logs / f"{launch.member}.log"
-        command = [*self._prefix(launch), sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
+        log.write_bytes(b"")
+        environment = member_environment(launch.num_threads, uses_gpus=launch.uses_gpus)
+        prefix = list(self._prefix(launch))
+        if self._forks and launch.size is None and not prefix:
+            return LocalHandle(fork_member(launch, environment, log), log)
+        command = [*prefix, sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
         confinement = None
         if launch.size is not None:
             confinement = confine(launch.size)
@@ -54,7 +72,7 @@ class LocalPlatform:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=member_environment(launch.num_threads, uses_gpus=launch.uses_gpus),
+                env=environment,
                 start_new_session=True,
             )
         return LocalHandle(process, log, confinement)
@@ -90,5 +108,7 @@ def _remove_all(confinements: set[Confinement]) -> None:
 
 
 def _signal_session(handle: LocalHandle, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(handle.process.pid, number)
+    pid = handle.process.pid
+    if pid is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, number)

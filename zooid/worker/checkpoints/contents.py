@@ -152,7 +152,7 @@ def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel
         aliases=layered.aliases,
         loss_form=checked.loss_form,
     )
-    store.put(keys.checkpoint_manifest(0), encode_record(manifest))
+    store.create(keys.checkpoint_manifest(0), encode_record(manifest))
 
 
 def sample_facts(job: Job, data: Any, grain_size: int) -> SampleFacts:

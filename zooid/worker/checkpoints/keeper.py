@@ -12,11 +12,11 @@ from msgspec import structs
 
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
-from zooid.core.events import CheckpointSaved, Event
-from zooid.store import ObjectStore
+from zooid.core.events import CheckpointSaved
+from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.checkpoints import prune
 from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
-from zooid.worker.checkpoints.writer import CheckpointWriter, publish, write_manifest
+from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
 from zooid.worker.state import TrainingState
@@ -34,17 +34,18 @@ class CheckpointKeeper:
         seat: Seat,
         state: TrainingState,
         model_tensors: Callable[[], Tensors],
-        emit: Callable[[Event], None],
+        events: EventWriter,
         abort: Abort,
     ) -> None:
         self._store = store
+        self._fence = Fence(store, division.roster)
         self._rule = rule
         self._division = division
         self._before = before
         self._seat = seat
         self._state = state
         self._model_tensors = model_tensors
-        self._emit = emit
+        self._events = events
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
         self._last = (before.step, time.monotonic())
         self._pending: tuple[int, LossScale, Ledger] | None = None
@@ -89,7 +90,8 @@ class CheckpointKeeper:
         if self._written is not None:
             self._written.result()
         if self._before.step == num_steps and self._seat.rank == 0:  # stopped before any step: no tensor is new
-            url = publish(self._store, structs.replace(self._before, ledger=ledger), self._division.roster)
+            ledger_only = structs.replace(self._before, ledger=ledger)
+            url = replace_ledger(self._store, ledger_only, self._division.roster)
             self._tell(num_steps, url, ledger)
 
     def _catch_up(self) -> None:
@@ -101,6 +103,7 @@ class CheckpointKeeper:
             self.complete()
 
     def _complete(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        self._events.flush()  # whoever goes on from this checkpoint does not run, and so not tell, its steps again
         url = write_manifest(
             self._store,
             self._before,
@@ -110,9 +113,10 @@ class CheckpointKeeper:
             num_good_steps=scale.num_good_steps,
             ledger=ledger,
         )
+        self._fence.check()
         prune(self._store, self._rule.keep, ledger.best_step)
         self._tell(num_steps, url, ledger)
 
     def _tell(self, num_steps: int, url: str, ledger: Ledger) -> None:
         is_best = ledger.best_step == num_steps
-        self._emit(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))
+        self._events.write(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))

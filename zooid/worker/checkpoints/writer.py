@@ -9,10 +9,10 @@ from msgspec import structs
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, Division, Ledger
-from zooid.core.errors import CheckpointError, StoreError
+from zooid.core.errors import ObjectExists, StoreError
 from zooid.core.records import encode_record
-from zooid.store import ObjectStore
-from zooid.store.checkpoints import refuse_missing_shards
+from zooid.store import Fence, ObjectStore
+from zooid.store.checkpoints import read_manifest, refuse_missing_shards
 from zooid.worker.checkpoints.optimizer_state import parameter_of
 from zooid.worker.checkpoints.packing import pack
 
@@ -120,12 +120,30 @@ def write_manifest(
 
 
 def publish(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
-    """Write a manifest; the URL of its checkpoint's folder. A roster that has been replaced makes nothing visible."""
-    if later := store.list(keys.ROSTERS, after=keys.roster(roster)):
-        raise CheckpointError(
-            f"the checkpoint of step {manifest.step} is dropped: {later[-1]} has replaced roster {roster}, so that "
-            "others go on with this run; end this one"
-        )
+    """Write a manifest; the URL of its checkpoint's folder. A roster that has been replaced makes nothing visible.
+
+    Where the step has a manifest already, that is a complete checkpoint of the same state: it stays.
+    """
+    Fence(store, roster).check()
+    refuse_missing_shards(store, manifest)
+    try:
+        store.create(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
+    except ObjectExists:
+        kept = _keys_of(read_manifest(store, manifest.step))
+        store.delete([key for key in _keys_of(manifest) if key not in kept])
+    return f"{store.url}/{keys.checkpoint(manifest.step)}"
+
+
+def replace_ledger(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
+    """Write the manifest of a checkpoint anew, with the same tensors; the URL of its folder.
+
+    Only the ledger may differ: the run has stopped before any step, which the checkpoint did not know.
+    """
+    Fence(store, roster).check()
     refuse_missing_shards(store, manifest)
     store.put(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
     return f"{store.url}/{keys.checkpoint(manifest.step)}"
+
+
+def _keys_of(manifest: CheckpointManifest) -> set[str]:
+    return {shard.key for shard in (*manifest.shards, *manifest.optimizer, *manifest.constants)}

@@ -1,0 +1,106 @@
+"""What it costs a member to start: processor time from its launch until it is ready for its first step.
+
+A member of a GPT-2-like job starts three ways: `traced` builds and traces the model itself, `cold` rebuilds its stage
+from the run's trace, and `warm` does so in a process that was forked from one that has imported torch. What the job's
+own imports take, beside torch, is measured apart and left out. Two more rows say what is inside: importing torch, which
+no cold member can do without, and the job's imports.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from msgspec import structs
+
+from benchmarks.harness import Row, run_benchmark
+from benchmarks.lab.runs import run_by_hand
+from zooid.coordinator.crew import Crew
+from zooid.coordinator.offers import resolve_offer
+from zooid.coordinator.relay import Relay
+from zooid.core.environment import member_environment
+from zooid.core.events import Event, MemberStarted
+from zooid.core.spec import WorkerSpec
+from zooid.platforms.local import LocalPlatform
+from zooid.store import ObjectStore
+
+JOB_FILE = Path(__file__).parent / "jobs" / "gpt2.py"
+NUM_STARTS = 5
+LIMIT_S = 120.0
+_JOB_IMPORTS = """
+import sys, time
+from zooid.core.job import load_job
+import zooid.worker.member
+begin_s = time.process_time()
+load_job(sys.argv[1])
+print(time.process_time() - begin_s)
+"""
+_TORCH = "import time; begin_s = time.process_time(); import torch; print(time.process_time() - begin_s)"
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    """A row for every way to start; the median of several starts, taken in turn."""
+    repeats = 1 if quick else NUM_STARTS
+    job_cpu_s = statistics.median(_printed(_JOB_IMPORTS, str(JOB_FILE)) for _ in range(repeats))
+    yield {"start": "torch_import", "cpu_s": statistics.median(_printed(_TORCH) for _ in range(repeats))}
+    yield {"start": "job_imports", "cpu_s": job_cpu_s}
+    with run_by_hand(JOB_FILE, 1) as (store, [spec]):
+        ways = _ways()
+        taken: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(repeats):
+            for way, platform in ways.items():
+                own = structs.replace(spec, trace="") if way == "traced" else spec
+                taken[way].append(_cpu_s_until_ready(store, own, platform()) - job_cpu_s)
+        for way, times in taken.items():
+            yield {"start": way, "cpu_s": statistics.median(times), "most_cpu_s": max(times)}
+
+
+def _ways() -> dict[str, Callable[[], LocalPlatform]]:
+    """The platform that starts a member, for each way to start one."""
+    forking = LocalPlatform()
+    new = partial(LocalPlatform, forks=False)
+    return {"traced": new, "cold": new, "warm": lambda: forking}
+
+
+def _cpu_s_until_ready(store: ObjectStore, spec: WorkerSpec, platform: LocalPlatform) -> float:
+    """Start a member, and end it when it is ready."""
+    ready: list[MemberStarted] = []
+    began_s = time.time()
+
+    def take(event: Event) -> None:
+        if isinstance(event, MemberStarted) and event.at_s > began_s:
+            ready.append(event)
+
+    relay = Relay(store, take)
+    limit_s = time.monotonic() + LIMIT_S
+    with Crew(platform, store, checks_input=False) as crew:
+        crew.start("worker", [spec], [resolve_offer("local")])
+        while not ready:
+            assert time.monotonic() < limit_s, "the member was not ready in time"
+            crew.is_done()
+            relay.poll()
+            time.sleep(0.02)
+    return ready[0].cpu_s
+
+
+def _printed(code: str, *arguments: str) -> float:
+    """The number that a fresh interpreter prints."""
+    environment = {**os.environ, **member_environment(1)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], env=environment, capture_output=True, text=True, check=True
+    )
+    return float(ran.stdout.split()[-1])
+
+
+def summarise(rows: list[Row]) -> list[Row]:
+    """The figures of the three ways in one row."""
+    ways = [row for row in rows if row["start"] in ("traced", "cold", "warm")]
+    return [{f"{row['start']}_cpu_s": row["cpu_s"] for row in ways}]
+
+
+if __name__ == "__main__":
+    run_benchmark("CPU seconds from launch to ready", measure, lambda quick: 2 + len(_ways()), summarise=summarise)

@@ -1,0 +1,234 @@
+"""What any platform does with a member; on this machine in both of its ways, as a new process and forked."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import children, heed_signals, is_gone, wait_until
+from zooid.core import keys
+from zooid.core.records import encode_record
+from zooid.core.spec import ProfilerSpec
+from zooid.platforms import Exit, Launch
+from zooid.platforms.local import LocalPlatform
+from zooid.platforms.local.processes import LocalHandle
+from zooid.store import open_store
+
+LOOK_AROUND = """
+import json, os, random, signal, sys
+import numpy, torch
+status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+facts = {
+    "command": [word for word in open("/proc/self/cmdline").read().split("\\0") if word],
+    "program": sys.modules["__main__"].__spec__.name,
+    "arguments": sys.argv,
+    "path": sys.path[0],
+    "folder": os.getcwd(),
+    "leads a session": os.getsid(0) == os.getpid() == os.getpgid(0),
+    "files": {number: os.readlink(f"/proc/self/fd/{number}") for number in (0, 1, 2)},
+    "ends": [end for file in os.scandir("/proc/self/fd") if (end := os.readlink(file)).startswith(("socket", "pipe"))],
+    "environment": dict(os.environ),
+    "signals": [status[name].strip() for name in ("SigBlk", "SigIgn", "SigCgt")],
+    "num_threads": torch.get_num_threads(),
+}
+drawn = [random.random(), float(numpy.random.rand()), float(torch.rand(())), torch.initial_seed()]
+print(json.dumps([facts, drawn]), flush=True)
+os._exit(7)
+"""
+SLEEPING = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+print(os.getpid(), child.pid, flush=True)
+time.sleep(600)
+"""
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@dataclass(eq=False)
+class Members:
+    """Members of a platform that run a given program: a job file may do anything while it is loaded."""
+
+    platform: LocalPlatform
+    folder: Path
+    handles: list[LocalHandle] = field(default_factory=list)
+
+    def start(self, program: str) -> LocalHandle:
+        member = f"m{len(self.handles)}"
+        job_file = self.folder / f"{member}.py"
+        job_file.write_text(program)
+        url = (self.folder / "store").as_uri()
+        spec = ProfilerSpec(
+            run="0",
+            member=member,
+            store=url,
+            job_file=str(job_file),
+            num_threads=1,
+            site="here",
+            num_neighbours=0,
+            memory_bytes=1 << 30,
+        )
+        open_store(url).put(keys.spec(member), encode_record(spec))
+        self.handles.append(self.platform.launch(Launch(member, "profiler", f"{url}/{keys.spec(member)}", 1)))
+        return self.handles[-1]
+
+    def end(self) -> None:
+        for handle in self.handles:
+            self.platform.terminate(handle)
+
+    def end_of(self, handle: LocalHandle) -> Exit:
+        wait_until(lambda: self.platform.poll(handle) is not None)
+        ended = self.platform.poll(handle)
+        assert ended is not None
+        return ended
+
+    def first_line(self, handle: LocalHandle) -> str:
+        wait_until(lambda: "\n" in self.platform.logs(handle))
+        return self.platform.logs(handle).splitlines()[0]
+
+
+@pytest.fixture(scope="module")
+def new() -> LocalPlatform:
+    return LocalPlatform(forks=False)
+
+
+@pytest.fixture(scope="module")
+def forking() -> LocalPlatform:
+    platform = LocalPlatform()
+    platform.expect(1)
+    return platform
+
+
+@pytest.fixture(params=["new", "forking"])
+def platform(request: pytest.FixtureRequest) -> LocalPlatform:
+    chosen: LocalPlatform = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture
+def members(platform: LocalPlatform, tmp_path: Path) -> Iterator[Members]:
+    made = Members(platform, tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_killed_member_tells_its_signal(members: Members) -> None:
+    handle = members.start(KILLED)
+    assert members.end_of(handle) == Exit(-signal.SIGKILL)
+
+
+def test_ending_a_member_ends_its_whole_session(members: Members) -> None:
+    handle = members.start(SLEEPING)
+    pids = [int(word) for word in members.first_line(handle).split()]
+    assert members.platform.poll(handle) is None
+    members.platform.terminate(handle)
+    assert all(map(is_gone, pids))
+    assert members.platform.poll(handle) == Exit(-signal.SIGTERM)
+    members.platform.terminate(handle)
+
+
+def look_around(platform: LocalPlatform, folder: Path) -> tuple[dict[str, Any], list[float]]:
+    members = Members(platform, folder)
+    handle = members.start(LOOK_AROUND)
+    assert members.end_of(handle) == Exit(7), platform.logs(handle)
+    facts, drawn = json.loads(platform.logs(handle).splitlines()[0])
+    facts["files"] = {number: name.rpartition("/")[2] for number, name in facts["files"].items()}
+    return facts, drawn
+
+
+def test_a_forked_member_is_like_a_new_process(
+    forking: LocalPlatform, new: LocalPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its surroundings are those at its launch, and not those in which the zygote was started."""
+    monkeypatch.delenv("PATH")
+    monkeypatch.setenv("LATER", "2")
+    monkeypatch.chdir(tmp_path)
+    as_forked, drawn = look_around(forking, tmp_path)
+    as_new, _ = look_around(new, tmp_path)
+    assert as_forked == as_new
+    assert as_forked["environment"]["LATER"] == "2"
+    assert "PATH" not in as_forked["environment"]
+    assert as_forked["command"][1:3] == ["-m", "zooid.profiler"]
+    assert as_forked["folder"] == str(tmp_path)
+    assert as_forked["leads a session"]
+    assert as_forked["ends"] == []
+    _, of_sibling = look_around(forking, tmp_path)
+    assert not set(drawn) & set(of_sibling)
+
+
+def test_a_zygote_that_died_is_replaced(forking: LocalPlatform, tmp_path: Path) -> None:
+    members = Members(forking, tmp_path)
+    try:
+        handle = members.start(SLEEPING)
+        pids = [int(word) for word in members.first_line(handle).split()]
+        zygote = parent_of(pids[0])
+        assert len(os.listdir(f"/proc/{zygote}/task")) == 1, "a process with threads must not fork"
+        os.kill(zygote, signal.SIGKILL)
+        assert members.end_of(handle) == Exit(-signal.SIGKILL)
+        wait_until(lambda: all(map(is_gone, pids)))
+        assert members.end_of(members.start(KILLED)) == Exit(-signal.SIGKILL)
+    finally:
+        members.end()
+
+
+def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHON_ZYGOTE_OF_ITS_OWN", "1")
+    monkeypatch.setattr("zooid.platforms.local.forks.IDLE_S", 0.05)
+    before = set(children())
+    first, second = (Members(LocalPlatform(), tmp_path / name) for name in ("first", "second"))
+    pids = []
+    for members in (first, second):
+        members.folder.mkdir()
+        pids.append(int(members.first_line(members.start(SLEEPING)).split()[0]))
+    [zygote] = set(children()) - before
+    assert {parent_of(pid) for pid in pids} == {zygote}
+    first.end()
+    second.end()
+    wait_until(lambda: is_gone(zygote))
+    first.platform.expect(1)
+    [successor] = set(children()) - before - {zygote}
+    os.kill(successor, signal.SIGKILL)  # its own end would come only when it has imported everything
+
+
+def test_a_zygote_that_cannot_start_leaves_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONHOME", str(tmp_path / "nowhere"))
+    members = Members(LocalPlatform(), tmp_path)
+    handle = members.start(KILLED)
+    assert members.end_of(handle) == Exit(-signal.SIGKILL)
+    assert "nowhere" in members.platform.logs(handle)
+    members.end()
+
+
+def test_members_outlive_a_platform_that_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ORPHANING, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heed_signals) as platform:
+        assert platform.stdout is not None
+        pids = [int(word) for word in platform.stdout.readline().split()]
+        zygote = parent_of(pids[0])
+        platform.kill()
+    try:
+        wait_until(lambda: is_gone(zygote))
+        assert not any(map(is_gone, pids))
+    finally:
+        os.killpg(pids[0], signal.SIGKILL)
+
+
+ORPHANING = """
+import sys, time
+from pathlib import Path
+from tests.contract.test_platform import Members, SLEEPING
+from zooid.platforms.local import LocalPlatform
+members = Members(LocalPlatform(), Path(sys.argv[1]))
+print(members.first_line(members.start(SLEEPING)), flush=True)
+time.sleep(600)
+"""
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,0 +1,37 @@
+"""A checksum that keeps up with a fast network: columns of numbers are added up, and their sums go through CRC-32."""
+
+import zlib
+
+import numpy as np
+
+_ROW_BYTES = 4096
+_BLOCK_BYTES = 2**20
+"""Rows are added up within blocks of this size, so that blocks which change places are noticed."""
+_MIN_ROWS = 4
+"""With fewer rows, CRC-32 alone is faster."""
+_IN_PLACE_OF_ZERO = 0xFFFFFFFF
+_NUMBER = np.dtype("<u8")
+NOT_CHECKED = 0
+"""Stands in place of a checksum where none was computed; no data have it as theirs."""
+
+
+def checksum(data: memoryview) -> int:
+    """Return 32 bits that change when the bytes are damaged.
+
+    Up to 16 KiB this is plain CRC-32, which zlib computes at 1 to 2 GB/s. Longer data are cut into rows of 512 numbers
+    of 8 bytes, and CRC-32 covers the sums of the columns, at several times that speed. Any damage that is confined to
+    4 KiB in a row changes a sum for certain. The GIL is free meanwhile.
+    """
+    if data.nbytes < _MIN_ROWS * _ROW_BYTES:
+        return zlib.crc32(data) or _IN_PLACE_OF_ZERO
+    value = 0
+    for begin in range(0, data.nbytes, _BLOCK_BYTES):
+        end = min(begin + _BLOCK_BYTES, data.nbytes)
+        num_rows = (end - begin) // _ROW_BYTES
+        if num_rows >= _MIN_ROWS:
+            rows = np.ndarray((num_rows, _ROW_BYTES // _NUMBER.itemsize), _NUMBER, data, begin)
+            value = zlib.crc32(np.add.reduce(rows), value)
+            begin += num_rows * _ROW_BYTES
+        if begin < end:
+            value = zlib.crc32(data[begin:end], value)
+    return value or _IN_PLACE_OF_ZERO

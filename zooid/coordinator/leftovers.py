@@ -1,0 +1,26 @@
+"""What earlier parts of a run have left in its folder, and which only the holder of the newest claim may remove."""
+
+from zooid.core import keys
+from zooid.store import ObjectStore, clear
+
+
+def clear_messages(store: ObjectStore, run: str, newest: int) -> int:
+    """Remove what members have exchanged under the rosters up to this one; how many objects."""
+    folder = f"{keys.COMM}/{run}"
+    return sum(clear(store, f"{folder}/{name}") for name in _numbered(store, folder, newest + 1))
+
+
+def clear_earlier(store: ObjectStore, run: str, number: int) -> None:
+    """Remove messages, last words, specs and leases of all rosters before this one."""
+    clear_messages(store, run, number - 1)
+    for folder in (keys.FAILURES, keys.SPECS):
+        for name in _numbered(store, folder, number):
+            clear(store, f"{folder}/{name}")
+    earlier = [keys.lease(other) for other in keys.numbers(store.list(keys.LEASES)) if other < number]
+    if earlier:
+        store.delete(earlier)
+
+
+def _numbered(store: ObjectStore, folder: str, end: int) -> list[str]:
+    """Names of the folders that have a roster's number below `end`."""
+    return [name for name in store.list_folders(folder) if name.isdecimal() and int(name) < end]

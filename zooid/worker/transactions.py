@@ -1,0 +1,237 @@
+"""The steps of a member as transactions: actions run, then all members vote, then each applies the step or drops it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from zooid.core.abort import Abort
+from zooid.core.checkpoint import Ledger
+from zooid.core.events import StepCommitted
+from zooid.core.job import Job
+from zooid.core.wishes import NO_WISH, Wish
+from zooid.schedule.actions import Action, Kind
+from zooid.schedule.checks import check_schedule
+from zooid.schedule.pipelines import StepSchedule, StepShape
+from zooid.schedule.samples import SamplePlan, split_grains
+from zooid.schedule.steps import Decision, StepState, Vote
+from zooid.worker.counting import Counted
+from zooid.worker.executor import Executor, Recording
+from zooid.worker.precision import LossScale
+from zooid.worker.seat import Seat
+from zooid.worker.stage_runner import StageRunner
+from zooid.worker.state import TrainingState
+from zooid.worker.underway import Underway
+from zooid.worker.verdict import Verdict
+
+_LEAST_SCALE = 2.0**-14
+"""A loss scale below this does not explain an overflow any more: the numbers themselves are not finite."""
+
+
+class Keeper(Protocol):
+    """Writes checkpoints beside the training, and makes them count when all members have written their parts."""
+
+    def is_due(self, num_steps: int) -> bool:
+        """Whether this member finds that one should be written after so many steps."""
+
+    def is_written(self) -> bool:
+        """Whether this member's part of the one that is under way is in the store; raises what went wrong."""
+
+    def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        """Take the state after so many steps, and write it in the background; none may be under way."""
+
+    def save(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        """The same, but wait for one that is under way, and do nothing where this state has been taken already."""
+
+    def complete(self) -> None:
+        """All members have written their parts."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one member trains, and where it sits."""
+
+    job: Job
+    samples: SamplePlan
+    shape: StepShape
+    seat: Seat
+    device: torch.device
+
+
+@dataclass
+class Agenda:
+    """What members have to do when a step ends. Only the first member has wishes that others do not know of."""
+
+    noted: Wish = NO_WISH
+    """Wishes that travel with this member's next vote."""
+    agreed: Wish = NO_WISH
+    """Wishes that all members know of."""
+    is_checkpoint_due: bool = False
+    """True where the checkpoint rule asks for a checkpoint."""
+
+
+class Transactions:
+    """Runs the actions of one step after the other. A step that fails leaves nothing behind and can be run again."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        runner: StageRunner,
+        state: TrainingState,
+        keeper: Keeper,
+        on_commit: Callable[[StepCommitted], Wish],
+        on_apply: Callable[[int], None],
+        abort: Abort,
+        scale: LossScale,
+    ) -> None:
+        """`on_commit` is told of every step once its verdict is known; `on_apply` gets the number of steps applied."""
+        self.scale = scale
+        self.agenda = Agenda()
+        self.last_full: tuple[int, Recording] | None = None
+        """Number and recording of the last step that had a full batch."""
+        self._job = assignment.job
+        self._samples = assignment.samples
+        self._shape = assignment.shape
+        self._seat = assignment.seat
+        self._runner = runner
+        self._state = state
+        self._keeper = keeper
+        self._on_commit = on_commit
+        self._on_apply = on_apply
+        self._step = StepState.resumed(self._seat.roster.resume_step)
+        self._start_s = 0.0
+        self._unjudged: Counted | None = None
+        """A step that is applied, but not judged."""
+        is_alone_on_gpu = len(self._seat.roster.members) == 1 and assignment.device.type == "cuda"
+        self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
+        self._schedules: dict[int, StepSchedule] = {}
+        self._executor = Executor(self._seat.name, self, abort)
+
+    @property
+    def num_applied(self) -> int:
+        return self._step.num_applied
+
+    def run_step(self) -> None:
+        """Run one step from its first action to its apply; if anything goes wrong, nothing of it remains."""
+        self._start_s = time.perf_counter()
+        self._step = self._step.begin()
+        step = self._step.step
+        indices = self._samples.grains(step)
+        schedule = self._schedule(len(indices))
+        replica, stage = self._seat.replica, self._seat.stage
+        try:
+            self._runner.begin_step(step, indices, len(schedule.grains[replica]), self.scale)
+            recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+        except BaseException:
+            self._drop()
+            raise
+        if self._samples.step_size(step) == self._samples.batch_size:
+            self.last_full = (step, recording)
+
+    def settle(self) -> None:
+        """Judge the step that was applied without a verdict, if there is one."""
+        counted, self._unjudged = self._unjudged, None
+        if counted is not None:
+            verdict = self._judge(counted)
+            if verdict.decision is not Decision.APPLY:
+                raise verdict.refusal(self._seat.name)
+            self._tell(verdict, counted)
+
+    def compute(self, action: Action) -> None:
+        if action.kind is Kind.COMMIT:
+            self._commit()
+        else:
+            self._runner.compute(action)
+
+    def begin(self, action: Action) -> Underway:
+        return self._runner.begin(action)
+
+    def _drop(self) -> None:
+        if self._step.num_applied == self._step.step:
+            self._runner.drop()
+            self._step = self._step.drop()
+
+    def _schedule(self, num_grains: int) -> StepSchedule:
+        if num_grains not in self._schedules:
+            schedule = self._shape.step(split_grains(num_grains, self._seat.roster.shares))
+            check_schedule(schedule)
+            self._schedules[num_grains] = schedule
+        return self._schedules[num_grains]
+
+    def _commit(self) -> None:
+        """Hold the reduced gradients, learn the verdict of all members, and apply, skip or drop the step accordingly.
+
+        A member that is alone on a GPU applies first and learns the verdict in the next step: to wait for a GPU's
+        numbers in every step would leave it idle. Nothing of a step is told or saved before its verdict.
+        """
+        self.settle()
+        self._step = self._step.prepare()
+        counted = Counted(
+            self._step,
+            self._runner.count(),
+            self._runner.weight,
+            self._runner.nominal_weight,
+            self._state.learning_rate,
+            self._start_s,
+        )
+        if self._may_judge_later and counted.weight > 0:
+            self._apply(counted.scale(self._job), self._ballot())
+            self._unjudged = counted
+            return
+        verdict = self._judge(counted)
+        if verdict.decision is Decision.DROP:
+            raise verdict.refusal(self._seat.name)
+        is_applied = verdict.decision is Decision.APPLY
+        factor = verdict.scale(self.scale.factor) if is_applied else None
+        if self._job.autocast == "fp16":
+            self.scale = self.scale.after(is_finite=is_applied)
+        self._apply(factor, verdict.total)
+        self._tell(verdict, counted)
+
+    def _apply(self, factor: float | torch.Tensor | None, total: Vote) -> None:
+        """Multiply the held gradients by the factor and update the parameters, or skip the step where there is none.
+
+        `total` also says what all members have to do when the step ends.
+        """
+        if factor is None:
+            self._state.advance()
+        else:
+            self._state.apply(factor)
+        self._step = self._step.apply()
+        if total.num_saved == len(self._seat.roster.members):
+            self._keeper.complete()
+        self.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
+        if factor is not None:
+            self._on_apply(self.num_applied)
+
+    def _ballot(self) -> Vote:
+        """The part of this member's vote that does not depend on what the step computed."""
+        return Vote(
+            num_saved=float(self._keeper.is_written()),
+            num_due=float(self._keeper.is_due(self._step.step + 1)),
+            wishes=float(self.agenda.noted.value),
+        )
+
+    def _judge(self, counted: Counted) -> Verdict:
+        own = counted.vote(self._ballot(), self.scale.factor, is_first_replica=self._seat.replica == 0)
+        total = Vote.of(self._seat.add_up(own.values()))
+        may_skip = self._job.autocast == "fp16" and self.scale.factor > _LEAST_SCALE
+        decision = counted.step.decide(total, len(self._seat.roster.members), may_skip=may_skip)
+        return Verdict(self._job, counted.step.step, own, total, decision, counted.nominal_weight)
+
+    def _tell(self, verdict: Verdict, counted: Counted) -> None:
+        self.agenda.noted |= self._on_commit(
+            StepCommitted(
+                at_s=time.time(),
+                step=verdict.step,
+                epoch=self._samples.epoch_of(verdict.step),
+                loss=verdict.loss,
+                num_samples=self._samples.step_size(verdict.step),
+                step_s=time.perf_counter() - counted.start_s,
+                gradient_norm=verdict.norm,
+                learning_rate=counted.learning_rate,
+                is_skipped=verdict.decision is Decision.SKIP,
+            )
+        )
