@@ -81,14 +81,14 @@ def number_in(key: str, form: str) -> int | None:
     name = key.rpartition("/")[2]
     digits = _NUMBER.match(name)
     if digits is None or form.format(int(digits[0])) != name:
-        _log_stray(key)
+        _log_stray(quoted(key))  # what is remembered is short, however long the name is
         return None
     return int(digits[0])
 
 
 @functools.lru_cache(maxsize=1024)
-def _log_stray(key: str) -> None:
-    logger.warning("%s is ignored: nothing of a run has this name", quoted(key))
+def _log_stray(shown: str) -> None:
+    logger.warning("%s is ignored: nothing of a run has this name", shown)
 
 
 def lease(claim_number: int) -> str:
