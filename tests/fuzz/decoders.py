@@ -55,6 +55,7 @@ from zooid.report.views import LineView
 from zooid.store import EventReader, ObjectStore, open_store
 from zooid.store.checkpoints import last_step, read_manifest
 from zooid.store.claims import last_claim
+from zooid.store.events import read_history
 from zooid.store.shards import index_shards, shards
 from zooid.store.shards.archive import read_sample, table_of
 from zooid.store.shards.cache import damaged
@@ -163,8 +164,8 @@ def _of_events() -> list[Decoder]:
 
     def follow(data: bytes) -> None:
         store = _new_store()
-        store.put("events/r0s0/00000000.jsonl", data)
-        EventReader(store).read_new()
+        store.put(f"{keys.events_of('r0s0')}/00000000.jsonl", data)
+        assert EventReader(store).read_new() or data != whole, "a decoder that is not reached tries nothing"
 
     return [
         Decoder("events, shown", show, [whole, encode_events(ALL_EVENTS[:3])]),
@@ -174,7 +175,12 @@ def _of_events() -> list[Decoder]:
 
 def _of_names() -> list[Decoder]:
     """Names of objects, which anybody may have put into a run's folder."""
-    listed = (b"claims/000001.json", b"rosters/000010.json", b"checkpoints/00000007/manifest.json", b"events/r0s0/x")
+    listed = (
+        b"claims/000001.json",
+        b"rosters/000010.json",
+        b"checkpoints/00000007/manifest.json",
+        b"events/000000/r0s0/x",
+    )
 
     def read(data: bytes) -> None:
         names = data.decode(errors="replace").split("\n")
@@ -188,7 +194,7 @@ def _of_names() -> list[Decoder]:
         store.put(data.decode(errors="replace"), data)
         keys.numbers(store.list(keys.ROSTERS))
         EventReader(store).read_new()
-        for lookup in (last_claim, last_step):
+        for lookup in (last_claim, last_step, read_history):
             _refused(lambda lookup=lookup: lookup(store))  # type: ignore[misc]
         _new_store()  # a long name that is still listed would be counted as memory of the next input
 

@@ -35,6 +35,7 @@ from zooid.profiler.probing.rounds import Flow, Place, Round
 from zooid.schedule.samples import SamplePlan
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
+from zooid.store.events import read_history
 from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 
@@ -112,6 +113,14 @@ class TestStrays:
         assert keys.checkpoint_steps(listed) == {7: True}
         assert keys.recorded_steps(["00000003", "3", "²", "latest"]) == [3]
 
+    def test_a_history_is_read_beside_stray_folders(self) -> None:
+        store = open_store("memory://stray-histories")
+        told: list[Event] = [StepCommitted(at_s=1.0, step=0, epoch=0, loss=1.0, num_samples=1, step_s=0.1)]
+        store.put(f"{keys.events_of('r0s0')}/00000000.jsonl", encode_events(told))
+        for stray in ("0", "١", "9" * 5000, "notes"):
+            store.put(f"events/{stray}/r0s0/00000000.jsonl", encode_events(told))
+        assert read_history(store) == told
+
     def test_a_run_is_found_beside_a_stray_claim(self) -> None:
         store = open_store("memory://stray-claims")
         store.put("claims/notes.txt", b"mine")
@@ -184,7 +193,7 @@ class TestMeetings:
         store = open_store("memory://damaged-gathering")
         store.put("probe/meeting-000000/000001", damage)
         gathering = Gathering(store, "probe", ("a", "b"), 0, timeout_s=1.0, abort=Abort())
-        with pytest.raises(RecordError, match="000001 is not what a member says at the end"):
+        with pytest.raises(RecordError, match="of b is not what a member says at the end"):
             gathering.meet("the end", [], list[tuple[int, int, list[float]]])
 
     @pytest.mark.parametrize("values", [[], [0.0], [-1.0], [1.0, float("nan")]])

@@ -174,7 +174,7 @@ class TestNumbers:
     @pytest.mark.parametrize("number", ["1e999", "9" * 400])
     def test_a_number_beyond_all_is_refused(self, parse: Callable[[str], float], number: str) -> None:
         unit = {parse_duration_s: "s", parse_bytes: " MB", parse_usd: ""}[parse]  # type: ignore[index]
-        with pytest.raises(UnitError, match="too large"):
+        with pytest.raises(UnitError, match=r"too large|too long"):
             parse(number + unit)
 
     @pytest.mark.parametrize("number", ["²", "9" * 5000, "1e3", ""])

@@ -170,7 +170,8 @@ def read_history(store: ObjectStore) -> list[Event]:
     What a roster told counts only for steps before the step with which the next roster went on.
     """
     resume_steps = {number: _resume_step(store, number) for number in keys.numbers(store.list(keys.ROSTERS))}
-    told = [int(name) for name in store.list_folders(keys.EVENTS) if name.isdecimal()]
+    listed = store.list_folders(keys.EVENTS)
+    told = [number for name in listed if (number := keys.number_in(name, "{:06d}")) is not None]
     history: list[Event] = []
     for roster in sorted(told):
         later = [step for number, step in resume_steps.items() if number > roster]
