@@ -21,6 +21,8 @@ _SECRET = re.compile("[0-9a-f]{64}")
 _WELCOME = b"zooid-ok"
 _CONNECT_TIMEOUT_S = 3.0
 _TICK_S = 0.2
+_MOST_AT_ONCE = 256
+"""Connections that may be saying hello at the same time; others are turned away."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """Closing drops what is still on its way: it would hold up the next measurement."""
 
@@ -59,6 +61,7 @@ class Door:
         self._changed = threading.Condition()
         self._inside: defaultdict[Purpose, list[socket.socket]] = defaultdict(list)
         self._is_closed = False
+        self._free_places = threading.BoundedSemaphore(_MOST_AT_ONCE)
         threading.Thread(target=self._let_in, name="zooid-door", daemon=True).start()
 
     @property
@@ -85,7 +88,17 @@ class Door:
         while not self._is_closed:
             with contextlib.suppress(OSError):  # nobody came, somebody left at once, or the door was closed
                 sock, _ = self._listener.accept()
-                self._admit(sock)
+                if self._free_places.acquire(blocking=False):
+                    threading.Thread(target=self._hear, args=(sock,), name="zooid-hello", daemon=True).start()
+                else:
+                    sock.close()
+
+    def _hear(self, sock: socket.socket) -> None:
+        """Take one hello beside others: whoever says nothing holds up nobody."""
+        try:
+            self._admit(sock)
+        finally:
+            self._free_places.release()
 
     def _admit(self, sock: socket.socket) -> None:
         try:
