@@ -75,5 +75,4 @@ def _is_same(found: Tensor, wanted: Tensor) -> bool:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return plain.detach().contiguous().view(torch.uint8) if plain.dim() else plain.detach().reshape(1).view(torch.uint8)
+    return tensor.detach().clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8)

@@ -110,6 +110,22 @@ def test_a_model_with_operations_of_others_says_so_in_its_record() -> None:
     assert "zooid_tests.same" in encoded.trace.why_traced
 
 
+class OddStrides(models.Perceptron):
+    """Contiguous tensors of one number, with strides that no other tensor of this size has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = [torch.empty_strided((1, 1), (5, 16)).fill_(2.0) for _ in range(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * self.factors[0] * self.factors[1])
+
+
+def test_a_constant_that_would_come_back_with_other_strides_is_not_recorded() -> None:
+    encoded = encode_trace(trace(OddStrides().double().train(), example()), CPU)
+    assert "do not lie in a row" in encoded.trace.why_traced
+
+
 @pytest.mark.parametrize(
     "literal",
     [

@@ -86,14 +86,15 @@ class _Constants:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        if tensor.requires_grad or tensor.layout != torch.strided or not tensor.is_contiguous():
+        is_plain = tensor.layout == torch.strided and not tensor.requires_grad
+        own = tensor.detach().cpu().clone(memory_format=torch.contiguous_format) if is_plain else tensor
+        if not is_plain or own.stride() != tensor.stride():
             raise NotRecorded("its code contains a tensor that is trained, or whose numbers do not lie in a row")
-        own = tensor.detach().cpu()
         for name, known in self.tensors.items():
             if known.dtype == own.dtype and known.shape == own.shape and _bits(known).equal(_bits(own)):
                 return name
         name = f"constant_{len(self.tensors)}"
-        self.tensors[name] = own.clone()
+        self.tensors[name] = own
         return name
 
     def pack(self) -> bytes:
