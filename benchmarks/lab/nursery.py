@@ -75,6 +75,7 @@ class NurseryPlatform:
 
     def launch(self, launch: Launch) -> _Handle:
         log = self._nursery.folder / f"{launch.member}-{time.monotonic_ns()}.log"
+        log.touch()  # a member that is killed at once has printed nothing
         environment = member_environment(launch.num_threads)
         asked = {"program": launch.program, "member": launch.member, "spec_url": launch.spec_url}
         return _Handle(self._nursery.ask(what="member", log=str(log), environment=environment, **asked), log)
