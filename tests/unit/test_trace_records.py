@@ -156,7 +156,9 @@ def test_arguments_come_back_as_they_were(literal: Any) -> None:
     assert (repr(back), type(back)) == (repr(literal), type(literal))
 
 
-@pytest.mark.parametrize("literal", [2**63, object(), torch.ones(1), {1: 2}, torch.Generator()], ids=lambda literal: type(literal).__name__)
+@pytest.mark.parametrize(
+    "literal", [2**63, object(), torch.ones(1), {1: 2}, torch.Generator()], ids=lambda literal: type(literal).__name__
+)
 def test_what_json_cannot_say_is_not_recorded(literal: Any) -> None:
     with pytest.raises(NotRecorded):
         encode_literal(literal, {})
