@@ -746,7 +746,7 @@ class EncoderDecoder(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(1, 8)
-        self.body = nn.Transformer(8, 2, 2, 2, 16, dropout=0.0, batch_first=True)
+        self.body = nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
         self.last = nn.Linear(8, CLASSES)
 
     def forward(self, x: Tensor) -> Any:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.recording import RecordingPlatform
+from tests.integration.forking import ForkingPlatform, start_forked_zygote
+from zooid.platforms.local import forks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,7 +16,15 @@ def rough_profiles() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def forked_zygotes() -> Iterator[None]:
+    """Zygotes of this process need no time for their imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forks, "start_zygote", start_forked_zygote)
+        yield
+
+
 @pytest.fixture(scope="session")
-def forking() -> RecordingPlatform:
+def forking() -> ForkingPlatform:
     """One platform for many runs; others of this process fork their members from the same zygotes."""
-    return RecordingPlatform()
+    return ForkingPlatform()

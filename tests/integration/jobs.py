@@ -1,6 +1,5 @@
 """Job files that are small, need no data from elsewhere and can be checked number for number; and plans for them."""
 
-import functools
 import math
 from collections.abc import Mapping
 from itertools import pairwise
@@ -9,7 +8,7 @@ from pathlib import Path
 from benchmarks.lab.plans import bare_plan
 from zooid.core.job import load_job
 from zooid.core.plan import Plan, ScheduleName, TransportName
-from zooid.layers import LayeredModel, check_job, faithful_layers
+from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers
 
 BATCH_SIZE = 40
 GRAIN_SIZE = 6
@@ -135,7 +134,7 @@ def plan_by_hand(
     """A plan that was not searched for: stages begin at layer 0 and at the cuts, or are so many of about equal length;
     nothing is predicted."""
     job = load_job(job_file)
-    layered, num_samples = _traced(job_file)
+    checked, layered = traced_job(job_file)
     num_layers = layered.num_layers
     if isinstance(cuts, int):
         cuts = tuple(num_layers * number // cuts for number in range(1, cuts))
@@ -147,7 +146,7 @@ def plan_by_hand(
         spans=list(pairwise((0, *cuts, num_layers))),
         batch_size=job.batch_size,
         grain_size=job.grain_size,
-        num_steps=math.ceil(num_samples / job.batch_size) * job.epochs,
+        num_steps=math.ceil(checked.num_samples / job.batch_size) * job.epochs,
         num_replicas=num_replicas,
         schedule=schedule,
         ahead=ahead,
@@ -157,7 +156,19 @@ def plan_by_hand(
     )
 
 
-@functools.cache
-def _traced(job_file: Path) -> tuple[LayeredModel, int]:
-    checked = check_job(load_job(job_file))
-    return faithful_layers(checked), checked.num_samples
+_traced: dict[tuple[Path, bytes], tuple[CheckedJob, LayeredModel]] = {}
+"""By path and content of the job file."""
+
+
+def is_traced(job_file: Path) -> bool:
+    """Whether this process knows the layers of a job file as it is now."""
+    return (job_file, job_file.read_bytes()) in _traced
+
+
+def traced_job(job_file: Path) -> tuple[CheckedJob, LayeredModel]:
+    """The checked job and its layers, found once in a process."""
+    key = job_file, job_file.read_bytes()
+    if key not in _traced:
+        checked = check_job(load_job(job_file))
+        _traced[key] = checked, faithful_layers(checked)
+    return _traced[key]

@@ -40,6 +40,7 @@ FORKING.set_forkserver_preload(
         "torch.distributed.fsdp",
         "torch.distributed.pipelining",
         "torch.export._trace",
+        "transformers.models.gpt2.modeling_gpt2",
         "zooid.cli.main",
         "zooid.comm",
         "zooid.coordinator",

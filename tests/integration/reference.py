@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from tests.integration.jobs import traced_job
 from zooid.core.job import Job, load_job
 from zooid.layers import (
     Objective,
@@ -17,13 +18,11 @@ from zooid.layers import (
     build_scheduler,
     build_stage,
     check_data,
-    check_job,
     collate,
     flatten_inputs,
     grain_randomness,
     is_in_order,
     seed_data,
-    trace_job,
 )
 from zooid.schedule.samples import SamplePlan, split_grains
 from zooid.worker.checkpoints.contents import load_checkpoint
@@ -69,12 +68,12 @@ def train_composed_layers(
     """
     job, data, samples = _load(job_file)
     model = build_model(job).to(device)
-    layered = trace_job(job, collate(data, range(2), job))
+    checked, layered = traced_job(job_file)
     stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, device)
     optimizer = job.optimizer(list(model.named_parameters()))
     scheduler = build_scheduler(job, optimizer)
     scale = LossScale.for_job(job.autocast)
-    objective = Objective(job, check_job(job).loss_form)
+    objective = Objective(job, checked.loss_form)
     losses, skipped, rates = [], [], []
     for step in range(samples.num_steps if num_steps is None else num_steps):
         rates.append(float(optimizer.param_groups[0]["lr"]))

@@ -68,7 +68,7 @@ def names(error: str, rank: int) -> bool:
 
 class TestFailingStore:
     SIZES = (1, 100, 10_000, LARGE, 150_000)
-    NUM_CALLS = 200
+    NUM_CALLS = 80
     NUM_AT_ONCE = 8
 
     def test_leaves_every_sum_right(self, tmp_path: Path) -> None:

@@ -1,0 +1,103 @@
+"""The local platform of most runs: members are forked, and what a test has traced already is not traced again."""
+
+import io
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.integration.jobs import is_traced, traced_job
+from tests.integration.ranks import FORKING
+from tests.integration.recording import RecordingPlatform
+from zooid.core import keys
+from zooid.core.records import decode_one_of
+from zooid.core.spec import ProbeSpec, ProfilerSpec, RehearsalSpec, SweepSpec, WorkerSpec
+from zooid.platforms import Launch
+from zooid.platforms.local import forks, zygote
+from zooid.platforms.local.processes import LocalHandle
+from zooid.store import ObjectStore, open_store
+from zooid.store.program import end_process, run_any_member
+from zooid.worker import preparation
+
+
+class ForkingPlatform(RecordingPlatform):
+    """A preparer whose job this process has traced before is a thread of it; all other members are processes."""
+
+    def launch(self, launch: Launch) -> LocalHandle:
+        spec = _spec_of(launch)
+        if not (isinstance(spec, WorkerSpec) and spec.task == "prepare" and is_traced(Path(spec.job_file))):
+            return super().launch(launch)
+        self.launched.append(launch.member)
+        log = self._logs / f"{launch.member}.log"
+        log.write_bytes(b"")
+        return LocalHandle(cast(Any, _PreparingThread(launch.spec_url)), log)
+
+
+def _spec_of(launch: Launch) -> object:
+    store_url, key = keys.split_spec_url(launch.spec_url)
+    kinds = (WorkerSpec, RehearsalSpec, ProfilerSpec, ProbeSpec, SweepSpec)
+    return decode_one_of(bytes(open_store(store_url).get(key)), kinds, launch.spec_url)
+
+
+class _PreparingThread:
+    """As much of a process as the platform asks for."""
+
+    def __init__(self, spec_url: str) -> None:
+        self.pid: int | None = None
+        self.returncode: int | None = None
+        self._thread = threading.Thread(target=self._run, args=(spec_url,), name="preparer", daemon=True)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._thread.join()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _run(self, spec_url: str) -> None:
+        with redirect_stdout(io.StringIO()):
+            self.returncode = run_any_member([spec_url], {WorkerSpec: _prepare})
+
+
+def _prepare(spec: WorkerSpec, store: ObjectStore) -> None:
+    checked, layered = traced_job(Path(spec.job_file))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preparation, "check_job", lambda job: checked)
+        patch.setattr(preparation, "faithful_layers", lambda checked: layered)
+        preparation.prepare(spec, store)
+
+
+class _ForkedZygote:
+    """A zygote from the server that forks all processes of tests, with as much of a process as is asked for."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._process = FORKING.Process(target=_serve, args=(end,))
+        self._process.start()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self) -> int:
+        self._process.join()
+        return self._process.exitcode or 0
+
+
+def _serve(end: socket.socket) -> None:
+    sys.argv = ["zygote", str(end.detach()), str(forks.IDLE_S)]
+    end_process(zygote.main())
+
+
+def start_forked_zygote(end: socket.socket, environment: Mapping[str, str], words: int) -> forks.ZygoteProcess:
+    """Start a zygote as `forks.start_zygote` does, but with all imports done, those of jobs in tests included."""
+    return cast(forks.ZygoteProcess, _ForkedZygote(end))
