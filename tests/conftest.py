@@ -5,6 +5,7 @@ one of them, but for a few whose tests share nothing. Then comes the rest, by on
 """
 
 import os
+import signal
 
 import pytest
 
@@ -54,6 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: needs the machine to itself")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started the tests in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise all processes of tests would ignore it
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,6 +24,7 @@ from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
 from tests.integration.test_docs import job_file as documented_job
+from tests.processes import heed_signals
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
@@ -329,6 +330,7 @@ class TestCommandLine:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_signals,
         ) as process:
             assert process.stdout is not None
             assert process.stderr is not None
