@@ -157,6 +157,7 @@ class TestAddresses:
         open_store(f"{tmp_path.as_uri()}/me@home").put("key", b"")
 
     def test_the_password_of_an_endpoint_is_not_repeated(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ZOOID_STORE_PATIENCE", "1")
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:secret@127.0.0.1:9")
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
             monkeypatch.setenv(name, "us-east-1")
