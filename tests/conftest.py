@@ -34,6 +34,7 @@ ALONE = (
     "tests/unit/test_executor.py::test_an_abort_stops_it",
     "tests/unit/test_retrying.py",
     "tests/unit/test_timing.py",
+    "tests/unit/test_traffic.py::test_64_members_with_32_grains_each_are_counted_in_no_time",
 )
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 

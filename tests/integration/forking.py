@@ -80,17 +80,16 @@ class _ForkedZygote:
     def __init__(self, end: socket.socket) -> None:
         self._process = FORKING.Process(target=_serve, args=(end,))
         self._process.start()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
+        self.returncode: int | None = None
+        """None until somebody has waited for the end, as in subprocess."""
 
     def kill(self) -> None:
         self._process.kill()
 
     def wait(self) -> int:
         self._process.join()
-        return self._process.exitcode or 0
+        self.returncode = self._process.exitcode or 0
+        return self.returncode
 
 
 def _serve(end: socket.socket) -> None:
