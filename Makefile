@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
+# What failed beside other tests, or while something else took the cores, is tried once more with nothing beside it.
+AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none
 
 .PHONY: demo test check lint types imports unit conformance bench format clean
 
@@ -20,8 +22,8 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory lint types imports
-	$(PYTEST) -m 'not alone' --numprocesses 2 --dist loadgroup --no-loadscope-reorder
-	$(PYTEST) -m alone
+	$(PYTEST) -m 'not alone' --cache-clear --numprocesses 2 --dist loadgroup --no-loadscope-reorder || $(AGAIN)
+	$(PYTEST) -m alone --cache-clear || $(AGAIN)
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
 	$(MAKE) --no-print-directory lint types imports unit
