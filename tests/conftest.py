@@ -22,6 +22,7 @@ ALONE = (
     "tests/integration/test_first_step.py::test_the_first_step_comes_soon",
     "tests/integration/test_job_errors.py::test_a_wrong_job_file_is_refused_within_two_seconds",
     "tests/integration/test_laboratory.py",
+    "tests/integration/test_large_models.py",
     "tests/integration/test_limits.py",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_prediction.py::test_a_step_takes_what_was_predicted",
