@@ -3,11 +3,12 @@
 `import zooid` is light: torch and the rest load when a verb is used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import ZooidError
 from zooid.core.job import Job
+from zooid.core.lazy import lazy_names
 from zooid.core.plan import Limits
 from zooid.core.version import VERSION
 from zooid.core.wishes import Monitor, Wish
@@ -75,10 +76,4 @@ _LAZY = {
     "shards": "zooid.store.shards",
 }
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _LAZY:
-        raise AttributeError(f"module 'zooid' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy_names(__name__, _LAZY)

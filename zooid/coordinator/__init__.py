@@ -4,8 +4,9 @@ Never imports torch; everything that needs it is done by members. What a verb ne
 can begin to start before the planner is there, or without it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from zooid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from zooid.coordinator.cleaning import clean
@@ -57,8 +58,4 @@ _LAZY = {
     "train": "zooid.coordinator.training",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'zooid.coordinator' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy_names(__name__, _LAZY)

@@ -13,7 +13,7 @@ _REFUSED_NAMES = frozenset({"", ".", ".."})
 _HEADER_BYTES = 512
 """A tar file has one header of so many bytes for each file, and a sample has a file at least."""
 MOST_SAMPLES = 2**40 // _HEADER_BYTES
-"""Of a shard whose size nobody has said: as many as fit into 1 TiB."""
+"""The most samples of a shard whose size is not known: as many as fit into 1 TiB."""
 
 
 class TarShard(Record, frozen=True, kw_only=True):

@@ -4,8 +4,9 @@ Tracing imports a compiler, which takes seconds, and members that train do not n
 used.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from zooid.core.lazy import lazy_names
 from zooid.layers.batches import Batch, collate, flatten_inputs, varying_sizes
 from zooid.layers.building import build_model
 from zooid.layers.casting import autocasting
@@ -69,10 +70,4 @@ _LAZY = {
     "trace_job": "zooid.layers.job_traces",
 }
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _LAZY:
-        raise AttributeError(f"module 'zooid.layers' has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+__getattr__ = lazy_names(__name__, _LAZY)

@@ -13,7 +13,7 @@ _QUIET_SHARE = 1 / 24
 _REPEAT_SHARE = 1 / 8
 """Share of it that passes between two lines: 15 of 120 seconds."""
 _MOST_CHARACTERS = 200
-"""Of the store's own words in a line."""
+"""The most characters of a store's own error that one line repeats."""
 
 
 class Outage:

@@ -31,7 +31,7 @@ IDLE_S = 60.0
 """A zygote that has had no member for this long ends: it keeps some 300 MB."""
 
 _zygotes: dict[tuple[str, ...], "Zygote"] = {}
-"""By what their members are started with."""
+"""Living zygotes of this process, by the settings that their members are started with."""
 _starting = threading.Lock()
 
 
@@ -101,7 +101,7 @@ class Zygote:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes requests."""
+        """True while the zygote takes requests."""
         with self._lock:
             self._hear()
         return self._is_open and self._process.returncode is None
