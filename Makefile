@@ -22,7 +22,7 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory lint types imports
-	$(PYTEST) -m 'not alone' --cache-clear --numprocesses 2 --dist loadgroup --no-loadscope-reorder || $(AGAIN)
+	$(PYTEST) -m 'not alone' --cache-clear --numprocesses 2 --no-loadscope-reorder || $(AGAIN)
 	$(PYTEST) -m alone --cache-clear || $(AGAIN)
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes

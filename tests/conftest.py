@@ -8,6 +8,8 @@ import os
 import signal
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes with two threads each would
@@ -65,5 +67,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALONE):
             item.add_marker("alone")
-        file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if file in SCATTERED else file))
+
+
+class _FileByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives a whole file to one process, so that what its tests share is made once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return nodeid if file in SCATTERED else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> _FileByFile:
+    return _FileByFile(config, log)

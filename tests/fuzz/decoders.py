@@ -17,6 +17,7 @@ from rich.console import Console
 from safetensors.torch import save
 
 from tests.fuzz.record_samples import records
+from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
 from tests.fuzz.trials import Decoder
 from tests.unit.profiles import store_links
@@ -81,6 +82,7 @@ def decoders() -> list[Decoder]:
         *_of_checkpoints(made),
         *_of_traces(),
         *_of_texts(),
+        *TCP_DECODERS,
     ]
 
 

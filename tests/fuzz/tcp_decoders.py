@@ -2,9 +2,9 @@
 
 import struct
 import zlib
-from collections.abc import Callable
 from typing import Any
 
+from tests.fuzz.trials import Decoder
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.checksums import checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, NOBODY, Frame, FrameKind
@@ -22,9 +22,7 @@ from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.transport import TcpTransport
 from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
-from zooid.schedule.streams import PIECE_BYTES
-
-Decode = Callable[[bytes], object]
+from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
 
 SECRET = bytes(range(32))
 SMALL, LARGE = Message(POINT_TO_POINT, 7, 0), Message(COLLECTIVE, 0, 3, 2)
@@ -158,13 +156,12 @@ _POINT = MeetingPoint(
 _STREAMS = [*_FRAMES[:4], b"".join(_FRAMES[:4]), _FRAMES[0] + _FRAMES[5], _FRAMES[4]]
 assert LARGE_BYTES <= PIECE_BYTES
 
-TCP_DECODERS: list[tuple[str, Decode, list[bytes]]] = [
-    ("tcp stream", read_stream, _STREAMS),
-    ("tcp sealed stream", read_sealed_stream, _STREAMS),
-    ("tcp hello", read_hello, [_HELLO.pack(SECRET)]),
-    ("tcp signed hello", read_signed_hello, [_HELLO.pack(SECRET)]),
-    ("tcp answers", read_answers, [_WELCOME, confirm(SECRET, _HELLO.pack(SECRET), _WELCOME)]),
-    ("tcp meeting point", read_point, [_POINT.encode()]),
-    ("tcp round trip", decode_round_trip_s, [b"0.00025"]),
+TCP_DECODERS = [
+    Decoder("tcp stream", read_stream, _STREAMS, wanted_bytes=EAGER_BYTES),
+    Decoder("tcp sealed stream", read_sealed_stream, _STREAMS, wanted_bytes=EAGER_BYTES),
+    Decoder("tcp hello", read_hello, [_HELLO.pack(SECRET)]),
+    Decoder("tcp signed hello", read_signed_hello, [_HELLO.pack(SECRET)]),
+    Decoder("tcp answers", read_answers, [_WELCOME, confirm(SECRET, _HELLO.pack(SECRET), _WELCOME)]),
+    Decoder("tcp meeting point", read_point, [_POINT.encode()]),
+    Decoder("tcp round trip", decode_round_trip_s, [b"0.00025"]),
 ]
-"""Names, decoders, and valid samples; they refuse with project errors only."""
