@@ -20,8 +20,6 @@ from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store
 
 RTT_S = 0.03
-MOST_OFF = 3.0
-"""Between looks that were expected and those that were made, on a machine that does other things as well."""
 
 
 def stage(out_bytes: float, *bucket_bytes: int) -> StageTimes:
@@ -117,8 +115,9 @@ def test_connected_members_send_what_was_predicted_and_ask_nothing_of_the_store(
 
 
 @pytest.mark.timeout(240)
-def test_members_look_at_a_store_far_away_about_as_often_as_predicted() -> None:
-    """Bytes, puts and gets are as predicted; looks that come too early depend on how evenly members run."""
+def test_members_look_at_a_store_far_away_no_more_often_than_predicted() -> None:
+    """Bytes, puts and gets are as predicted. Looks that come too early depend on how evenly members run: those of a
+    rehearsal are few, since sleeping takes always as long, but a bill must not be larger than what was predicted."""
     stages = (stage(200_000.0, 300_000), stage(0.0, 5_000))
     plan = plan_of(2, 2, 8, "store")
     with rclone_s3() as near, delayed(near, RTT_S) as far, mock.patch.dict(os.environ, far.environment):
@@ -129,4 +128,4 @@ def test_members_look_at_a_store_far_away_about_as_often_as_predicted() -> None:
     }
     looks = sum(seat.num_early_gets for seat in measured.values())
     print(f"steps of {step_s:.2f} s: {looks:g} looks too early, predicted {expected.total.num_early_gets:g}")
-    assert expected.total.num_early_gets / MOST_OFF <= looks <= expected.total.num_early_gets * MOST_OFF
+    assert 0 < looks <= expected.total.num_early_gets
