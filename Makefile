@@ -3,8 +3,6 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
-# What failed beside other tests, or while something else took the cores, is tried once more with nothing beside it.
-AGAIN := $(PYTEST) --last-failed --last-failed-no-failures none
 
 .PHONY: demo test check lint types imports unit conformance bench format clean
 
@@ -21,9 +19,9 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 	$(BIN)/python examples/digits.py "file://$(CURDIR)/runs/demo"
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
-	$(MAKE) --no-print-directory lint types imports
-	$(PYTEST) -m 'not alone' --cache-clear --numprocesses 2 --no-loadscope-reorder || $(AGAIN)
-	$(PYTEST) -m alone --cache-clear || $(AGAIN)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports
+	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder
+	$(PYTEST) -m alone
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
 	$(MAKE) --no-print-directory lint types imports unit

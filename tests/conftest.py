@@ -1,7 +1,7 @@
 """Options of the whole suite, and which of its tests may run side by side.
 
-`make test` runs it in two parts. First comes what may share the machine, by two processes at once. Each file is run by
-one of them, but for a few whose tests share nothing. Then comes the rest, by one process.
+`make test` runs it in two parts. First comes what may share the machine, by three processes at once. Each file is run
+by one of them, but for a few whose tests share nothing. Then comes the rest, by one process.
 """
 
 import os
@@ -12,7 +12,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: two processes with two threads each would
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: processes with two threads each would
     # wait for one another's cores
 
 ALONE = (
@@ -39,6 +39,9 @@ ALONE = (
     "tests/unit/test_traffic.py::test_64_members_with_32_grains_each_are_counted_in_no_time",
 )
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
+
+LONG = ("tests/unit/test_specimens.py", "tests/fidelity/test_fidelity.py", "tests/integration/test_layouts.py")
+"""Files that take a minute or two: they come first, so that no process is left with one of them in the end."""
 
 SCATTERED = ("tests/integration/test_docs.py",)
 """Files whose tests share nothing and take long, so that any process may run any of them."""
@@ -67,6 +70,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(ALONE):
             item.add_marker("alone")
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 class _FileByFile(LoadScopeScheduling):  # type: ignore[misc]

@@ -26,7 +26,8 @@ from zooid.layers import Batch, LayeredModel, Mode, Stage, build_stage, flatten_
 NAMES = ("bert", "roberta", "gpt2", "vit", "resnet", "convnext", "t5", "unet", "lstm", "mlp")
 SIZES = (1, 3, 8)
 TOLERANCE = 1e-9
-SAMPLED_STAGES = 7
+SAMPLED_STAGES = 4
+WITH_DROPOUT = ("bert", "roberta", "gpt2", "vit", "t5", "unet", "lstm")
 
 
 @cache
@@ -196,8 +197,7 @@ def test_every_stage_computes_what_the_model_does(name: str, mode: Mode, pytestc
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-@pytest.mark.parametrize("num_stages", [2, 3, 4])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "num_stages"), [(name, 2 + number % 3) for number, name in enumerate(NAMES)])
 def test_stages_in_a_chain_agree_under_bf16_autocast(name: str, num_stages: int) -> None:
     """Where a model is cut changes nothing but roundings of bf16; weights are float32 here, as autocast has it."""
     layered = layered_of(name, dtype=torch.float32)
@@ -262,7 +262,7 @@ def test_a_state_dict_of_stages_is_one_of_the_model(name: str) -> None:
     model.load_state_dict(mine | {alias: mine[n] for alias, n in layered.aliases.items()}, strict=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WITH_DROPOUT)
 def test_training_and_evaluation_are_cut_alike(name: str) -> None:
     """Also where dropout is a part of one of the two traces only."""
     layered = layered_of(name, dropout=0.1)

@@ -45,6 +45,18 @@ def build_model(job: Job) -> nn.Module:
     return _uncompiled(model).train()
 
 
+@contextmanager
+def buffers_restored(model: nn.Module) -> Iterator[None]:
+    """A trial must not leave a trace in batch-norm statistics."""
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(before[name])
+
+
 def _uncompiled(model: nn.Module) -> nn.Module:
     """The module behind `torch.compile`, which computes the same: stages are cut from it, and its names are plain."""
     original = getattr(model, "_orig_mod", None)

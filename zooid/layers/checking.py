@@ -12,7 +12,7 @@ from zooid.core.errors import JobError, ZooidError
 from zooid.core.job import Job
 from zooid.core.loss_form import LossForm
 from zooid.layers.batches import Batch, collate, spread_indices
-from zooid.layers.building import build_model, call
+from zooid.layers.building import buffers_restored, build_model, call
 from zooid.layers.casting import autocasting
 from zooid.layers.iterables import OrderedSamples, is_iterable
 from zooid.layers.loss_trials import find_form
@@ -96,12 +96,11 @@ def check_job(job: Job) -> CheckedJob:
     example = collate(data, range(EXAMPLE_SIZE), job)
     model = build_model(job)
     _check_optimizer(job, model)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     evaluation = check_evaluation(job)
     for samples in (data, evaluation):
         if isinstance(samples, OrderedSamples):
             samples.check_repeatable()
-    with torch.no_grad():
+    with buffers_restored(model), torch.no_grad():
         pairs = [(batch, _checked_output(job, model, batch)) for batch in (example, *_other_pairs(job, data))]
         _check_loss(job, pairs[0][1], example)
         loss_form = find_form(job, model, pairs)
@@ -109,8 +108,6 @@ def check_job(job: Job) -> CheckedJob:
             first = collate(evaluation, range(1), job)
             with autocasting(job.autocast, torch.device("cpu")):
                 _check_metrics(job, model, first)
-        for name, buffer in model.named_buffers():  # a trial must not leave a trace in batch-norm statistics
-            buffer.copy_(buffers[name])
     return CheckedJob(job, data, model, example, loss_form)
 
 

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from zooid.core.errors import LayerError
 from zooid.core.job import Job
 from zooid.layers.batches import Batch, flatten_inputs
+from zooid.layers.building import buffers_restored
 from zooid.layers.casting import autocasting
 from zooid.layers.disk_tensors import fits_whole, gradients_on_disk
 from zooid.layers.layered import LayeredModel, Mode, apply_hooks
@@ -205,18 +206,6 @@ def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
     loss, _ = Objective(job).sum_and_weight(output, batch.target, float(batch.num_samples))
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
     return {"loss": loss, **{f"output {number}": leaf for number, leaf in enumerate(leaves)}}
-
-
-@contextlib.contextmanager
-def buffers_restored(model: nn.Module) -> Iterator[None]:
-    """A trial must not leave a trace in batch-norm statistics."""
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for name, buffer in model.named_buffers():
-                buffer.copy_(before[name])
 
 
 def _first_difference(wanted: Ran, found: Ran) -> Difference | None:

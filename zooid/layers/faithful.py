@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch, collate, varying_sizes
+from zooid.layers.building import buffers_restored
 from zooid.layers.checking import EXAMPLE_SIZE, CheckedJob, check_evaluation
-from zooid.layers.comparison import Difference, buffers_restored, find_difference, run_model
+from zooid.layers.comparison import Difference, find_difference, run_model
 from zooid.layers.job_traces import trace_job
 from zooid.layers.layered import LayeredModel
 from zooid.layers.python_state import changed_attribute, python_state

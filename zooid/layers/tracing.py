@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from zooid.core.errors import LayerError
 from zooid.layers.batches import Batch
-from zooid.layers.building import NeedsWeights
+from zooid.layers.building import NeedsWeights, buffers_restored
 from zooid.layers.certain import CertainResults
 from zooid.layers.cutting import cut_alike
 from zooid.layers.exported import export, read_program
@@ -203,24 +203,18 @@ def _cause(error: BaseException | None, kind: type[AnyError]) -> AnyError | None
 
 
 def _measure(model: nn.Module, example: Batch) -> Results:
-    """Results of all modules in real runs, on two samples and on three; none where it only takes the example.
-
-    Buffers stay as they were.
-    """
-    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    """Results of all modules in real runs, on two samples and on three; none where it only takes the example."""
 
     def run(size: int) -> None:
         resized = example.resized(size)
         with torch.no_grad():
             model(*resized.args, **resized.kwargs)
 
-    try:
-        return measure_results(model, [partial(run, 2), partial(run, 3)])
-    except Exception:  # noqa: BLE001  # whatever the model's own code raises
-        return {}
-    finally:
-        for name, buffer in model.named_buffers():
-            buffer.copy_(before[name])
+    with buffers_restored(model):
+        try:
+            return measure_results(model, [partial(run, 2), partial(run, 3)])
+        except Exception:  # noqa: BLE001  # whatever the model's own code raises
+            return {}
 
 
 def _outermost(opaque: dict[str, str]) -> dict[str, str]:

@@ -8,13 +8,14 @@ on, but not as the run that it was.
 import time
 
 from zooid.core import keys
-from zooid.core.errors import JobError
+from zooid.core.errors import JobError, ObjectNotFound
 from zooid.core.events import OptimizerChanged
 from zooid.core.job import load_job
 from zooid.core.plan import Plan
+from zooid.core.profile import Profile
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import WorkerSpec
-from zooid.layers import check_job, faithful_layers, trace_job
+from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, trace_job
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.checkpoints import last_step, read_manifest
 from zooid.worker.checkpoints import contents
@@ -31,7 +32,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
     Where only a layout is given, the plan is made here. Others may start when the model is traced.
     """
     checked = check_job(load_job(spec.job_file))
-    layered = faithful_layers(checked)
+    layered = _compared_layers(checked, store)
     num_stages = spec.layout.num_stages if spec.layout else len(_read_plan(store, spec.roster).stages)
     if layered.why_whole and num_stages > 1:
         raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
@@ -68,6 +69,16 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
         write_trace(store, layered, events.write)
         if before and settings != before:
             events.write(OptimizerChanged(at_s=time.time(), settings=settings, before=before))
+
+
+def _compared_layers(checked: CheckedJob, store: ObjectStore) -> LayeredModel:
+    """The layers of a new run's model. A run that was profiled has had them compared with the model already."""
+    try:
+        profile = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+    except ObjectNotFound:
+        return faithful_layers(checked)
+    layered = trace_job(checked.job, checked.example, why_whole=profile.why_whole)
+    return layered if layered.fingerprint == profile.model_fingerprint else faithful_layers(checked)
 
 
 def _read_plan(store: ObjectStore, roster: int) -> Plan:
