@@ -4,12 +4,14 @@ Everything that a member does is real; this only reads its groups' counters befo
 """
 
 import json
-import subprocess
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
+from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from tests.integration.ranks import FORKING
 from zooid.comm.statistics import Counter
 from zooid.core import keys
 from zooid.core.environment import member_environment
@@ -20,22 +22,22 @@ Counts = dict[str, float]
 
 
 class CountingPlatform:
-    """Starts members as this program. What they print goes to this process's own error stream."""
+    """Forks members that count. What they print goes to this process's own error stream."""
 
-    def launch(self, launch: Launch) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "tests.integration.counted_members", launch.spec_url]
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=member_environment(launch.num_threads))
+    def launch(self, launch: Launch) -> ForkServerProcess:
+        process = FORKING.Process(target=_become, args=(launch.spec_url, member_environment(launch.num_threads)))
+        process.start()
+        return process
 
-    def poll(self, handle: "subprocess.Popen[bytes]") -> Exit | None:
-        status = handle.poll()
-        return None if status is None else Exit(status)
+    def poll(self, handle: ForkServerProcess) -> Exit | None:
+        return None if handle.exitcode is None else Exit(handle.exitcode)
 
-    def logs(self, handle: "subprocess.Popen[bytes]") -> str:
+    def logs(self, handle: ForkServerProcess) -> str:
         return ""
 
-    def terminate(self, handle: "subprocess.Popen[bytes]") -> None:
+    def terminate(self, handle: ForkServerProcess) -> None:
         handle.kill()
-        handle.wait()
+        handle.join()
 
 
 def counted_steps(store: ObjectStore, member: str) -> list[Counts]:
@@ -48,7 +50,15 @@ def _key(member: str) -> str:
     return f"counts/{member}.json"
 
 
-def main(arguments: Sequence[str]) -> int:
+def _become(spec_url: str, environment: Mapping[str, str]) -> None:
+    from zooid.store.program import end_process
+
+    os.environ.clear()
+    os.environ.update(environment)
+    end_process(_run(spec_url))
+
+
+def _run(spec_url: str) -> int:
     from zooid.comm import backend
     from zooid.worker import __main__ as program
     from zooid.worker import rehearsal
@@ -74,16 +84,9 @@ def main(arguments: Sequence[str]) -> int:
 
     vars(backend)["Counter"] = counter
     vars(rehearsal)["Executor"] = CountedExecutor
-    sys.argv[1:] = list(arguments)
+    sys.argv[1:] = [spec_url]
     status = program.main()
-    store_url, spec_key = keys.split_spec_url(arguments[0])
+    store_url, spec_key = keys.split_spec_url(spec_url)
     member = spec_key.rpartition("/")[2].removesuffix(".json")
     open_store(store_url).put(_key(member), json.dumps(steps).encode())
     return status
-
-
-if __name__ == "__main__":
-    program_status = main(sys.argv[1:])
-    from zooid.store.program import end_process
-
-    end_process(program_status)

@@ -70,7 +70,7 @@ def _prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     checked, layered = traced_job(Path(spec.job_file))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "check_job", lambda job: checked)
-        patch.setattr(preparation, "faithful_layers", lambda checked: layered)
+        patch.setattr(preparation, "_compared_layers", lambda checked, store: layered)
         preparation.prepare(spec, store)
 
 

@@ -47,6 +47,11 @@ class Model(nn.Module):
         return result
 
 
+@pytest.fixture(autouse=True)
+def rough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.1")
+
+
 @pytest.fixture
 def job() -> Job:
     samples = torch.utils.data.TensorDataset(*torch.rand(2, 64, WIDTH))

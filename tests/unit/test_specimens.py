@@ -199,17 +199,19 @@ def test_every_stage_computes_what_the_model_does(name: str, mode: Mode, pytestc
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize(("name", "num_stages"), [(name, 2 + number % 3) for number, name in enumerate(NAMES)])
 def test_stages_in_a_chain_agree_under_bf16_autocast(name: str, num_stages: int) -> None:
-    """Where a model is cut changes nothing but roundings of bf16; weights are float32 here, as autocast has it."""
-    layered = layered_of(name, dtype=torch.float32)
+    """Where a model is cut changes nothing but roundings of bf16; weights are float32 here, as autocast has it. Models
+    with dropout are evaluated, since a stage draws other random numbers."""
+    mode: Mode = "eval" if name in WITH_DROPOUT else "train"
+    layered = layered_of(name, dropout=0.1, dtype=torch.float32)
     torch.manual_seed(4)
     batch = batch_of(specimen(name).inputs("small", 4), 4)
-    model = model_of(name, "train").float()
+    model = model_of(name, mode).float()
     state = state_of(model)
     with torch.autocast("cpu", torch.bfloat16):
         wanted = specimen(name).loss(model(*batch.args, **batch.kwargs))
     wanted.backward()  # type: ignore[no-untyped-call]
     cuts = sorted(random.Random(name).sample(range(1, layered.num_layers), num_stages - 1))
-    stages = [stage_of(layered, a, b, state, "train") for a, b in pairwise((0, *cuts, layered.num_layers))]
+    stages = [stage_of(layered, a, b, state, mode) for a, b in pairwise((0, *cuts, layered.num_layers))]
     loss, gradients = run_chain(name, stages, batch)
     torch.testing.assert_close(loss, wanted.detach(), rtol=0.02, atol=0.02)
     whole = gradients_of(model)
@@ -265,7 +267,7 @@ def test_a_state_dict_of_stages_is_one_of_the_model(name: str) -> None:
 @pytest.mark.parametrize("name", WITH_DROPOUT)
 def test_training_and_evaluation_are_cut_alike(name: str) -> None:
     """Also where dropout is a part of one of the two traces only."""
-    layered = layered_of(name, dropout=0.1)
+    layered = layered_of(name, dropout=0.1, dtype=torch.float32)
     assert layered.num_layers == layered_of(name).num_layers
     assert layered.num_layers == layered.train.num_layers == layered.evaluation.num_layers >= 4
     for layer in range(layered.num_layers):
