@@ -24,7 +24,6 @@ ALONE = (
     "tests/integration/test_first_step.py::test_the_first_step_comes_soon",
     "tests/integration/test_job_errors.py::test_a_wrong_job_file_is_refused_within_two_seconds",
     "tests/integration/test_laboratory.py",
-    "tests/integration/test_large_models.py",
     "tests/integration/test_limits.py",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_prediction.py::test_a_step_takes_what_was_predicted",
@@ -40,7 +39,12 @@ ALONE = (
 )
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 
-LONG = ("tests/unit/test_specimens.py", "tests/fidelity/test_fidelity.py", "tests/integration/test_layouts.py")
+LONG = (
+    "tests/unit/test_specimens.py",
+    "tests/integration/test_large_models.py",
+    "tests/integration/test_layouts.py",
+    "tests/fidelity/test_fidelity.py",
+)
 """Files that take a minute or two: they come first, so that no process is left with one of them in the end."""
 
 SCATTERED = ("tests/integration/test_docs.py",)

@@ -12,7 +12,7 @@ from zooid.platforms.local import forks
 def rough_profiles() -> Iterator[None]:
     """Profiles need not be good where nobody compares what they predict with what is measured."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZOOID_PROFILE_EFFORT", "0.1")
+        patch.setenv("ZOOID_PROFILE_EFFORT", "0.02")
         yield
 
 

@@ -15,7 +15,7 @@ NUM_SAMPLES = 56
 BATCH_SIZE = 32
 GRAIN_SIZE = 4
 """Two steps an epoch: one of 8 grains, one of 6."""
-NUM_STEPS = 20
+NUM_STEPS = 10
 IGNORED = -100
 
 

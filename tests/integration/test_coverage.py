@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from benchmarks import coverage
+
 
 @pytest.mark.timeout(400)
 def test_well_known_architectures_are_cut_exactly() -> None:
@@ -20,7 +22,5 @@ def test_well_known_architectures_are_cut_exactly() -> None:
 
 
 def test_an_unknown_model_type_is_refused() -> None:
-    command = [sys.executable, "-m", "benchmarks.coverage", "--only", "bertha"]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert finished.returncode == 1
-    assert "no model type bertha" in finished.stderr
+    with pytest.raises(SystemExit, match="no model type bertha"):
+        coverage.main(["--only", "bertha"])

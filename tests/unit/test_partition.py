@@ -18,7 +18,7 @@ from zooid.predictor import stage_times, ways_from
 from zooid.predictor.closed_forms import LinkFit, Pipeline, hydrozoa_step_s
 from zooid.predictor.closed_forms.arrays import Array
 
-thorough = settings(max_examples=300, deadline=None, derandomize=True)
+thorough = settings(max_examples=100, deadline=None, derandomize=True)
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
 RATE = 10.0

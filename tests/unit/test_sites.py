@@ -28,7 +28,7 @@ from zooid.planner.sites import (
 from zooid.predictor.closed_forms import averaging_s, granularity, hierarchical_s, hub_s, speedup_of_batch
 from zooid.predictor.closed_forms.sites import SiteLinks, by_site_s, everyone_s
 
-quick = settings(max_examples=300, deadline=None, derandomize=True)
+quick = settings(max_examples=100, deadline=None, derandomize=True)
 
 
 def value(problem: SiteProblem, time_s: float, usd: float) -> float:

@@ -49,7 +49,7 @@ class Model(nn.Module):
 
 @pytest.fixture(autouse=True)
 def rough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.1")
+    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.05")
 
 
 @pytest.fixture
