@@ -24,10 +24,10 @@ from tests.rebuilt import assert_same_bits, through_bytes
 from zooid.layers import Batch, LayeredModel, Mode, Stage, build_stage, flatten_inputs, grain_randomness, trace
 
 NAMES = ("bert", "roberta", "gpt2", "vit", "resnet", "convnext", "t5", "unet", "lstm", "mlp")
-SIZES = (1, 3, 8)
+SIZES = (1, 3)
 TOLERANCE = 1e-9
 SAMPLED_STAGES = 4
-WITH_DROPOUT = ("bert", "roberta", "gpt2", "vit", "t5", "unet", "lstm")
+WITH_DROPOUT = ("bert", "roberta", "gpt2", "vit", "t5", "unet", "lstm", "mlp")
 
 
 @cache
