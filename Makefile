@@ -21,7 +21,7 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports
-	$(PYTEST) -m 'not alone' --numprocesses 4 --no-loadscope-reorder
+	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder
 	$(PYTEST) -m alone
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes

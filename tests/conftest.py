@@ -1,6 +1,6 @@
 """Options of the whole suite, and which of its tests may run side by side.
 
-`make test` runs it in two parts. First comes what may share the machine, by four processes at once. Each file is run
+`make test` runs it in two parts. First comes what may share the machine, by three processes at once. Each file is run
 by one of them, but for a few whose tests share nothing. Then comes the rest, by one process.
 """
 

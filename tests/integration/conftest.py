@@ -8,7 +8,7 @@ from tests.integration.forking import ForkingPlatform, start_forked_zygote
 from zooid.platforms.local import forks
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def rough_profiles() -> Iterator[None]:
     """Profiles need not be good where nobody compares what they predict with what is measured."""
     with pytest.MonkeyPatch.context() as patch:
@@ -16,12 +16,13 @@ def rough_profiles() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def forked_zygotes() -> Iterator[None]:
-    """Zygotes of this process need no time for their imports."""
+    """Zygotes of this process need no time for their imports. Tests of other packages get zygotes of their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forks, "start_zygote", start_forked_zygote)
         yield
+    forks.close_zygotes()
 
 
 @pytest.fixture(scope="session")

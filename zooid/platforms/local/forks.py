@@ -50,14 +50,15 @@ def ready_zygote(environment: Mapping[str, str]) -> "Zygote":
         zygote = _zygotes.get(key)
         if zygote is None or not zygote.is_alive:
             if not _zygotes:
-                atexit.register(_close_all)
+                atexit.register(close_zygotes)
             zygote = _zygotes[key] = Zygote(environment)
     return zygote
 
 
-def _close_all() -> None:
-    for zygote in _zygotes.values():
-        zygote.close()
+def close_zygotes() -> None:
+    """End all zygotes of this process; members that still run go on."""
+    while _zygotes:
+        _zygotes.popitem()[1].close()
 
 
 class ZygoteProcess(Protocol):
