@@ -159,9 +159,14 @@ assert LARGE_BYTES <= PIECE_BYTES
 TCP_DECODERS = [
     Decoder("tcp stream", read_stream, _STREAMS, wanted_bytes=EAGER_BYTES),
     Decoder("tcp sealed stream", read_sealed_stream, _STREAMS, wanted_bytes=EAGER_BYTES),
-    Decoder("tcp hello", read_hello, [_HELLO.pack(SECRET)]),
-    Decoder("tcp signed hello", read_signed_hello, [_HELLO.pack(SECRET)]),
-    Decoder("tcp answers", read_answers, [_WELCOME, confirm(SECRET, _HELLO.pack(SECRET), _WELCOME)]),
-    Decoder("tcp meeting point", read_point, [_POINT.encode()]),
-    Decoder("tcp round trip", decode_round_trip_s, [b"0.00025"]),
+    Decoder("tcp hello", read_hello, [_HELLO.pack(SECRET)], wanted_bytes=EAGER_BYTES),
+    Decoder("tcp signed hello", read_signed_hello, [_HELLO.pack(SECRET)], wanted_bytes=EAGER_BYTES),
+    Decoder(
+        "tcp answers",
+        read_answers,
+        [_WELCOME, confirm(SECRET, _HELLO.pack(SECRET), _WELCOME)],
+        wanted_bytes=EAGER_BYTES,
+    ),
+    Decoder("tcp meeting point", read_point, [_POINT.encode()], wanted_bytes=EAGER_BYTES),
+    Decoder("tcp round trip", decode_round_trip_s, [b"0.00025"], wanted_bytes=EAGER_BYTES),
 ]

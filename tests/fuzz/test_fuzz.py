@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fuzz.decoders import decoders
+from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trials import Decoder, run
 
 SEED = 20260
@@ -17,6 +18,8 @@ def test_hostile_inputs_do_no_harm(name: str) -> None:
     print(f"seed {SEED}: {report}")
     assert report.num_inputs == NUM_INPUTS
     assert not report.failures
+    if DECODERS[name] in TCP_DECODERS:
+        assert report.num_refused > NUM_INPUTS // 10
 
 
 class TestTheTrialItself:

@@ -30,8 +30,8 @@ class Decoder:
     """Decodes, and uses what came out as the program does; raises ZooidError where it is refused."""
     samples: Sequence[bytes]
     """Valid inputs: they are decoded, and changed into hostile ones."""
-    wanted_bytes: int = 0
-    """What one input may take whatever its length, since the program has asked for that much."""
+    wanted_bytes: int | None = None
+    """For what stays bytes: what an input may take beside twice its own length, since the program has asked for it."""
 
 
 @dataclass
@@ -95,7 +95,8 @@ def _try(decoder: Decoder, data: bytes, report: Report, bytes_per_byte: float) -
     report.slowest_s = max(report.slowest_s, time.process_time() - began_s)
     report.most_bytes = max(report.most_bytes, took_bytes)
     # A valid input of this length would take `bytes_per_byte` as objects: a hostile one may take twice that.
-    allowed = 2 * max(1.0, bytes_per_byte) * len(data) + decoder.wanted_bytes + _SPARE_BYTES
+    growth = max(1.0, bytes_per_byte) if decoder.wanted_bytes is None else 1.0
+    allowed = 2 * growth * len(data) + (decoder.wanted_bytes or 0) + _SPARE_BYTES
     if took_bytes > allowed:
         problem = problem or f"takes {took_bytes} bytes of memory for {len(data)} of input, {allowed:.0f} are allowed"
     if problem:
