@@ -49,7 +49,7 @@ def _transformers_specimens() -> dict[str, Specimen]:
         return 32 if size == "small" else 192
 
     def depth(size: SizeName) -> int:
-        return 3 if size == "small" else 4
+        return 2 if size == "small" else 4
 
     def encoder(size: SizeName, dropout: float) -> dict[str, Any]:
         return {

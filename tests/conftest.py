@@ -6,6 +6,7 @@ by one of them, but for a few whose tests share nothing. Then comes the rest, by
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from xdist.remote import Producer
@@ -28,7 +29,7 @@ ALONE = (
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_prediction.py::test_a_step_takes_what_was_predicted",
     "tests/integration/test_probes.py::TestOnLinksThatAreKnown",
-    "tests/integration/test_profiles.py",
+    "tests/integration/test_profiles.py::test_offers_are_measured",
     "tests/integration/test_sweeps.py::test_on_links_that_are_known",
     "tests/integration/test_training.py::TestDroppedStep",
     "tests/unit/test_executor.py::test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it",
@@ -67,6 +68,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: needs the machine to itself")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started the tests in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise all processes of tests would ignore it
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where only tests are wanted that run alone, most files need not be imported."""
+    if config.option.markexpr != "alone" or collection_path.suffix != ".py":
+        return None
+    name = str(collection_path.relative_to(config.rootpath))
+    return None if any(each.startswith(name) for each in ALONE) else True
 
 
 @pytest.hookimpl(tryfirst=True)

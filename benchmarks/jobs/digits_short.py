@@ -8,4 +8,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from examples import digits
 
-job = dataclasses.replace(digits.job, epochs=6)
+job = dataclasses.replace(digits.job, epochs=4)

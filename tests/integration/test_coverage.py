@@ -1,19 +1,26 @@
 """The benchmark of architectures, on three of them."""
 
 import json
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import coverage
+from tests.integration.interpreters import run_python
+
+BENCHMARK = """
+import warnings
+from benchmarks import coverage
+
+warnings.resetwarnings()
+coverage.main(["--only", *{names}])
+"""
 
 
 @pytest.mark.timeout(400)
-def test_well_known_architectures_are_cut_exactly() -> None:
+def test_well_known_architectures_are_cut_exactly(tmp_path: Path) -> None:
     names = ("bert", "gpt2", "resnet")
-    command = [sys.executable, "-m", "benchmarks.coverage", "--only", *names]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    finished = run_python(BENCHMARK.format(names=names), cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr
     *rows, totals = [json.loads(line) for line in finished.stdout.splitlines()]
     assert {row["architecture"]: row["outcome"] for row in rows} == dict.fromkeys(names, "exact")

@@ -1,8 +1,6 @@
 """Fine-tuning end to end: `from_pretrained` in a job, real members, and `from_pretrained` of what they made."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from transformers import (
 )
 
 import zooid
+from tests.integration.interpreters import run_python
 from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import sample_plan
@@ -260,8 +259,6 @@ def plain() -> torch.nn.Module:
 
 
 PREPARE = """
-import sys
-
 from benchmarks.lab.plans import bare_plan
 from zooid.core.job import load_job
 from zooid.core.machine import forget_peak, peak_resident_bytes
@@ -280,10 +277,11 @@ def prepare(job_file, url):
     write_initial(open_store(url), checked, layered, plan)
 
 
-prepare(sys.argv[1], sys.argv[2])
+small, large = {jobs}
+prepare(*small)
 forget_peak()
 before = peak_resident_bytes()
-prepare(sys.argv[3], sys.argv[4])
+prepare(*large)
 print(peak_resident_bytes() - before)
 """
 
@@ -299,18 +297,17 @@ def test_initial_weights_of_a_third_of_a_gigabyte_are_built_and_written_without_
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
     model_bytes = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    arguments: list[str] = []
+    jobs: list[tuple[str, str]] = []
     for name, built in (("small", gpt2()), ("large", model)):
         built.save_pretrained(tmp_path / name, max_shard_size="100MB")
         job_file = tmp_path / f"{name}.py"
         job_file.write_text(JOB.format(name="GPT2LMHeadModel", folder=str(tmp_path / name), data="sentences"))
-        arguments += [str(job_file), (tmp_path / f"{name}-run").as_uri()]
+        jobs.append((str(job_file), (tmp_path / f"{name}-run").as_uri()))
     del model, built
-    program = [sys.executable, "-c", PREPARE, *arguments]
-    ended = subprocess.run(program, capture_output=True, text=True, check=False)
+    ended = run_python(PREPARE.format(jobs=jobs), cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     extra = int(ended.stdout) / model_bytes
     print(f"{extra:.2f} times its {model_bytes / 1e6:.0f} MB")
     assert extra <= 1.6
-    state = zooid.load_checkpoint(arguments[3])
+    state = zooid.load_checkpoint(jobs[1][1])
     assert sum(tensor.numel() for tensor in state.values()) * 4 >= model_bytes

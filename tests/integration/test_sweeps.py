@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,6 +10,7 @@ import pytest
 
 import zooid
 from benchmarks.lab.namespaces import connect_members, shape
+from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.core.all_reduce import AllReduceSamples, bus_bytes
@@ -53,23 +52,10 @@ def test_members_time_all_reduces_in_groups_of_growing_size(tmp_path: Path) -> N
 
 
 def test_the_command_joins_what_was_measured_before(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "zooid.cli.main",
-        "probe",
-        "--only",
-        "all-reduce",
-        "--at-once",
-        "1",
-        "--repeats",
-        "4",
-    ]
+    command = ["probe", "--only", "all-reduce", "--at-once", "1", "--repeats", "4"]
     sizes = ["4KiB", "16KiB", "64KiB", "256KiB", "1MiB"]
     for options in ([f"--size={size}" for size in sizes], ["--size=2MiB", "--join=all-reduces.json", "--json"]):
-        ended = subprocess.run(
-            [*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=80
-        )
+        ended = run_zooid(*command, *options, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
     written = (tmp_path / "all-reduces.json").read_bytes()
     assert ended.stdout.encode() == written

@@ -20,7 +20,7 @@ PRICES = np.array([1.0, 2.0, 4.0])
 def instance(seed: int) -> Problem:
     """Uneven layers on three sizes, with memory that rules out some stages."""
     generator = np.random.default_rng(seed)
-    num_layers = int(generator.integers(5, 7))
+    num_layers = int(generator.integers(4, 6))
     forward_s = generator.uniform(0.2, 2, (num_layers, 1)) / np.array([1, 1.9, 3.4])
     shaken = forward_s * generator.uniform(0.9, 1.1, (num_layers, 3))
     return Problem(

@@ -38,7 +38,7 @@ def timer_of(model: nn.Module, width: int = WIDTH) -> LayerTimer:
 
 def test_layers_add_up_to_the_step() -> None:
     timer = timer_of(perceptron())
-    (measured,) = timer.measure([batch_of(64)], seconds=0.5)
+    (measured,) = timer.measure([batch_of(64)], seconds=0.5, num_rounds=3)
     points = measured.points()
     assert len(points) == timer.num_layers == 3
     whole_s = statistics.median(forward for forward, _ in measured.bare_s)
@@ -49,7 +49,7 @@ def test_measuring_leaves_the_model_as_it_was() -> None:
     model = perceptron()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     timer = timer_of(model)
-    timer.measure([batch_of(4)], seconds=0.1)
+    timer.measure([batch_of(4)], seconds=0.1, num_rounds=3)
     timer.gradients(batch_of(4))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     for parameter in model.parameters():
@@ -74,7 +74,9 @@ def test_gradients_are_ready_from_the_last_layer_to_the_first() -> None:
 def test_large_grains_are_left_out_where_there_is_no_time_for_them() -> None:
     timer = timer_of(perceptron())
     sizes = (1, 2, 2**16)
-    assert [measured.num_samples for measured in timer.measure([batch_of(n) for n in sizes], seconds=0.05)] == [1, 2]
+    assert [
+        measured.num_samples for measured in timer.measure([batch_of(n) for n in sizes], seconds=0.05, num_rounds=3)
+    ] == [1, 2]
 
 
 def test_memory_is_counted_to_the_byte() -> None:

