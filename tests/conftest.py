@@ -29,7 +29,7 @@ ALONE = (
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_prediction.py::test_a_step_takes_what_was_predicted",
     "tests/integration/test_probes.py::TestOnLinksThatAreKnown",
-    "tests/integration/test_profiles.py::test_offers_are_measured",
+    "tests/integration/test_profiles.py",
     "tests/integration/test_sweeps.py::test_on_links_that_are_known",
     "tests/integration/test_training.py::TestDroppedStep",
     "tests/unit/test_executor.py::test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it",

@@ -135,8 +135,8 @@ def assert_rates(links: Links, expected: dict[tuple[str, str, int, int], int]) -
 
 class TestOnLinksThatAreKnown:
     @pytest.fixture(autouse=True)
-    def as_often_as_usual(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv("ZOOID_PROFILE_EFFORT")
+    def half_as_often_as_usual(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.5")
 
     def test_between_members_each_way_has_its_own_bandwidth(self, lab: Star, tmp_path: Path) -> None:
         connect_members(lab)
