@@ -4,6 +4,7 @@
 by one of them, but for a few whose tests share nothing. Then comes the rest, by one process.
 """
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -15,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: processes with two threads each would
     # wait for one another's cores
+gc.set_threshold(50_000, 20, 20)  # a trace makes a million objects, and looking through them takes a tenth of its time
 
 ALONE = (
     "tests/contract/test_group_failures.py::test_an_abort_frees_every_wait_at_once",
