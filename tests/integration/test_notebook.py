@@ -1,6 +1,5 @@
 """`zooid.train(job)` with a job that lies in a notebook cell, a script or a module instead of a job file."""
 
-import os
 import subprocess
 import sys
 import textwrap
@@ -70,7 +69,7 @@ small = zooid.Job(
 )
 """
 TRAIN = """
-result = zooid.train(small, store={url!r}, limits=zooid.Limits(num_replicas=1, num_stages=1))
+result = zooid.train(small, store={url!r}, limits=zooid.Limits(num_replicas=1, num_stages=1), profile=False)
 """
 CHECK = """
 print(len(result.losses), "steps")
@@ -80,9 +79,8 @@ print(plain[0].weight.dtype)
 """
 
 
-def test_a_notebook_trains_the_job_of_its_own_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_trains_the_job_of_its_own_cell(tmp_path: Path) -> None:
     """Definition and training in one cell, after others of which some fail; prints of members appear below it."""
-    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.1")
     url = (tmp_path / "run").as_uri()
     notebook = nbformat.NotebookNode(nbformat=4, nbformat_minor=4, metadata={})
     cells = [DEFINITIONS, DATA, ELSEWHERE, JOB + TRAIN.format(url=url), CHECK]
@@ -107,10 +105,7 @@ class TestScripts:
     def run(self, folder: Path, text: str) -> "subprocess.CompletedProcess[str]":
         script = folder / "script.py"
         script.write_text(text)
-        environment = {**os.environ, "ZOOID_PROFILE_EFFORT": "0.1"}
-        return subprocess.run(
-            [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False, timeout=200
-        )
+        return subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=200)
 
     def test_a_script_trains_its_own_job(self, tmp_path: Path) -> None:
         call = textwrap.indent(TRAIN.format(url=(tmp_path / "run").as_uri()), "    ")
