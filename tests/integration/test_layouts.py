@@ -134,14 +134,12 @@ def fresh_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fresh_onednn")
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-@pytest.mark.parametrize(("name", "autocast"), [("gpt2", "bf16"), ("mlp", "fp16")])
-def test_smaller_types_cross_cuts_as_they_are(
-    forking: RecordingPlatform, folder: Path, name: str, autocast: str
-) -> None:
+@pytest.mark.parametrize("autocast", ["bf16", "fp16"])
+def test_smaller_types_cross_cuts_as_they_are(forking: RecordingPlatform, folder: Path, autocast: str) -> None:
     """The first step of a pipeline computes the very numbers that one process does; later, gradients that were added
     in another order are rounded to a few digits, again and again."""
     arguments = f"dtype=torch.float32, autocast={autocast!r}, clip_norm=None, epochs=2"
-    job_file = job_of(folder, name, arguments, f"-{autocast}")
+    job_file = job_of(folder, "mlp", arguments, f"-{autocast}")
     plan = plan_by_hand(job_file, cuts=3, schedule="1f1b", transport="tcp")
     result = zooid.train(job_file, store=(folder / autocast).as_uri(), plan=plan, platform=forking)
     expected = reference(job_file, (1,))

@@ -37,7 +37,7 @@ def profile() -> Profile:
         return undisturbed(lambda: zooid.profile(layouts.JOB_FILE))
 
 
-@pytest.mark.parametrize("layout", [(2, 2), (1, 2), (2, 1)], ids=lambda layout: f"{layout[0]}x{layout[1]}")
+@pytest.mark.parametrize("layout", [(2, 2), (2, 1)], ids=lambda layout: f"{layout[0]}x{layout[1]}")
 @pytest.mark.timeout(300)
 def test_a_step_takes_what_was_predicted(profile: Profile, layout: tuple[int, int]) -> None:
     row = undisturbed(lambda: layouts.measure_layout(profile, *layout))

@@ -6,22 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch.utils.data import default_collate
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForMaskedLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    MixtralConfig,
-    MixtralForCausalLM,
-    PreTrainedModel,
-    T5Config,
-    T5ForConditionalGeneration,
-    WhisperConfig,
-    WhisperForConditionalGeneration,
-)
 
 import zooid
 from tests.integration.interpreters import run_python
@@ -72,28 +58,28 @@ def recordings() -> list[tuple[dict[str, Any], None]]:
     return [({"input_features": one, "labels": row}, None) for one, row in zip(features, tokens, strict=True)]
 
 
-def gpt2() -> PreTrainedModel:
-    config = GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=31, n_positions=8)
+def gpt2() -> "transformers.PreTrainedModel":
+    config = transformers.GPT2Config(n_layer=2, n_head=2, n_embd=16, vocab_size=31, n_positions=8)
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-    return GPT2LMHeadModel(config)
+    return transformers.GPT2LMHeadModel(config)
 
 
-def whisper() -> PreTrainedModel:
+def whisper() -> "transformers.PreTrainedModel":
     small = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
     wide = {"d_model": 16, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
     sizes = {"vocab_size": 31, "num_mel_bins": 8, "max_source_positions": 10, "max_target_positions": 8}
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    return WhisperForConditionalGeneration(
-        WhisperConfig(**small, **wide, **sizes, **special, dropout=0.0, suppress_tokens=None)
+    return transformers.WhisperForConditionalGeneration(
+        transformers.WhisperConfig(**small, **wide, **sizes, **special, dropout=0.0, suppress_tokens=None)
     )
 
 
-def write_checkpoint(model: PreTrainedModel, folder: Path) -> None:
+def write_checkpoint(model: "transformers.PreTrainedModel", folder: Path) -> None:
     model.double().save_pretrained(folder, max_shard_size="8KB")
     assert len(list(folder.glob("model-*.safetensors"))) > 2, "the checkpoint has several shards"
 
 
-def train_by_hand(job_file: Path) -> PreTrainedModel:
+def train_by_hand(job_file: Path) -> "transformers.PreTrainedModel":
     """The untouched model in a plain loop, over the same samples in the same order."""
     job = load_job(job_file)
     model, data = job.model().train(), job.data()
@@ -107,7 +93,7 @@ def train_by_hand(job_file: Path) -> PreTrainedModel:
     return model
 
 
-def difference(first: PreTrainedModel, second: PreTrainedModel) -> float:
+def difference(first: "transformers.PreTrainedModel", second: "transformers.PreTrainedModel") -> float:
     one, other = first.state_dict(), second.state_dict()
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
@@ -134,32 +120,38 @@ def test_a_sharded_checkpoint_is_fine_tuned_and_read_back(
         zooid.save_pretrained(result.store, tmp_path / "after")
 
 
-def bert() -> PreTrainedModel:
-    return BertForMaskedLM(
-        BertConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=31)
+def bert() -> "transformers.PreTrainedModel":
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=31
+        )
     )
 
 
-def bart() -> PreTrainedModel:
+def bart() -> "transformers.PreTrainedModel":
     small = {f"{part}_{what}": 1 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
-    return BartForConditionalGeneration(
-        BartConfig(
+    return transformers.BartForConditionalGeneration(
+        transformers.BartConfig(
             **small, d_model=16, encoder_ffn_dim=32, decoder_ffn_dim=32, vocab_size=31, max_position_embeddings=8
         )
     )
 
 
-def t5() -> PreTrainedModel:
-    return T5ForConditionalGeneration(T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=31))
+def t5() -> "transformers.PreTrainedModel":
+    return transformers.T5ForConditionalGeneration(
+        transformers.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=31)
+    )
 
 
-def mixtral() -> PreTrainedModel:
+def mixtral() -> "transformers.PreTrainedModel":
     """Its experts have other names in the library's checkpoints than in the module."""
     wide = {"hidden_size": 16, "intermediate_size": 32, "vocab_size": 31, "num_local_experts": 4}
-    return MixtralForCausalLM(MixtralConfig(**wide, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2))
+    return transformers.MixtralForCausalLM(
+        transformers.MixtralConfig(**wide, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2)
+    )
 
 
-def tied_by_hand() -> PreTrainedModel:
+def tied_by_hand() -> "transformers.PreTrainedModel":
     """A tie that the configuration knows nothing about."""
     model = bert()
     first, second = model.bert.encoder.layer
@@ -167,7 +159,7 @@ def tied_by_hand() -> PreTrainedModel:
     return model
 
 
-def save_run(model: PreTrainedModel, folder: Path, num_shards: int) -> str:
+def save_run(model: "transformers.PreTrainedModel", folder: Path, num_shards: int) -> str:
     """A run's folder with a checkpoint of this model, as members would have written it."""
     store = open_store((folder / "run").as_uri())
     store.put(keys.claim(0), encode_record(RunClaim(run="run")))
@@ -292,7 +284,9 @@ def test_initial_weights_of_a_third_of_a_gigabyte_are_built_and_written_without_
     Comparing gradients is left out: that takes copies of its own.
     """
     with torch.device("meta"):
-        model = GPT2LMHeadModel(GPT2Config(n_layer=6, n_embd=1024, n_head=8, vocab_size=31, n_positions=8))
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(n_layer=6, n_embd=1024, n_head=8, vocab_size=31, n_positions=8)
+        )
     model.to_empty(device="cpu")
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)

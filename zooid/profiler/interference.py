@@ -65,7 +65,8 @@ def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, 
         chatter.num_ends = 0
     begin_s = time.perf_counter()
     count = 0
-    while time.perf_counter() - begin_s < _ROUND_S:
+    round_s = min(_ROUND_S, profile_effort())  # shorter in rough profiles only
+    while time.perf_counter() - begin_s < round_s:
         work()
         count += 1
     total_s = time.perf_counter() - begin_s
