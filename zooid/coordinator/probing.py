@@ -10,7 +10,7 @@ from zooid.coordinator.offers import LOCAL, num_threads, resolve_offer
 from zooid.coordinator.relay import OnEvent, Relay, ignore
 from zooid.coordinator.scratch import scratch_folder
 from zooid.core import keys
-from zooid.core.environment import profile_effort
+from zooid.core.environment import rough_repeats
 from zooid.core.errors import InputError
 from zooid.core.events import PhaseStarted
 from zooid.core.link import Link, Links
@@ -63,7 +63,7 @@ def probe(
                 members=team,
                 ends=tuple(ends),
                 num_streams=tuple(streams),
-                num_repeats=max(1, round(_NUM_REPEATS * profile_effort())),
+                num_repeats=rough_repeats(_NUM_REPEATS),
                 seconds=seconds,
                 timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * seconds),
             )

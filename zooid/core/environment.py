@@ -58,6 +58,11 @@ def profile_effort() -> float:
     return effort
 
 
+def rough_repeats(usual: int) -> int:
+    """How often a measurement is repeated that is usually repeated so often, by the same part of its time."""
+    return max(1, round(usual * profile_effort()))
+
+
 DEFAULT_STORE_PATIENCE_S = 120.0
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zooid.comm.probing import StoreProbe
-from zooid.core.environment import profile_effort
+from zooid.core.environment import profile_effort, rough_repeats
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.timing import median_is_known
 from zooid.store import ObjectStore
@@ -48,7 +48,7 @@ def measure_message_cost(work: Callable[[], None], store: ObjectStore, num_neigh
 def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_cores: int) -> float:
     """Per end of a message: the seconds lost, times the cores that share the loss. Quiet and busy rounds alternate."""
     costs: list[float] = []
-    for _ in range(max(1, round(_MOST_ROUNDS * profile_effort()))):
+    for _ in range(rough_repeats(_MOST_ROUNDS)):
         if len(costs) >= _LEAST_ROUNDS and median_is_known(costs, _ENOUGH):
             break
         quiet_s, _ = _pace(work, None)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from zooid.core.environment import profile_effort
+from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import JobError
 from zooid.core.profile import GradientReady
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
@@ -143,12 +143,12 @@ def _measure_span(
             f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
         )
     effort = profile_effort() * timer.num_layers / task.layered.num_layers
-    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort, num_rounds=_rounds(3))
+    alone = timer.measure(batches, seconds=SECONDS_ALONE * effort, num_rounds=rough_repeats(3))
     progress(2)
     crowded: list[Measured] = []
     if task.num_neighbours and task.device.type == "cpu":
         with busy_neighbours(task.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
-            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=_rounds(2))
+            crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=rough_repeats(2))
     progress(3)
     gradients = timer.gradients(batches[len(alone) // 2])
     named = _parameters(task, timer)
@@ -173,10 +173,6 @@ def _measure_span(
     )
     passed_on = {} if timer.stage.is_last else {batch.num_samples: timer.record(batch) for batch in batches}
     return measures, SpanInputs(list(passed_on), passed_on.__getitem__)
-
-
-def _rounds(usual: int) -> int:
-    return max(1, round(usual * profile_effort()))
 
 
 def _timer(task: SpanTask, span: Span) -> LayerTimer:
