@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters, which need not compile everything anew
 
-.PHONY: demo test check lint types imports unit conformance bench format clean
+.PHONY: demo test tests-side-by-side check lint types imports unit conformance bench format clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
@@ -20,9 +20,12 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 	$(BIN)/python examples/digits.py "file://$(CURDIR)/runs/demo"
 
 test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
-	$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports
-	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder
+	$(MAKE) --no-print-directory --jobs 2 lint imports
+	$(MAKE) --no-print-directory --jobs 2 types tests-side-by-side
 	$(PYTEST) -m alone
+
+tests-side-by-side: $(INSTALLED)
+	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
 	$(MAKE) --no-print-directory lint types imports unit
