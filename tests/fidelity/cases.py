@@ -1,4 +1,4 @@
-"""What is expected of each model: that it is cut and exact, or one stage and exact, or refused, and why."""
+"""What is expected of each model: that it is cut and exact, or one stage and exact, and why."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NUM_SAMPLES = 16
 BATCH_SIZE = 8
 GRAIN_SIZE = 2
 
-Outcome = Literal["cut", "whole", "refused"]
+Outcome = Literal["cut", "whole"]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _become(
     os.environ.clear()
     os.environ.update(environment)
     sys.path[0] = str(folder)
-    _fork_zygote()
+    fork_zygote()
     sys.modules["__main__"] = types.ModuleType("__main__")
     status = 0
     try:
@@ -131,7 +131,7 @@ class _ForkedZygote:
         end_process(zygote.main())
 
 
-def _fork_zygote() -> None:
+def fork_zygote() -> None:
     """Make a zygote now, while this process has no threads, for the first that is asked for."""
     waiting = [_ForkedZygote()]
     start = forks.start_zygote

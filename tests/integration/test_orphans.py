@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 
 import zooid
+from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform, still_running
@@ -25,10 +26,13 @@ pytestmark = pytest.mark.timeout(120)
 
 LATE_S = 2.0
 """What a busy machine may add to the time that members have."""
+UNHURRIED = "lambda event: __import__('time').sleep(0.05)"
+"""Told of a step, the first member pauses, so that other tests have the machine."""
 
 
 def train(job_file: Path, url: str, plan: Plan, parent: Connection) -> None:
     """A coordinator, which tells the ids of its members with every step."""
+    fork_zygote()
     platform = RecordingPlatform()
 
     def tell(event: Event) -> None:
@@ -41,7 +45,7 @@ def train(job_file: Path, url: str, plan: Plan, parent: Connection) -> None:
 @pytest.mark.parametrize(("num_replicas", "transport"), [(1, "store"), (2, "tcp")], ids=["1x1", "2x1-tcp"])
 def test_they_notice_a_newer_claim(num_replicas: int, transport: TransportName, tmp_path: Path) -> None:
     """In 1x1 nobody sends them anything, and over TCP nobody but each other."""
-    job_file = write_job(tmp_path / "endless.py", fields={"epochs": "100_000"})
+    job_file = write_job(tmp_path / "endless.py", fields={"epochs": "100_000", "on_event": UNHURRIED})
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=1, transport=transport)
     url = (tmp_path / "run").as_uri()
     own_end, its_end = FORKING.Pipe()
