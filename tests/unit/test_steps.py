@@ -1,13 +1,13 @@
-"""A step is applied by everyone or by nobody, whoever crashes at whatever moment."""
+"""A step goes from its beginning to its apply, and a member from one roster to the next, in no other order."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable
+from typing import Literal
 
 import pytest
 
 from zooid.core.errors import ScheduleError
+from zooid.core.roster import Roster, RosterMember, Ruling, StepNumbers
 from zooid.schedule.steps import Decision, Phase, StepState, Vote
 
 RUNNING = StepState(3, Phase.RUNNING)
@@ -85,158 +85,56 @@ def test_a_vote_survives_its_values() -> None:
     assert Vote.of(vote.values()) == vote
 
 
-@pytest.mark.parametrize(
-    ("state", "num_applied_by_anyone", "decision"),
-    [
-        (APPLIED, 4, None),
-        (RUNNING, 3, Decision.DROP),
-        (PREPARED, 3, Decision.DROP),
-        (PREPARED, 4, Decision.APPLY),
-    ],
-)
-def test_an_unfinished_step_is_applied_if_anyone_did_and_dropped_if_not(
-    state: StepState, num_applied_by_anyone: int, decision: Decision | None
+@pytest.mark.parametrize("transition", [StepState.prepare, lambda state: state.decide(total(4, 4), 4), StepState.apply])
+def test_who_has_answered_a_survey_does_nothing_more_under_its_roster(
+    transition: Callable[[StepState], object],
 ) -> None:
-    assert state.resolve(num_applied_by_anyone) is decision
+    state = (RUNNING if transition is StepState.prepare else PREPARED).release()
+    with pytest.raises(ScheduleError, match="has answered a survey at step 3 cannot"):
+        transition(state)
 
 
-@pytest.mark.parametrize(
-    ("state", "num_applied_by_anyone"),
-    [(RUNNING, 4), (PREPARED, 5), (APPLIED, 5), (APPLIED, 3), (RUNNING, 2), (PREPARED, 2)],
-)
-def test_a_history_that_cannot_be_is_refused(state: StepState, num_applied_by_anyone: int) -> None:
-    message = f"{state.phase.value} at step 3, but another applied {num_applied_by_anyone} steps"
-    with pytest.raises(ScheduleError, match=message):
-        state.resolve(num_applied_by_anyone)
-
-
-# From here on, every interleaving of three members is explored, with a crash of any of them at any moment.
-
-NUM_MEMBERS = 3
-NUM_STEPS = 3
-
-
-@dataclass(frozen=True)
-class Member:
-    """A member of the model: its state, the gradients it really has, the votes it has cast, and whether it lives."""
-
-    state: StepState
-    held: frozenset[int] = frozenset()
-    votes: frozenset[tuple[int, bool]] = frozenset()
-    """(step, finite) of every vote it published; objects in the store outlive their writer."""
-    lives: bool = True
-
-    def become(self, state: StepState, *, gained: int | None = None) -> "Member":
-        """Move on; what the new state does not ask for is forgotten, what was never computed is not there."""
-        had = self.held if gained is None else self.held | {gained}
-        return replace(self, state=state, held=had.intersection(state.held_steps))
-
-
-World = tuple[Member, ...]
-
-
-def moves(world: World, rank: int, finite: bool) -> Iterator[Member]:
-    """What a living member can become by its next action: begin, prepare, vote, or learn the verdict."""
-    member = world[rank]
-    step, cast = member.state.step, {voted for voted, _ in member.votes}
-    match member.state.phase:
-        case Phase.APPLIED if member.state.num_applied < NUM_STEPS:
-            yield member.become(member.state.begin())
-        case Phase.RUNNING:
-            yield member.become(member.state.prepare(), gained=step)
-        case Phase.PREPARED if step not in cast:
-            yield replace(member, votes=member.votes | {(step, finite)})
-        case Phase.PREPARED:
-            votes = [ok for other in world for voted, ok in other.votes if voted == step]
-            if len(votes) == NUM_MEMBERS:
-                verdict = member.state.decide(total(len(votes), sum(votes)), NUM_MEMBERS)
-                yield member.become(finished(member, verdict))
-        case _:
-            return
-
-
-def finished(member: Member, decision: Decision | None) -> StepState:
-    """The state after a decision, which must not need gradients that the member does not have."""
-    if decision is None:
-        return member.state
-    if decision is Decision.DROP:
-        return member.state.drop()
-    assert member.state.step in member.held, f"{member} has to apply gradients that it does not hold"
-    return member.state.apply()
-
-
-def explore(never_finite: tuple[int, int] | None) -> set[World]:
-    """Every world that can be reached; `never_finite` is a (rank, step) whose gradients are not finite."""
-    start: World = (Member(StepState.resumed(0)),) * NUM_MEMBERS
-    seen, todo = {start}, [start]
-    while todo:
-        world = todo.pop()
-        for rank, member in enumerate(world):
-            if not member.lives:
-                continue
-            finite = (rank, member.state.step) != never_finite
-            dead = [replace(member, lives=False)] if sum(other.lives for other in world) > 1 else []
-            for after in chain(moves(world, rank, finite), dead):
-                following = (*world[:rank], after, *world[rank + 1 :])
-                if following not in seen and not has_given_up(following):
-                    seen.add(following)
-                    todo.append(following)
-    return seen
-
-
-def has_given_up(world: World) -> bool:
-    """A member that dropped a step by vote and begins it again would vote a second time: that is the next roster's."""
-    return any(
-        member.state.phase is Phase.RUNNING and any(voted == member.state.step for voted, _ in member.votes)
-        for member in world
+def next_roster(kind: Literal["stands", "unfinished", "rolled_back"], step: int) -> Roster:
+    numbers = StepNumbers(loss_sum=1.0, weight=1.0, square_sums=(1.0,)) if kind == "stands" else None
+    return Roster(
+        run="run",
+        number=1,
+        resume_step=step,
+        members=(RosterMember(name="m0", stage=0, replica=0),),
+        shares=(1,),
+        ruling=Ruling(kind=kind, numbers=numbers),
     )
 
 
-def resolved(world: World) -> list[Member]:
-    """The survivors after they have met: everyone obeys `resolve`."""
-    survivors = [member for member in world if member.lives]
-    most = max(member.state.num_applied for member in survivors)
-    return [member.become(finished(member, member.state.resolve(most))) for member in survivors]
+@pytest.mark.parametrize(
+    ("before", "kind", "step", "after"),
+    [
+        (PREPARED, "stands", 3, PREPARED),
+        (RUNNING, "stands", 3, RUNNING),
+        (APPLIED, "stands", 3, APPLIED),
+        (StepState(4, Phase.PREPARED), "stands", 3, APPLIED),
+        (PREPARED, "unfinished", 3, StepState.resumed(3)),
+        (RUNNING, "unfinished", 3, StepState.resumed(3)),
+        (StepState.resumed(3), "unfinished", 3, StepState.resumed(3)),
+        (PREPARED, "rolled_back", 1, StepState.resumed(1)),
+        (APPLIED, "rolled_back", 3, StepState.resumed(3)),
+    ],
+)
+def test_a_member_obeys_the_next_roster(
+    before: StepState, kind: Literal["stands", "unfinished", "rolled_back"], step: int, after: StepState
+) -> None:
+    assert before.release().obey(next_roster(kind, step)) == after
 
 
 @pytest.mark.parametrize(
-    ("never_finite", "decisions"),
+    ("before", "kind", "message"),
     [
-        (None, {None, Decision.APPLY, Decision.DROP}),
-        ((0, 1), {None, Decision.APPLY, Decision.DROP}),
-        ((2, 0), {None, Decision.DROP}),
+        (StepState.resumed(2), "stands", "has applied 2 steps, but roster 1 begins with step 4"),
+        (APPLIED, "unfinished", "has applied 4 steps, but roster 1 begins with step 3"),
     ],
-    ids=["all finite", "second step not finite", "first step not finite"],
 )
-def test_survivors_of_any_crash_agree_and_need_nothing_they_do_not_hold(
-    never_finite: tuple[int, int] | None, decisions: set[Decision | None]
+def test_a_roster_that_does_not_follow_is_refused(
+    before: StepState, kind: Literal["stands", "unfinished"], message: str
 ) -> None:
-    worlds = explore(never_finite)
-    assert {sum(member.lives for member in world) for world in worlds} == {1, 2, 3}, "some crashes were not explored"
-    taken: set[Decision | None] = set()
-    for world in worlds:
-        before = [member.state.num_applied for member in world if member.lives]
-        after = [member.state.num_applied for member in resolved(world)]
-        assert len(set(after)) == 1, f"survivors of {world} ended with {after} applied steps"
-        assert after[0] == max(before), "nobody's applied step may be lost, and nothing else may be applied"
-        taken.update(member.state.resolve(max(before)) for member in world if member.lives)
-    assert taken == decisions
-
-
-def test_without_a_crash_everyone_can_reach_the_last_step() -> None:
-    ends = [world for world in explore(None) if all(m.lives and m.state.num_applied == NUM_STEPS for m in world)]
-    assert ends
-
-
-def test_a_step_that_is_not_finite_is_applied_by_nobody() -> None:
-    worlds = explore((1, 1))
-    assert max(member.state.num_applied for world in worlds for member in world) == 1
-
-
-def test_gradients_are_held_until_the_next_step_is_prepared() -> None:
-    worlds = explore(None)
-    for world in worlds:
-        for member in world:
-            applied = member.state.num_applied - 1
-            is_prepared = member.state.phase is Phase.PREPARED
-            assert member.held == {step for step in (applied + is_prepared,) if step >= 0}
+    with pytest.raises(ScheduleError, match=message):
+        before.release().obey(next_roster(kind, 3))

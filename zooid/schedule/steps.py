@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, replace
 from enum import Enum
 
 from zooid.core.errors import ScheduleError
+from zooid.core.roster import Roster
 
 
 class Phase(Enum):
@@ -67,6 +68,8 @@ class StepState:
 
     step: int
     phase: Phase
+    is_bound: bool = True
+    """False from the answer to a survey until the next roster."""
 
     @staticmethod
     def resumed(step: int) -> "StepState":
@@ -95,6 +98,7 @@ class StepState:
     def prepare(self) -> "StepState":
         """All gradients of the step are reduced and held."""
         self._expect(Phase.RUNNING, "be prepared")
+        self._expect_bound("be prepared")
         return replace(self, phase=Phase.PREPARED)
 
     def decide(self, total: Vote, num_members: int, *, may_skip: bool = False) -> Decision:
@@ -104,6 +108,7 @@ class StepState:
         and the step is skipped.
         """
         self._expect(Phase.PREPARED, "decide")
+        self._expect_bound("decide")
         if total.num_prepared != num_members:
             raise ScheduleError(
                 f"step {self.step} was voted on with {total.num_prepared:g} of {num_members} members prepared"
@@ -116,6 +121,7 @@ class StepState:
 
     def apply(self) -> "StepState":
         self._expect(Phase.PREPARED, "apply")
+        self._expect_bound("apply")
         return replace(self, phase=Phase.APPLIED)
 
     def drop(self) -> "StepState":
@@ -124,22 +130,31 @@ class StepState:
             raise ScheduleError(f"step {self.step} is applied and cannot be dropped")
         return StepState(self.step - 1, Phase.APPLIED)
 
-    def resolve(self, num_applied_by_anyone: int) -> Decision | None:
-        """At a new roster: what to do with an unfinished step, given the most steps that any of its members applied.
+    def release(self) -> "StepState":
+        """Answer a survey: this member neither is prepared, votes nor applies under the present roster any more."""
+        return replace(self, is_bound=False)
 
-        None where nothing is unfinished. A member that is behind an applied step without being prepared for it cannot
-        exist while the vote comes before every apply; it is refused.
+    def obey(self, roster: Roster) -> "StepState":
+        """The state with which a member begins under a new roster.
+
+        A member that lacks a step that stands is running it; it is prepared when it has received the gradients.
         """
-        if self.phase is Phase.APPLIED and self.num_applied == num_applied_by_anyone:
-            return None
-        if self.phase is Phase.PREPARED and num_applied_by_anyone == self.step + 1:
-            return Decision.APPLY
-        if self.phase is not Phase.APPLIED and num_applied_by_anyone == self.step:
-            return Decision.DROP
-        raise ScheduleError(
-            f"this member is {self.phase.value} at step {self.step}, but another applied {num_applied_by_anyone} steps"
-        )
+        step, ruling = roster.resume_step, roster.ruling
+        if ruling is None or ruling.kind == "rolled_back":
+            return StepState.resumed(step)
+        if ruling.kind == "stands" and self.num_applied == step:
+            return StepState(step, Phase.PREPARED if self.phase is Phase.PREPARED else Phase.RUNNING)
+        if self.num_applied != roster.first_computed:
+            raise ScheduleError(
+                f"this member has applied {self.num_applied} steps, but roster {roster.number} begins with step "
+                f"{roster.first_computed}"
+            )
+        return StepState.resumed(roster.first_computed)
 
     def _expect(self, phase: Phase, what: str) -> None:
         if self.phase is not phase:
             raise ScheduleError(f"a member that is {self.phase.value} at step {self.step} cannot {what}")
+
+    def _expect_bound(self, what: str) -> None:
+        if not self.is_bound:
+            raise ScheduleError(f"a member that has answered a survey at step {self.step} cannot {what}")
