@@ -18,6 +18,8 @@ from zooid.core.records import encode_record
 from zooid.core.spec import ProfilerSpec
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
+from zooid.platforms.local.births import Lines, News
+from zooid.platforms.local.forks import ForkedProcess
 from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store
 
@@ -196,6 +198,25 @@ def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPat
     os.kill(successor, signal.SIGKILL)  # its own end would come only when it has imported everything
 
 
+def test_an_interrupt_loses_nothing_that_a_zygote_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ctrl-C comes when the process id of a member has been read; without the id nobody could end the member."""
+    members = Members(LocalPlatform(), tmp_path)
+    handle = members.start(SLEEPING)
+    feed = Lines.feed
+
+    def interrupted(lines: Lines[News], data: bytes) -> Iterator[News]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return feed(lines, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lines, "feed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            members.end_of(handle)
+    assert isinstance(handle.process, ForkedProcess)
+    assert handle.process.known_pid is not None
+    members.end()
+
+
 def test_a_zygote_that_cannot_start_leaves_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "nowhere"))
     members = Members(LocalPlatform(), tmp_path)
@@ -224,6 +245,8 @@ import sys, time
 from pathlib import Path
 from tests.contract.test_platform import Members, SLEEPING
 from zooid.platforms.local import LocalPlatform
+from zooid.platforms.local.births import Lines, News
+from zooid.platforms.local.forks import ForkedProcess
 members = Members(LocalPlatform(), Path(sys.argv[1]))
 print(members.first_line(members.start(SLEEPING)), flush=True)
 time.sleep(600)

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.coordinator.interrupts import uninterrupted
 from zooid.coordinator.offers import held_to, num_threads
 from zooid.core import errors, keys
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
+from zooid.core.interrupts import uninterrupted
 from zooid.core.offer import Offer
 from zooid.core.records import decode_record, encode_record
 from zooid.core.spec import Failure, MemberSpec

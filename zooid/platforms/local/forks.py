@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zooid.core.environment import settings_at_start
+from zooid.core.interrupts import uninterrupted
 from zooid.platforms.local.births import Birth, Lines, News, encode_line
 from zooid.platforms.protocol import Launch
 
@@ -103,8 +104,7 @@ class Zygote:
     @property
     def is_alive(self) -> bool:
         """True while the zygote takes requests."""
-        with self._lock:
-            self._hear()
+        self.listen()
         return self._is_open and self._process.returncode is None
 
     def fork(self, launch: Launch, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
@@ -130,8 +130,8 @@ class Zygote:
         return member
 
     def listen(self) -> None:
-        """Take in what the zygote has told since."""
-        with self._lock:
+        """Take in what the zygote has told since. An interrupt waits: what was read would never be told again."""
+        with uninterrupted(), self._lock:
             self._hear()
 
     def close(self) -> None:

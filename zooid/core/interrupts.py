@@ -1,4 +1,4 @@
-"""Moments in which Ctrl-C has to wait: while a member is being started or ended, it must not be lost sight of."""
+"""Moments in which Ctrl-C has to wait: while a member is being started, heard of or ended, it must not be lost."""
 
 import contextlib
 import os
@@ -20,9 +20,14 @@ def uninterrupted() -> Iterator[None]:
         yield
         return
     pending: list[int] = []
+    is_inside = True
 
     def remember(number: int, frame: FrameType | None) -> None:
-        pending.append(number)
+        if is_inside:
+            pending.append(number)
+        else:  # another signal arrived while handlers were being put back
+            signal.signal(number, before[signal.Signals(number)])
+            os.kill(os.getpid(), number)
 
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number, handler in before.items():
@@ -31,6 +36,7 @@ def uninterrupted() -> Iterator[None]:
     try:
         yield
     finally:
+        is_inside = False
         for number, handler in before.items():
             signal.signal(number, handler)
         if pending:
