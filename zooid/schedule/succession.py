@@ -27,8 +27,9 @@ def successor(
 
     Raises ScheduleError if too few members are left for one pipeline.
     """
-    answered = {answer.member: answer for answer in answers if answer.roster == roster.number}
-    survivors = {name: stage for name, stage in roster.stages.items() if name in answered}
+    given = {answer.member: answer for answer in answers if answer.roster == roster.number}
+    survivors = {name: stage for name, stage in roster.stages.items() if name in given}
+    answered = {name: given[name] for name in survivors}
     if len(survivors) < roster.num_stages:
         raise ScheduleError(f"{len(survivors)} members are left for {roster.num_stages} stages; each needs one")
     step, ruling = _ruling(roster, answered, checkpoint_step)
@@ -66,30 +67,32 @@ def _ruling(roster: Roster, answered: Mapping[str, Answer], checkpoint_step: int
     """The step that is in question, and what becomes of it."""
     rolled_back = (checkpoint_step, Ruling(kind="rolled_back"))
     stages = [
-        [answer for name, answer in answered.items() if roster.stages.get(name) == stage]
+        [answer for name, answer in answered.items() if roster.stages[name] == stage]
         for stage in range(roster.num_stages)
     ]
     if not all(stages):
         return rolled_back
-    most = max(answer.num_applied for stage in stages for answer in stage)
-    decided, numbers = _decided(roster, answered, most)
-    if decided is not None and not all(any(_holds(answer, decided) for answer in stage) for stage in stages):
-        return rolled_back  # a lost member may have applied it, and nobody is left who could
-    lags = decided is not None and any(answer.num_applied <= decided for stage in stages for answer in stage)
-    if decided is not None and lags:
-        return decided, Ruling(kind="stands", numbers=numbers)
+    most = max(answer.num_applied for answer in answered.values())
+    decided = _decided(roster, answered, most)
+    if decided is not None:
+        step, numbers = decided
+        if not all(any(_holds(answer, step) for answer in stage) for stage in stages):
+            return rolled_back  # a lost member may have applied it, and nobody is left who could
+        if any(answer.num_applied <= step for answer in answered.values()):
+            return step, Ruling(kind="stands", numbers=numbers)
     if all(any(answer.is_prepared for answer in stage) for stage in stages):
         return most, Ruling(kind="stands", numbers=_numbers(stages))
     return most, Ruling(kind="unfinished")
 
 
-def _decided(roster: Roster, answered: Mapping[str, Answer], most: int) -> tuple[int | None, StepNumbers | None]:
-    """The last step that has to be applied by all, since somebody did or the present roster says so."""
+def _decided(roster: Roster, answered: Mapping[str, Answer], most: int) -> tuple[int, StepNumbers | None] | None:
+    """The last step that has to be applied by all, since somebody did or the present roster says so; and its numbers.
+    None before the first step."""
     ruling = roster.ruling
     if ruling is not None and ruling.kind == "stands" and most <= roster.first_computed:
         return roster.resume_step, ruling.numbers
     if most == 0:
-        return None, None
+        return None
     applied = next((each.applied for each in answered.values() if each.num_applied == most and each.applied), None)
     return most - 1, applied
 
