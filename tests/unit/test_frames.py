@@ -17,7 +17,7 @@ from tests.processes import wait_until
 from zooid.comm import ProcessGroup
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp import outbox, stream, transport
-from zooid.comm.tcp.checksums import NOT_CHECKED, checksum
+from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop, process_loop
 from zooid.comm.tcp.stream import Stream
@@ -89,6 +89,17 @@ class TestChecksums:
         data = bytearray(torch.arange(2**19, dtype=torch.int64).numpy().tobytes())
         swapped = data[2**20 : 2**21] + data[: 2**20] + data[2**21 :]
         assert checksum(memoryview(data)) != checksum(memoryview(swapped))
+
+    @given(st.integers(0, 2**20), st.lists(st.integers(0, 2**20), max_size=5))
+    def test_data_that_come_little_by_little_have_the_same(self, num_bytes: int, ends: list[int]) -> None:
+        whole = memoryview(bytes(range(256)) * (num_bytes // 256) + bytes(range(num_bytes % 256)))
+        arriving = memoryview(bytearray(num_bytes))
+        running = RunningChecksum(arriving)
+        for end in sorted(ends):
+            arriving[:end] = whole[:end]
+            running.advance(min(end, num_bytes))
+        arriving[:] = whole
+        assert running.finish() == checksum(whole)
 
     @given(st.binary(max_size=100))
     def test_no_data_have_the_checksum_of_data_that_were_not_checked(self, data: bytes) -> None:

@@ -72,12 +72,12 @@ class FlatBuffer:
     """A flat tensor, whose spans are sent and received as they are."""
 
     def __init__(self, flat: torch.Tensor, rank: int, reduction: Reduction, finish: Finish, scratch: Scratch) -> None:
-        self.flat = flat
         self._scratch = scratch
         self._rank = rank
         self._reduction = reduction
         self._finish = finish
-        self._bytes = wire_view(flat)
+        self._numbers = reduction.numbers(flat)
+        self._bytes = wire_view(self._numbers)
         self._item = flat.element_size()
 
     def outgoing(self, transfer: Transfer) -> memoryview:
@@ -98,7 +98,7 @@ class FlatBuffer:
         """It landed in place."""
 
     def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
-        self._reduction.combine(self.flat[span.start : span.stop], parts, self._rank)
+        self._reduction.combine(self._numbers[span.start : span.stop], parts, self._rank)
         for memory in (memory for _, memory in parts if not memory.readonly):
             self._scratch.give_back(memory)
 

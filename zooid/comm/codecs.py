@@ -91,6 +91,7 @@ class CodedBuffer:
         residual: torch.Tensor | None,
     ) -> None:
         self._flat = flat
+        self._numbers = reduction.numbers(flat)
         self._rank = rank
         self._reduction = reduction
         self._finish = finish
@@ -123,7 +124,7 @@ class CodedBuffer:
 
     def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
         decoded = [(source, wire_view(self._decoded(data, span.stop - span.start))) for source, data in parts]
-        self._reduction.combine(self._flat[span.start : span.stop], decoded, self._rank)
+        self._reduction.combine(self._numbers[span.start : span.stop], decoded, self._rank)
 
     def finish(self) -> None:
         self._finish()

@@ -30,7 +30,7 @@ from zooid.comm.options import Options
 from zooid.comm.profiling import begin_event, end_event, quietly
 from zooid.comm.staging import stage
 from zooid.comm.statistics import Counter
-from zooid.comm.tensors import Reduction, copy_into, flat_values, wire_view
+from zooid.comm.tensors import copy_into, flat_values, reduction_of, wire_view
 from zooid.comm.transport import Transport
 from zooid.comm.work import Completion, JoinedWork, TransferWork
 from zooid.core.abort import Abort
@@ -126,7 +126,7 @@ class ProcessGroup(dist.ProcessGroup):
             is_root = opts.rootRank == self._rank
             transfers = collectives.reduce(cpu[0].numel(), self._size, opts.rootRank)
             flat, write_back = flat_memory(cpu[0], write=is_root)
-            reduction = Reduction(operation(opts), flat.dtype)
+            reduction = reduction_of(operation(opts), flat.dtype)
 
             def finish() -> None:
                 if is_root and reduction.is_average:
@@ -270,7 +270,7 @@ class ProcessGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> TransferWork:
         def start(_: list[Tensor], number: int) -> Completion:
             token = torch.zeros(1)
-            buffers = FlatBuffer(token, self._rank, Reduction(SUM, token.dtype), nothing, self._scratch)
+            buffers = FlatBuffer(token, self._rank, reduction_of(SUM, token.dtype), nothing, self._scratch)
             return self._run("barrier", collectives.exchange(1, self._size), buffers, opts, number)
 
         return self._work("barrier", [], start)
@@ -342,7 +342,7 @@ class ProcessGroup(dist.ProcessGroup):
         is_lossy = is_coded(codec, values, operation(opts))
         transfers = self._choice.transfers(values.numel(), values.element_size(), is_lossy=is_lossy)
         flat, write_back = flat_memory(values)
-        reduction = Reduction(operation(opts), flat.dtype)
+        reduction = reduction_of(operation(opts), flat.dtype)
 
         def finish() -> None:
             if reduction.is_average:
@@ -372,7 +372,7 @@ class ProcessGroup(dist.ProcessGroup):
             joined = torch.cat([part.detach().reshape(-1) for part in cpu[1:]])
             spans = tuple(pairwise(accumulate((part.numel() for part in cpu[1:]), initial=0)))
             own = joined[slice(*spans[self._rank])]
-            reduction = Reduction(operation(opts), joined.dtype)
+            reduction = reduction_of(operation(opts), joined.dtype)
 
             def deliver() -> None:
                 if reduction.is_average:

@@ -1,5 +1,6 @@
 """Tensors as the bytes on the wire, and the sums of what arrived."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -11,6 +12,8 @@ from torch.distributed import ReduceOp
 from zooid.core.errors import CommError
 
 Array: TypeAlias = npt.NDArray[Any]
+Numbers: TypeAlias = Array | torch.Tensor
+"""Values as a Reduction works on them."""
 
 _OPERATIONS: tuple[tuple[Any, str, str], ...] = (
     (ReduceOp.SUM, "add", "add"),
@@ -28,11 +31,14 @@ _IN_TORCH = (torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 """Types that numpy lacks or is slow with, or orders otherwise."""
 
 
-def wire_view(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, without a copy."""
+def wire_view(tensor: Numbers) -> memoryview:
+    """The bytes of a contiguous CPU tensor, or of a flat array, without a copy."""
+    if isinstance(tensor, np.ndarray):
+        return tensor.view(np.uint8).data
     if tensor.dtype is torch.uint8 and tensor.dim() == 1:  # as the messages of a pipeline are
         return tensor.numpy().data
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    flat = tensor.detach() if tensor.dim() == 1 else tensor.detach().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def flat_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -51,6 +57,12 @@ def copy_bytes(target: memoryview, data: memoryview) -> None:
     if target.nbytes != data.nbytes:
         raise CommError(f"a message of {data.nbytes} bytes arrived where {target.nbytes} were expected")
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
+
+
+@functools.cache
+def reduction_of(operation: Any, dtype: torch.dtype) -> "Reduction":
+    """Made once for each ReduceOp and type, for checking what goes together takes longer than a small sum."""
+    return Reduction(operation, dtype)
 
 
 class Reduction:
@@ -82,15 +94,18 @@ class Reduction:
         """Whether parts may lie in memory that cannot be written to."""
         return self._dtype not in _IN_TORCH
 
-    def combine(self, own: torch.Tensor, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
+    def numbers(self, flat: torch.Tensor) -> Numbers:
+        """The same memory, as `combine` takes it: numpy stays on this thread, where torch would wake others."""
+        return flat if self._dtype in _IN_TORCH else flat.numpy()
+
+    def combine(self, own: Numbers, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
         """Let `own` hold the sum of itself and the parts, in the order of ranks."""
-        if own.numel() == 0:
+        if len(own) == 0:
             return
-        if self._dtype in _IN_TORCH:
+        if isinstance(own, torch.Tensor):
             self._add(self._function, own, [(source, self._as_tensor(data)) for source, data in parts], rank)
-        else:  # numpy stays on this thread, where torch would wake others for large spans
-            numbers = own.numpy()
-            self._add(self._ufunc, numbers, [(n, np.frombuffer(data, numbers.dtype)) for n, data in parts], rank)
+        else:
+            self._add(self._ufunc, own, [(n, np.frombuffer(data, own.dtype)) for n, data in parts], rank)
 
     @staticmethod
     def _add(add: Callable[..., Any], own: Any, parts: list[tuple[int, Any]], rank: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from zooid.comm.tensors import Reduction, wire_view
+from zooid.comm.tensors import reduction_of, wire_view
 from zooid.core.job import Job
 from zooid.profiler.timing import is_throttled
 
@@ -50,7 +50,8 @@ def measure_reduction(parameters: Sequence[nn.Parameter]) -> float:
     for _ in range(5):
         begin_s = time.perf_counter()
         own = torch.cat(gradients)
-        Reduction(torch.distributed.ReduceOp.SUM, own.dtype).combine(own, [(1, other)], 0)
+        adding = reduction_of(torch.distributed.ReduceOp.SUM, own.dtype)
+        adding.combine(adding.numbers(own), [(1, other)], 0)
         times.append(time.perf_counter() - begin_s)
     return _typical(times)
 

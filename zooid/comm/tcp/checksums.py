@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 _ROW_BYTES = 4096
-_BLOCK_BYTES = 2**20
+_BLOCK_BYTES = 2**18
 """Rows are added up within blocks of this size, so that blocks which change places are noticed."""
 _MIN_ROWS = 4
 """With fewer rows, CRC-32 alone is faster."""
@@ -24,14 +24,36 @@ def checksum(data: memoryview) -> int:
     """
     if data.nbytes < _MIN_ROWS * _ROW_BYTES:
         return zlib.crc32(data) or _IN_PLACE_OF_ZERO
-    value = 0
-    for begin in range(0, data.nbytes, _BLOCK_BYTES):
-        end = min(begin + _BLOCK_BYTES, data.nbytes)
+    return RunningChecksum(data).finish()
+
+
+class RunningChecksum:
+    """The checksum of data that come little by little: most of it is computed while the rest is still on its way."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._value = 0
+        self._covered_bytes = 0
+
+    def advance(self, num_bytes: int) -> None:
+        """So many bytes are there."""
+        while num_bytes - self._covered_bytes >= _BLOCK_BYTES:
+            self._cover(self._covered_bytes + _BLOCK_BYTES)
+
+    def finish(self) -> int:
+        """All bytes are there."""
+        self.advance(self._data.nbytes)
+        if self._covered_bytes < self._data.nbytes:
+            self._cover(self._data.nbytes)
+        return self._value or _IN_PLACE_OF_ZERO
+
+    def _cover(self, end: int) -> None:
+        begin = self._covered_bytes
         num_rows = (end - begin) // _ROW_BYTES
         if num_rows >= _MIN_ROWS:
-            rows = np.ndarray((num_rows, _ROW_BYTES // _NUMBER.itemsize), _NUMBER, data, begin)
-            value = zlib.crc32(np.add.reduce(rows), value)
+            rows = np.ndarray((num_rows, _ROW_BYTES // _NUMBER.itemsize), _NUMBER, self._data, begin)
+            self._value = zlib.crc32(np.add.reduce(rows), self._value)
             begin += num_rows * _ROW_BYTES
         if begin < end:
-            value = zlib.crc32(data[begin:end], value)
-    return value or _IN_PLACE_OF_ZERO
+            self._value = zlib.crc32(self._data[begin:end], self._value)
+        self._covered_bytes = end

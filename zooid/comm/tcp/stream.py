@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from zooid.comm.tcp.checksums import NOT_CHECKED, checksum
+from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop
 from zooid.comm.tcp.sockets import is_loopback
@@ -45,6 +45,30 @@ class Receiver(Protocol):
         """Nothing comes from this stream any more."""
 
 
+class _Incoming:
+    """A frame whose body is being read; its checksum is computed along the way."""
+
+    def __init__(self, frame: Frame, body: memoryview, num_bytes: int) -> None:
+        self.frame = frame
+        self.body = body
+        self._num_bytes = num_bytes
+        self._running = None if frame.body_check == NOT_CHECKED else RunningChecksum(body)
+
+    @property
+    def missing(self) -> memoryview:
+        return self.body[self._num_bytes :]
+
+    def grow(self, num_bytes: int) -> bool:
+        """So many more bytes are there; whether these were the last."""
+        self._num_bytes += num_bytes
+        if self._running is not None:
+            self._running.advance(self._num_bytes)
+        return self._num_bytes == self.body.nbytes
+
+    def check(self) -> int:
+        return NOT_CHECKED if self._running is None else self._running.finish()
+
+
 class Stream:
     """One of the streams of a pair; `peer` is the rank at its other end.
 
@@ -71,9 +95,8 @@ class Stream:
         """True once the peer has said that it is done."""
         self._inbox = bytearray(HEADER_BYTES + read_ahead)
         self._have = 0
-        self._body: memoryview | None = None
-        self._frame: Frame | None = None
-        self._filled = 0
+        self._incoming: _Incoming | None = None
+        """The frame whose body is being read, where it was not in the inbox as a whole."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -211,55 +234,47 @@ class Stream:
     def _read(self) -> None:
         budget = _READ_AT_ONCE
         while budget > 0 and not self._is_closed:
+            incoming = self._incoming
+            place = memoryview(self._inbox)[self._have :] if incoming is None else incoming.missing
             try:
-                if self._body is not None:
-                    count = self._socket.recv_into(self._body[self._filled :])
-                else:
-                    count = self._socket.recv_into(memoryview(self._inbox)[self._have :])
+                count = self._socket.recv_into(place)
             except BlockingIOError:
                 return
             if count == 0:
                 self._close("it closed the connection")
                 return
             budget -= count
-            if self._body is not None:
-                self._filled += count
-                if self._filled == self._body.nbytes:
-                    self._finish_body()
+            if incoming is not None:
+                if incoming.grow(count):
+                    self._incoming = None
+                    self._deliver(incoming.frame, incoming.body, incoming.check())
             else:
                 self._have += count
                 self._parse()
+                if self._incoming is None and count < place.nbytes:
+                    return  # that was all; the loop tells of more
 
     def _parse(self) -> None:
         """Take frames out of the inbox; a body that is not all there yet is read straight to its place."""
         inbox = memoryview(self._inbox)
         at = 0
-        while self._body is None and self._have - at >= HEADER_BYTES:
+        while self._incoming is None and self._have - at >= HEADER_BYTES:
             frame = Frame.unpack(inbox[at : at + HEADER_BYTES])
             at += HEADER_BYTES
             body = self._receiver.body_of(self.peer, frame) if frame.num_bytes else inbox[0:0]
             here = min(frame.num_bytes, self._have - at)
             body[:here] = inbox[at : at + here]
             at += here
-            self._frame, self._filled = frame, here
             if here == frame.num_bytes:
-                self._frame = None
-                self._deliver(frame, body)
+                self._deliver(frame, body, NOT_CHECKED if frame.body_check == NOT_CHECKED else checksum(body))
             else:
-                self._body = body
+                self._incoming = _Incoming(frame, body, here)
         rest = self._have - at
         self._inbox[:rest] = self._inbox[at : self._have]
         self._have = rest
 
-    def _finish_body(self) -> None:
-        frame, body = self._frame, self._body
-        self._frame = self._body = None
-        assert frame is not None
-        assert body is not None
-        self._deliver(frame, body)
-
-    def _deliver(self, frame: Frame, body: memoryview) -> None:
-        if frame.body_check != NOT_CHECKED and checksum(body) != frame.body_check:
+    def _deliver(self, frame: Frame, body: memoryview, check: int) -> None:
+        if check != frame.body_check:
             raise DamagedMessage(
                 f"{frame.num_bytes} bytes of a message were altered on their way: their checksum is wrong"
             )
@@ -276,7 +291,7 @@ class Stream:
             unsent += [done for *_, done in self._pieces if done is not None]
             self._out.clear()
             self._pieces.clear()
-            self._body = self._frame = None
+            self._incoming = None
             self._loop.remove(self)
             self._socket.close()
         _tell(unsent, PeerLost(f"rank {self.peer} was lost: {why}"))
