@@ -85,10 +85,14 @@ class TestFailingStore:
 
     @classmethod
     def add_up(cls, rank: Rank, folder: str) -> tuple[dict[str, int], int]:
-        """One request in twenty fails and one in ten is late, where there are many; more where there are few."""
+        """One request in twenty fails and one in ten is late, where there are many; more where there are few.
+
+        A rank may need as few as one or two requests to delete everything, so that nearly all of these fail.
+        """
         usual = Rates(error=0.025, lost_response=0.025, delay=0.1, delay_s=0.02)
         high = Rates(error=0.25, lost_response=0.25, delay=0.2, delay_s=0.02)
-        faults = Faults(put=usual, get=usual, create=high, list=high, delete=high)
+        highest = Rates(error=0.45, lost_response=0.45)
+        faults = Faults(put=usual, get=usual, create=high, list=high, delete=highest)
         store = FaultyStore(open_store(f"file://{folder}"), faults, seed=rank.number)
         join_through(rank, store)
         for first in range(0, cls.NUM_CALLS, cls.NUM_AT_ONCE):
