@@ -45,7 +45,7 @@ class Member:
 
     @property
     def has_answered(self) -> bool:
-        return any(answer.roster == self.roster for answer in self.answers)
+        return any(answer.change == self.roster for answer in self.answers)
 
 
 EXCLUDED = -1
@@ -126,7 +126,7 @@ class Model:
         member = self._members[world[rank]]
         if not member.has_answered or len(world) > self.num_members + member.roster + 1:
             return
-        answers = [a for other in self.members(world) for a in other.answers if a.roster == member.roster]
+        answers = [a for other in self.members(world) for a in other.answers if a.change == member.roster]
         for num_seen in range(len(answers), 0, -1):
             for seen in combinations(answers, num_seen):
                 if any(answer.member == member.name for answer in seen):
@@ -224,7 +224,7 @@ class Model:
         else:
             held = None  # sums of the roster before; the next ones may differ in rounding
         is_settled = roster.ruling.kind != "stands"
-        obeying = replace(member, roster=roster.number, state=state, history=history, held=held, is_settled=is_settled)
+        obeying = replace(member, roster=roster.change, state=state, history=history, held=held, is_settled=is_settled)
         return obeying if is_settled or state.phase is Phase.RUNNING else _voting(obeying)
 
     def _begun(self, member: Member) -> Member:
@@ -273,7 +273,7 @@ class Model:
                 member,
                 contributed=frozenset(attempt for attempt in member.contributed if attempt[0] in bound),
                 votes=frozenset(attempt for attempt in member.votes if attempt[0] in bound),
-                answers=tuple(answer for answer in member.answers if answer.roster >= asked),
+                answers=tuple(answer for answer in member.answers if answer.change >= asked),
             )
         )
 
@@ -305,7 +305,7 @@ def _answer(member: Member) -> Answer:
     roster, step = member.held if is_prepared and member.held is not None else (0, 0)
     return Answer(
         member=member.name,
-        roster=member.roster,
+        change=member.roster,
         num_applied=member.state.num_applied,
         is_prepared=is_prepared,
         loss_sum=float(step),

@@ -23,14 +23,14 @@ def roster(num_replicas: int, num_stages: int, shares: tuple[int, ...], *copies:
         for stage in range(num_stages)
     ]
     others = tuple(RosterSeat(name=name, stage=stage) for name, stage in copies)
-    return Roster(run="run", number=4, resume_step=7, members=tuple(seated), shares=shares, copies=others)
+    return Roster(run="run", number=2, change=4, resume_step=7, members=tuple(seated), shares=shares, copies=others)
 
 
 def answers(names: str, *, num_applied: int = 9, prepared: str = "") -> list[Answer]:
     return [
         Answer(
             member=name,
-            roster=4,
+            change=4,
             num_applied=num_applied,
             is_prepared=name in prepared.split(),
             square_sum=NUMBERS.square_sums[int(name[1])],
@@ -62,23 +62,23 @@ class TestRuling:
     def test_on_the_step_that_was_under_way(self, given: list[Answer], kind: str, step: int) -> None:
         new = following(roster(2, 2, (4, 4)), given)
         assert new.ruling is not None
-        assert (new.ruling.kind, new.resume_step, new.number) == (kind, step, 5)
+        assert (new.ruling.kind, new.resume_step, new.change) == (kind, step, 5)
         assert new.ruling.numbers == (NUMBERS if kind == "stands" else None)
 
     def test_is_never_made_twice(self) -> None:
         """Somebody who is lost by now may have applied a step that stands, even if nobody who is left has it."""
         stands = following(roster(2, 2, (4, 4)), answers("a0 a1 b1", prepared="a0 b1"))
         later = [
-            Answer(member="a0", roster=5, num_applied=9, is_prepared=True, square_sum=0.5),
-            Answer(member="a1", roster=5, num_applied=9, is_prepared=False),
+            Answer(member="a0", change=5, num_applied=9, is_prepared=True, square_sum=0.5),
+            Answer(member="a1", change=5, num_applied=9, is_prepared=False),
         ]
         assert following(stands, later).resume_step == 5
-        b1 = Answer(member="b1", roster=5, num_applied=9, is_prepared=True, loss_sum=3.0, weight=8.0)
+        b1 = Answer(member="b1", change=5, num_applied=9, is_prepared=True, loss_sum=3.0, weight=8.0)
         again = following(stands, [*later, b1])
         assert (again.resume_step, again.ruling) == (9, stands.ruling)
 
     def test_answers_about_another_roster_do_not_count(self) -> None:
-        late = [Answer(member="b1", roster=3, num_applied=9, is_prepared=False)]
+        late = [Answer(member="b1", change=3, num_applied=9, is_prepared=False)]
         assert "b1" not in following(roster(2, 2, (4, 4)), answers("a0 a1") + late).stages
 
 
@@ -120,7 +120,7 @@ class TestGrains:
 
     def test_a_second_loss_keeps_what_was_taken_over(self) -> None:
         first = following(roster(3, 1, (3, 3, 2)), answers("a0 c0"))
-        second = following(first, [Answer(member="c0", roster=5, num_applied=9, is_prepared=False)])
+        second = following(first, [Answer(member="c0", change=5, num_applied=9, is_prepared=False)])
         assert second.grains == (tuple(range(8)),)
         assert grains_of(second, 10, 8) == [tuple(range(8))]
 

@@ -155,7 +155,9 @@ def a_keeper(store: ObjectStore, events: EventWriter) -> keeping.CheckpointKeepe
     division = Division(stages=({},), parameters=frozenset(), roster=0)
     before: Any = SimpleNamespace(step=0)
     nothing: Any = None
-    return keeping.CheckpointKeeper(store, CheckpointRule(), division, before, seat, nothing, dict, events, Abort())
+    return keeping.CheckpointKeeper(
+        store, CheckpointRule(), division, before, seat, nothing, dict, events, Abort(), (0, 0.0)
+    )
 
 
 def step_committed(step: int) -> StepCommitted:

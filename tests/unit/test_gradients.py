@@ -198,7 +198,7 @@ class TestTwoReplicas:
             state.begin_last_backward()
             module(inputs(rank)).sum().backward()
             for number in range(state.num_buckets):
-                for work in state.reduce(number):
+                for work in state.reduce(number, torch.zeros(2, dtype=torch.float64)):
                     work.wait()
             assert float(state.square_sum()) > 0
             state.apply(1.0)

@@ -32,6 +32,7 @@ from zooid.schedule.steps import Decision, StepState, Vote
 from zooid.worker.counting import Counted
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
+from zooid.worker.stage_numbers import StageNumbers
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.state import Trainee, TrainingState
 from zooid.worker.supply import supply
@@ -184,16 +185,18 @@ def step_of_replicas(
     total: list[float] = []
     gradients: dict[str, Tensor] = {}
     for replica in range(len(shares)):
-        vote, nominal_weight, own = step_of_replica(checked, layered, samples, step, shares, replica)
+        numbers, nominal_weight, own = step_of_replica(checked, layered, samples, step, shares, replica)
+        # Nobody reduces here: every part votes for its own losses, as a replica that is alone does.
+        vote = numbers.vote(Vote(), 0, 1, is_first_replica=True)
         total = [sum(pair) for pair in zip(total, vote.values(), strict=True)] if total else vote.values()
         for name, gradient in own.items():
             gradients[name] = gradients[name] + gradient if name in gradients else gradient
-    return Verdict(checked.job, step, vote, Vote.of(total), Decision.APPLY, nominal_weight), gradients
+    return Verdict(checked.job, step, numbers, Vote.of(total), Decision.APPLY, nominal_weight), gradients
 
 
 def step_of_replica(
     checked: CheckedJob, layered: LayeredModel, samples: SamplePlan, step: int, shares: tuple[int, ...], replica: int
-) -> tuple[Vote, float, dict[str, Tensor]]:
+) -> tuple[StageNumbers, float, dict[str, Tensor]]:
     job, device = checked.job, torch.device("cpu")
     state = build_model(job).state_dict(keep_vars=True)
     stage = build_stage(layered, 0, layered.num_layers, state, device)
@@ -201,16 +204,17 @@ def step_of_replica(
     training = TrainingState(Trainee(stage.module, names, layered.persistent_names), job)
     member = RosterMember(name="r0s0", stage=0, replica=0)
     roster = Roster(run="test", number=0, resume_step=0, members=(member,), shares=(1,))
-    seat = Seat(roster, 0, 0, 0, None, {}, device, {})
+    seat = Seat(roster, 0, 0, 0, None, {}, device, None, {})
     grains = samples.grains(step)
     numbers = split_grains(len(grains), shares)[replica]
-    with supply(job, checked.data, samples, shares, replica, reads=True, pin=False) as reading:
+    with supply(
+        job, checked.data, samples, lambda _, count: split_grains(count, shares)[replica], reads=True, pin=False
+    ) as reading:
         runner = StageRunner(Objective(job, checked.loss_form), reading.train, stage, training, seat, device)
         runner.begin_step(step, grains, len(numbers), LossScale())
         for number in numbers:
             runner.compute(Action(0, Kind.FORWARD, number))
             runner.compute(Action(0, Kind.BACKWARD, number))
     counted = Counted(StepState.resumed(step), runner.count(), runner.weight, runner.nominal_weight, None, 0.0)
-    vote = counted.vote(Vote(), 1.0, is_first_replica=replica == 0)
     own = {name: p.grad for name, p in stage.module.named_parameters() if p.grad is not None}
-    return vote, runner.nominal_weight, own
+    return counted.read(1.0), runner.nominal_weight, own

@@ -15,7 +15,7 @@ from zooid.core.errors import JobError
 from zooid.core.job import Job
 from zooid.layers import check_data, check_job, is_in_order
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.worker.supply import supply
+from zooid.worker.supply import Deal, supply
 
 NUM_SAMPLES = 10
 
@@ -88,13 +88,17 @@ def test_every_sample_is_read_once_an_epoch_by_whoever_owns_it(shares: tuple[int
     samples = SamplePlan.of(job, len(data), 2, is_in_order=is_in_order(data))
     read: dict[int, list[int]] = {step: [] for step in range(samples.num_steps)}
     for replica in range(len(shares)):
-        with supply(job, data, samples, shares, replica, reads=True, pin=False) as reading:
+        with supply(job, data, samples, _deal(shares, replica), reads=True, pin=False) as reading:
             for step in range(samples.num_steps):
                 for grain in _own(samples, step, shares, replica):
                     read[step] += reading.train(step, grain).target.tolist()
     assert [sorted(numbers) for numbers in read.values()] == [
         [0, 1, 2, 3], [4, 5, 6, 7], [8, 9], [100, 101, 102, 103], [104, 105, 106, 107], [108, 109]
     ]  # fmt: skip
+
+
+def _deal(shares: tuple[int, ...], replica: int) -> Deal:
+    return lambda _, num_grains: split_grains(num_grains, shares)[replica]
 
 
 def _own(samples: SamplePlan, step: int, shares: tuple[int, ...], replica: int) -> tuple[int, ...]:

@@ -81,7 +81,7 @@ def test_a_vote_without_everyone_is_refused(num_prepared: int) -> None:
 
 
 def test_a_vote_survives_its_values() -> None:
-    vote = Vote(num_prepared=1.0, num_finite=0.0, loss_sum=math.pi, weight=12.0, gradient_square_sum=0.5)
+    vote = Vote(num_prepared=1.0, num_finite=0.0, loss_sum=math.pi, weight=12.0, square_sums=(0.5, 0.25))
     assert Vote.of(vote.values()) == vote
 
 
@@ -129,8 +129,8 @@ def test_a_member_obeys_the_next_roster(
 @pytest.mark.parametrize(
     ("before", "kind", "message"),
     [
-        (StepState.resumed(2), "stands", "has applied 2 steps, but roster 1 begins with step 4"),
-        (APPLIED, "unfinished", "has applied 4 steps, but roster 1 begins with step 3"),
+        (StepState.resumed(2), "stands", "has applied 2 steps, but roster 000001 begins with step 4"),
+        (APPLIED, "unfinished", "has applied 4 steps, but roster 000001 begins with step 3"),
     ],
 )
 def test_a_roster_that_does_not_follow_is_refused(

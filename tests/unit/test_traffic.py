@@ -18,12 +18,12 @@ from zooid.schedule.choosing import AllReduceChoice
 from zooid.schedule.collectives import choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import even_shares, split_grains
-from zooid.schedule.steps import Vote
+from zooid.schedule.steps import vote_elements
 from zooid.schedule.waiting import SETTLED_MISSES
 from zooid.store import objects
 
 MIB = 2**20
-VOTE_BYTES = 8 * len(Vote().values())
+VOTE_BYTES = 8 * vote_elements(1)
 ALGORITHMS: list[AllReduceName] = ["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
 
@@ -51,7 +51,7 @@ def through_store(stages: Sequence[StageTimes], num_replicas: int = 1, num_grain
 def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it() -> None:
     found = through_store([stage(1000.0), stage()])
     messages = 4 * (1000 + SEALED_BYTES)
-    vote = VOTE_BYTES + SEALED_BYTES
+    vote = 8 * vote_elements(2) + SEALED_BYTES
     each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * SETTLED_MISSES[True] + SETTLED_MISSES[False], 5)
     assert found.seats == {(0, 0): each, (0, 1): each}
     assert found.passed_bytes == {}
@@ -165,7 +165,7 @@ def walked(
                     tie = ties[action.number or 0]
                     reduce([(replica, number) for number in tie.stages], tie.num_bytes, element_bytes)
     everyone = [(replica, number) for replica in range(schedule.num_replicas) for number in range(schedule.num_stages)]
-    reduce(everyone, VOTE_BYTES, 8)
+    reduce(everyone, 8 * vote_elements(schedule.num_stages), 8)
     return sent, received, puts, gets
 
 

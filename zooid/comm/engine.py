@@ -16,7 +16,7 @@ from zooid.comm.tensors import copy_bytes
 from zooid.comm.transport import POINT_TO_POINT, Done, Message, Transport, wrong_size
 from zooid.comm.work import Completion
 from zooid.core.abort import Abort
-from zooid.core.errors import CommAborted, CommTimeout
+from zooid.core.errors import CommAborted, CommTimeout, PeerLost
 from zooid.schedule.program import Program
 
 _TICK_S = 0.25
@@ -151,7 +151,8 @@ class Engine:
                 return
             self._error = error
             pending = list(self._pending.values())
-        self._transport.close(f"{type(error).__name__}: {error}")
+        first = error.cause if isinstance(error, PeerLost) and error.cause else type(error).__name__
+        self._transport.close(f"{first}: {error}")
         for each in pending:
             each.done.end(error)
 

@@ -67,6 +67,7 @@ class ProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
         self.counter = counter
         self.engine = Engine(transport, rank, size, timeout_s=timeout_s, abort=abort)
+        self._lost = transport.lost
         self.meeting = meeting
         """The c10d store through which the group met; torch itself keeps only its C++ half alive."""
         self._num_monitored = 0
@@ -81,6 +82,11 @@ class ProcessGroup(dist.ProcessGroup):
         self._residuals = Residuals()
         self._scratch = Scratch()
         self._coalesced: list[TransferWork] | None = None
+
+    @property
+    def lost_ranks(self) -> list[int]:
+        """Ranks whose connections broke by themselves, in order; none where ranks are not connected."""
+        return sorted(self._lost)
 
     def getBackendName(self) -> str:  # noqa: N802
         return "zooid"

@@ -51,6 +51,9 @@ class Transport(Protocol):
     """Set by whoever uses the transport; called when it fails for everyone, as when a peer gives up. When a peer is
     lost, calls that need something from it fail by themselves, and others may still end well."""
 
+    lost: set[int]
+    """Ranks whose connections broke by themselves, where there are connections."""
+
     @property
     def trouble(self) -> str | None:
         """What keeps messages from moving at present, as far as this rank can see."""

@@ -93,6 +93,29 @@ class Crew:
         """Until every member has exited well; raises for the first that did not."""
         wait_for_all([self], on_poll)
 
+    def wait_for_survivors(self, on_poll: Callable[[], None], on_lost: Callable[[str, str], None]) -> None:
+        """Wait until all members have exited. Members that were killed are told to `on_lost`, and the rest goes on.
+
+        Raises for a member that has ended with an error of its own, and if no member has exited well.
+        """
+        lost: set[str] = set()
+        while True:
+            exits = {running.member: self._platform.poll(running.handle) for running in self._running}
+            for member, end in exits.items():
+                if end is not None and not end.is_success and member not in lost:
+                    words = self._last_words(member)
+                    if words is not None and not words.is_consequence:
+                        raise self._failure()
+                    lost.add(member)
+                    if words is None:
+                        on_lost(member, str(end))
+            on_poll()
+            if all(end is not None for end in exits.values()):
+                break
+            time.sleep(_POLL_S)
+        if len(lost) == len(exits):
+            raise self._failure()
+
     def is_done(self) -> bool:
         """Whether every member has exited well; raises for the first that did not."""
         exits = [self._platform.poll(running.handle) for running in self._running]

@@ -13,7 +13,7 @@ def clear_messages(store: ObjectStore, run: str, newest: int) -> int:
 def clear_earlier(store: ObjectStore, run: str, number: int) -> None:
     """Remove messages, last words, specs and leases of all rosters before this one."""
     clear_messages(store, run, number - 1)
-    for folder in (keys.FAILURES, keys.SPECS):
+    for folder in (keys.FAILURES, keys.SPECS, keys.ANSWERS):
         for name in _numbered(store, folder, number):
             clear(store, f"{folder}/{name}")
     earlier = [keys.lease(other) for other in keys.numbers(store.list(keys.LEASES)) if other < number]
@@ -22,5 +22,6 @@ def clear_earlier(store: ObjectStore, run: str, number: int) -> None:
 
 
 def _numbered(store: ObjectStore, folder: str, end: int) -> list[str]:
-    """Names of the folders that have a roster's number below `end`."""
-    return [name for name in store.list_folders(folder) if name.isdecimal() and int(name) < end]
+    """Names of the folders that belong to rosters of claims below `end`."""
+    named = [(name, keys.roster_in(name)) for name in store.list_folders(folder)]
+    return [name for name, found in named if found is not None and found[0] < end]

@@ -49,7 +49,7 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
 
 
 def _last_roster(store: ObjectStore) -> int:
-    return max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+    return max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
 
 
 def _last_plan(store: ObjectStore) -> Plan:

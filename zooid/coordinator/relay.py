@@ -6,7 +6,11 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from zooid.core.events import Event, MemberPrinted, ProfileProgress, RunStarted
+from zooid.core import keys
+from zooid.core.errors import ObjectNotFound
+from zooid.core.events import Event, MemberPrinted, ProfileProgress, RunStarted, StepCommitted
+from zooid.core.records import decode_record
+from zooid.core.roster import Roster
 from zooid.store import EventReader, ObjectStore
 
 OnEvent = Callable[[Event], None]
@@ -46,7 +50,11 @@ class Relay:
         """`roster` is the one whose events are passed on; `guard` is called before each look and may raise."""
         self.roster = roster
         self._guard = guard
-        self._reader = EventReader(store, roster)
+        self._store = store
+        self._readers = [EventReader(store, roster)]
+        """Of every roster of the claim, the last of which may still be replaced."""
+        self._last_step = -1
+        """The last step that was passed on; steps that a later roster tells again are not."""
         self._on_event = on_event
         self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else _REMOTE_INTERVAL_S
         self._last_s = 0.0
@@ -59,9 +67,31 @@ class Relay:
 
     def flush(self) -> None:
         """Pass on everything that is there."""
-        for event in self._reader.read_new():
-            self._on_event(event)
+        for reader in self._readers:  # also the first one, where the coordinator itself tells
+            self._pass_on(reader)
+        while (roster := self._next_roster()) is not None:
+            self._pass_on(self._readers[-1])  # what was told before it was replaced
+            if roster.ruling is not None and roster.ruling.kind == "rolled_back":
+                self._last_step = roster.resume_step - 1
+            self._readers.append(EventReader(self._store, roster.number, roster.change))
+            self._pass_on(self._readers[-1])
         self._last_s = time.monotonic()
+
+    def _pass_on(self, reader: EventReader) -> None:
+        for event in reader.read_new():
+            if isinstance(event, StepCommitted):
+                if event.step <= self._last_step:
+                    continue
+                self._last_step = event.step
+            self._on_event(event)
+
+    def _next_roster(self) -> Roster | None:
+        """The roster that members have written since, if they have."""
+        key = keys.roster(self.roster, len(self._readers))
+        try:
+            return decode_record(bytes(self._store.get(key)), Roster, f"{self._store.url}/{key}")
+        except ObjectNotFound:
+            return None
 
 
 def ignore(event: Event) -> None:

@@ -120,7 +120,7 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     refuse_memory(url)
     store = open_store(url)
     number, claim = last_claim(store)
-    last_roster = max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+    last_roster = max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
     return store, claim, max(number, last_roster) + 1
 
 
@@ -159,7 +159,7 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
 
 def _last_plan(store: ObjectStore) -> Plan:
     """That of the last roster that was written, or of the first one, if none was."""
-    number = max(keys.numbers(store.list(keys.ROSTERS)), default=0)
+    number = max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
     try:
         return decode_record(bytes(store.get(keys.plan(number))), Plan, f"{store.url}/{keys.plan(number)}")
     except ObjectNotFound as error:

@@ -101,7 +101,8 @@ class Run:
         self._lease = Lease(self._store, number, self._fence)
         self._writer = EventWriter(self._store, "coordinator", number, self._fence)
         self.relay = Relay(self._store, self._take, number, self._lease.check)
-        self._steps: list[StepCommitted] = []
+        self._steps: dict[int, StepCommitted] = {}
+        """The steps that were told, by number."""
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
         self._trace = ""
@@ -219,16 +220,20 @@ class Run:
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
             try:
-                crew.wait(self._meter(plan, crew))
+                if plan.transport == "tcp":
+                    crew.wait_for_survivors(self._meter(plan, crew), self._tell_exit)
+                else:
+                    crew.wait(self._meter(plan, crew))
             except MemberFailed as failure:
-                self._emit(MemberExited(at_s=time.time(), member=failure.member, exit_text=failure.exit_text))
+                self._tell_exit(failure.member, failure.exit_text)
                 raise
             usd = _bill(plan, crew)
         self.relay.flush()
         wall_s = time.monotonic() - begin_s
-        step_s = _median_step_s(self._steps, plan, first_step)
+        steps = [self._steps[number] for number in sorted(self._steps)]
+        step_s = _median_step_s(steps, plan, first_step)
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
-        losses = tuple(step.loss for step in sorted(self._steps, key=lambda step: step.step))
+        losses = tuple(step.loss for step in steps)
         ledger = read_manifest(self._store, last_step(self._store)).ledger
         best = None if ledger.best_step is None else f"{self._store.url}/{keys.checkpoint(ledger.best_step)}"
         return RunResult(
@@ -243,10 +248,13 @@ class Run:
             losses=losses,
         )
 
+    def _tell_exit(self, member: str, exit_text: str) -> None:
+        self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
+
     def _take(self, event: Event) -> None:
         match event:
             case StepCommitted():
-                self._steps.append(event)
+                self._steps[event.step] = event
             case CheckpointSaved():
                 self._checkpoint = event.url
             case OptimizerChanged():

@@ -172,6 +172,9 @@ class Division:
     """Those that an optimizer may have state for."""
     num_replicas: int = 1
     roster: int = 0
+    """Number of the roster's claim."""
+    change: int = 0
+    """How often members have replaced the claim's first roster."""
 
     def part(self, step: int, stage: int, replica: int) -> Part | None:
         """What the member in this seat writes; None where there are fewer tensors than members."""
@@ -179,9 +182,10 @@ class Division:
         own = [(number, names) for number, (seat, names) in enumerate(self._shards) if seat == (stage, replica)]
         if not own:
             return None
-        model = [Shard(key=keys.shard(step, "model", number, total, self.roster), names=names) for number, names in own]
+        writers = (self.roster, self.change)
+        model = [Shard(key=keys.shard(step, "model", number, total, *writers), names=names) for number, names in own]
         optimizer = [
-            Shard(key=keys.shard(step, "optimizer", number, total, self.roster), names=trained)
+            Shard(key=keys.shard(step, "optimizer", number, total, *writers), names=trained)
             for number, names in own
             if (trained := tuple(name for name in names if name in self.parameters))
         ]

@@ -111,6 +111,13 @@ class CommTimeout(CommError):
 class PeerLost(CommError):
     """A peer's connection broke, or the peer gave up and said so."""
 
+    def __init__(self, message: str, rank: int | None = None, cause: str = "") -> None:
+        super().__init__(message)
+        self.rank = rank
+        """The rank whose connection broke by itself; None where a peer left on purpose, or gave up and said so."""
+        self.cause = cause
+        """Class of the error for which a peer gave up; empty where it did not say so."""
+
 
 class DamagedMessage(CommError):
     """A message is truncated or altered, however often it is read."""

@@ -142,6 +142,21 @@ class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
     exit_text: str
 
 
+class RosterChanged(BaseEvent, frozen=True, kw_only=True, tag="roster_changed"):
+    """A member was lost, and the others go on without it."""
+
+    change: int
+    """How often members have replaced the roster that the coordinator wrote."""
+    members: tuple[str, ...]
+    """Members that train from now on."""
+    step: int
+    """The first step that they compute."""
+    ruling: str
+    """What became of the step that was under way: `stands`, `unfinished` or `rolled_back`."""
+    wall_s: float
+    """Time from when the loss was noticed until all members were ready again."""
+
+
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
     """Dollars so far, at the plan's prices."""
 
@@ -171,6 +186,7 @@ Event = (
     | CheckpointSaved
     | StoppedEarly
     | MemberExited
+    | RosterChanged
     | Metered
     | RunFinished
 )

@@ -23,6 +23,7 @@ JOB = "job.py"
 """Source of a job that was given as an object, where it does not lie in a file of its own."""
 LEASES = "leases"
 ROSTERS = "rosters"
+ANSWERS = "answers"
 SPECS = "specs"
 FAILURES = "failures"
 EVENTS = "events"
@@ -38,6 +39,7 @@ CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 _MANIFEST = "manifest.json"
 _NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
 """A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
+_LABEL = re.compile("([0-9]{6})(?:-(?!000000)([0-9]{6}))?")
 
 
 def specs_under(roster_number: int) -> str:
@@ -67,12 +69,41 @@ def plan(roster_number: int) -> str:
     return PLAN if roster_number == 0 else f"plan-{roster_number:06d}.json"
 
 
-def roster(number: int) -> str:
-    return f"{ROSTERS}/{number:06d}.json"
+def label(number: int, change: int = 0) -> str:
+    """The name of a roster: the number of its claim, and how often members have replaced the claim's first roster."""
+    return f"{number:06d}-{change:06d}" if change else f"{number:06d}"
+
+
+def roster(number: int, change: int = 0) -> str:
+    return f"{ROSTERS}/{label(number, change)}.json"
+
+
+def rosters(listed: Iterable[str]) -> list[tuple[int, int]]:
+    """Claim and change of the listed rosters, ascending; strays are ignored, and logged once."""
+    return sorted(found for key in listed if (found := roster_in(key.removesuffix(".json"))) is not None)
+
+
+def roster_in(key: str) -> tuple[int, int] | None:
+    """Claim and change in the last part of a key; None, logged once, if that is not the name of a roster."""
+    name = key.rpartition("/")[2]
+    match = _LABEL.fullmatch(name)
+    if match is None:
+        _log_stray(quoted(key))
+        return None
+    return int(match[1]), int(match[2] or 0)
+
+
+def answers_under(number: int, change: int) -> str:
+    """Prefix of what members answer when this roster has to be replaced."""
+    return f"{ANSWERS}/{label(number, change)}"
+
+
+def answer(member: str, number: int, change: int) -> str:
+    return f"{answers_under(number, change)}/{member}.json"
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims, rosters or leases, ascending; strays are ignored, and logged once."""
+    """The numbers of listed claims or leases, ascending; strays are ignored, and logged once."""
     return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
 
 
@@ -96,18 +127,18 @@ def lease(claim_number: int) -> str:
     return f"{LEASES}/{claim_number:06d}.json"
 
 
-def events_under(roster_number: int) -> str:
+def events_under(number: int, change: int = 0) -> str:
     """Prefix of what is told under one roster."""
-    return f"{EVENTS}/{roster_number:06d}"
+    return f"{EVENTS}/{label(number, change)}"
 
 
-def events_of(writer: str, roster_number: int = 0) -> str:
-    return f"{events_under(roster_number)}/{writer}"
+def events_of(writer: str, number: int = 0, change: int = 0) -> str:
+    return f"{events_under(number, change)}/{writer}"
 
 
-def comm_of(run: str, roster_number: int) -> str:
+def comm_of(run: str, number: int, change: int = 0) -> str:
     """Prefix of everything members exchange under one roster; groups add their own names."""
-    return f"{COMM}/{run}/{roster_number:06d}"
+    return f"{COMM}/{run}/{label(number, change)}"
 
 
 def session(name: str) -> str:
@@ -156,9 +187,9 @@ def trace_constants(digest: str) -> str:
     return f"{TRACES}/{digest}.safetensors"
 
 
-def shard(step: int, kind: str, number: int, total: int, roster_number: int) -> str:
+def shard(step: int, kind: str, number: int, total: int, roster_number: int, change: int = 0) -> str:
     """One of so many shards of a checkpoint; `kind` is `model` or `optimizer`."""
-    writers = f"-{roster_number:06d}" if roster_number else ""
+    writers = f"-{label(roster_number, change)}" if roster_number or change else ""
     return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{writers}.safetensors"
 
 

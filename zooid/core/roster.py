@@ -4,6 +4,7 @@ from typing import Literal
 
 from msgspec import field
 
+from zooid.core import keys
 from zooid.core.records import FileRecord, Record, require, require_name
 from zooid.core.text import quoted
 
@@ -31,6 +32,8 @@ class StepNumbers(Record, frozen=True, kw_only=True):
     weight: float
     square_sums: tuple[float, ...]
     """Σg² of each stage, in stage order."""
+    is_finite: bool = True
+    """False if a loss or a gradient was not finite; then all sums are 0, since records have finite numbers only."""
 
 
 class Ruling(Record, frozen=True, kw_only=True):
@@ -52,12 +55,14 @@ class Answer(FileRecord, frozen=True, kw_only=True, tag="answer"):
     """
 
     member: str
-    roster: int
-    """Number of the roster that has to be replaced."""
+    change: int
+    """Which roster has to be replaced: how often members have replaced the claim's first one."""
     num_applied: int
     """Number of steps that the member's parameters contain."""
     is_prepared: bool
     """True if the member holds the reduced gradients of its next step."""
+    is_finite: bool = True
+    """False if the member is prepared and found a loss or a gradient that is not finite; then the sums below are 0."""
     square_sum: float = 0.0
     """Σg² of the member's stage in that step, if it is prepared."""
     loss_sum: float = 0.0
@@ -66,10 +71,18 @@ class Answer(FileRecord, frozen=True, kw_only=True, tag="answer"):
     """Sum of that step's weights, if the member is prepared and has the last stage."""
     applied: StepNumbers | None = None
     """Numbers of the last step that the member applied, if any."""
+    is_between_steps: bool = False
+    """True if the member has not finished what comes after its last step: evaluation, checkpoint, early stop."""
+    num_evaluations: int = 0
+    """Number of evaluations that the member knows the results of."""
+    owes_checkpoint: bool = False
+    """True if a checkpoint that the job has wished for is being written."""
+    suspects: tuple[str, ...] = ()
+    """Members that this one has lost its connection to."""
 
     def __post_init__(self) -> None:
         require_name("member", self.member)
-        require(self.roster >= 0 and self.num_applied >= 0, "`roster` and `num_applied` must be at least 0")
+        require(self.change >= 0 and self.num_applied >= 0, "`change` and `num_applied` must be at least 0")
 
 
 class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
@@ -77,7 +90,9 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
 
     run: str
     number: int
-    """Rosters of a run are numbered from 0."""
+    """Number of the claim that the roster belongs to; claims of a run are numbered from 0."""
+    change: int = 0
+    """How often members have replaced the claim's first roster, which its coordinator wrote."""
     resume_step: int
     """The first step this roster runs; the checkpoint or live state of exactly this many steps is its start."""
     members: tuple[RosterMember, ...]
@@ -87,6 +102,8 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     """Members that compute no grains, but apply the gradients of their stage, so that its state is not lost."""
     ruling: Ruling | None = None
     """What becomes of an unfinished step; None where there was none."""
+    is_between_steps: bool = False
+    """True if what comes after the last step has to be done before the first step of this roster."""
     grains: tuple[tuple[int, ...], ...] = ()
     """Grains of each replica in the first step that this roster computes; split by `shares` if this is empty."""
     optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -94,7 +111,10 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
-        require(self.number >= 0 and self.resume_step >= 0, "`number` and `resume_step` must be at least 0")
+        require(
+            min(self.number, self.change, self.resume_step) >= 0,
+            "`number`, `change` and `resume_step` must be at least 0",
+        )
         require(len(self.members) >= 1, "`members` must not be empty")
         names = [seat.name for seat in self._seats]
         require(len(set(names)) == len(names), f"`members` names a member twice: {quoted(str(names))}")
@@ -118,6 +138,10 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
             len(self.grains) in (0, self.num_replicas),
             f"`grains` has {len(self.grains)} parts; it must have one for each of {self.num_replicas} replicas",
         )
+
+    @property
+    def label(self) -> str:
+        return keys.label(self.number, self.change)
 
     @property
     def num_replicas(self) -> int:

@@ -20,7 +20,7 @@ from zooid.predictor.passing import DirectPassing, Message, Network, Passing, St
 from zooid.schedule.actions import Action, Kind, Lane, peer_action
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.pipelines import StepSchedule
-from zooid.schedule.steps import VOTE_ELEMENT_BYTES, VOTE_ELEMENTS
+from zooid.schedule.steps import VOTE_ELEMENT_BYTES, vote_elements
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class _StepSimulation:
         if len(members) == 1:
             done()
         else:
-            num_bytes = VOTE_ELEMENTS * VOTE_ELEMENT_BYTES
+            num_bytes = vote_elements(self._num_stages) * VOTE_ELEMENT_BYTES
             self._join("commit", "all", members, num_bytes, VOTE_ELEMENT_BYTES, member, done)
 
     def _join(

@@ -21,7 +21,7 @@ from zooid.core.stage import StageTimes, Tie
 from zooid.schedule.actions import Action, Kind, taking_action
 from zooid.schedule.choosing import AllReduceChoice
 from zooid.schedule.pipelines import StepSchedule
-from zooid.schedule.steps import VOTE_ELEMENT_BYTES, VOTE_ELEMENTS
+from zooid.schedule.steps import VOTE_ELEMENT_BYTES, vote_elements
 from zooid.schedule.waiting import SETTLED_MISSES, is_urgent
 
 TRAILER_BYTES = 24
@@ -97,7 +97,7 @@ def step_traffic(
                 tally.add_messages(number, number + taken.stage - stage, kinds[kind], num_bytes)
     for (kind, owner, bucket), members in joined.items():
         if kind is Kind.COMMIT:
-            size, width = VOTE_ELEMENTS, VOTE_ELEMENT_BYTES
+            size, width = vote_elements(len(stages)), VOTE_ELEMENT_BYTES
         else:
             num_bytes = stages[owner].buckets[bucket].num_bytes if kind is Kind.REDUCE else ties[bucket].num_bytes
             size, width = -(-num_bytes // element_bytes), element_bytes

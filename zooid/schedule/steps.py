@@ -37,29 +37,42 @@ class Vote:
     num_prepared: float = 0.0
     num_finite: float = 0.0
     loss_sum: float = 0.0
-    """Of the losses of a last stage's samples; 0 on other stages."""
+    """Sum of the step's losses. Only the last stage of the first replica contributes it."""
     weight: float = 0.0
-    """What `loss_sum` is divided by to give the mean loss."""
-    gradient_square_sum: float = 0.0
-    """Σg² of one replica's stage; the other replicas contribute 0, since theirs are equal."""
+    """What `loss_sum` is divided by to give the mean loss. The same member contributes it."""
     num_saved: float = 0.0
     """1 where this member has written its part of the checkpoint that is under way."""
     num_due: float = 0.0
     """1 where this member finds that a checkpoint is due; one such wish is enough."""
     wishes: float = 0.0
     """The flags of `Wish` that the job asks for; only the first member's are not 0."""
+    square_sums: tuple[float, ...] = ()
+    """Σg² of each stage, in stage order. A member of the first replica contributes its own stage's, and 0 for others,
+    so that no rounding depends on who votes."""
 
     def values(self) -> list[float]:
-        return list(astuple(self))
+        *numbers, square_sums = astuple(self)
+        return [*numbers, *square_sums]
 
     @staticmethod
     def of(values: Sequence[float]) -> "Vote":
-        return Vote(*values)
+        numbers, square_sums = values[:_NUM_SCALARS], values[_NUM_SCALARS:]
+        return replace(Vote(*numbers), square_sums=tuple(square_sums))  # type: ignore[arg-type]
+
+    @property
+    def square_sum(self) -> float:
+        """Σg² of the whole model, added up in stage order."""
+        return sum(self.square_sums)
 
 
-VOTE_ELEMENTS = len(Vote().values())
+_NUM_SCALARS = len(Vote().values())
 VOTE_ELEMENT_BYTES = 8
 """A commit's all-reduce carries a Vote in float64."""
+
+
+def vote_elements(num_stages: int) -> int:
+    """The number of values in a Vote of a roster with this many stages."""
+    return _NUM_SCALARS + num_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +159,7 @@ class StepState:
             return StepState(step, Phase.PREPARED if self.phase is Phase.PREPARED else Phase.RUNNING)
         if self.num_applied != roster.first_computed:
             raise ScheduleError(
-                f"this member has applied {self.num_applied} steps, but roster {roster.number} begins with step "
+                f"this member has applied {self.num_applied} steps, but roster {roster.label} begins with step "
                 f"{roster.first_computed}"
             )
         return StepState.resumed(roster.first_computed)

@@ -27,7 +27,7 @@ def successor(
 
     Raises ScheduleError if too few members are left for one pipeline.
     """
-    given = {answer.member: answer for answer in answers if answer.roster == roster.number}
+    given = {answer.member: answer for answer in answers if answer.change == roster.change}
     survivors = {name: stage for name, stage in roster.stages.items() if name in given}
     answered = {name: given[name] for name in survivors}
     if len(survivors) < roster.num_stages:
@@ -39,7 +39,8 @@ def successor(
     shares = tuple(len(share) for share in split_grains(sum(roster.shares), weights))
     next_roster = Roster(
         run=roster.run,
-        number=roster.number + 1,
+        number=roster.number,
+        change=roster.change + 1,
         resume_step=step,
         members=tuple(
             RosterMember(name=name, stage=stage, replica=replica)
@@ -49,6 +50,7 @@ def successor(
         shares=shares,
         copies=tuple(RosterSeat(name=name, stage=stage) for name, stage in copies.items()),
         ruling=ruling,
+        is_between_steps=ruling.kind == "unfinished" and any(each.is_between_steps for each in answered.values()),
         optimizer_settings=roster.optimizer_settings,
     )
     if not keeps_state:
@@ -70,7 +72,7 @@ def _ruling(roster: Roster, answered: Mapping[str, Answer], checkpoint_step: int
         [answer for name, answer in answered.items() if roster.stages[name] == stage]
         for stage in range(roster.num_stages)
     ]
-    if not all(stages):
+    if not all(stages) or any(answer.owes_checkpoint for answer in answered.values()):
         return rolled_back
     most = max(answer.num_applied for answer in answered.values())
     decided = _decided(roster, answered, most)
@@ -80,6 +82,8 @@ def _ruling(roster: Roster, answered: Mapping[str, Answer], checkpoint_step: int
             return rolled_back  # a lost member may have applied it, and nobody is left who could
         if any(answer.num_applied <= step for answer in answered.values()):
             return step, Ruling(kind="stands", numbers=numbers)
+    if len({(answer.is_between_steps, answer.num_evaluations) for answer in answered.values()}) > 1:
+        return rolled_back  # some have done what comes between two steps, and others have not
     if all(any(answer.is_prepared for answer in stage) for stage in stages):
         return most, Ruling(kind="stands", numbers=_numbers(stages))
     return most, Ruling(kind="unfinished")
@@ -109,6 +113,7 @@ def _numbers(stages: Sequence[Sequence[Answer]]) -> StepNumbers:
         loss_sum=prepared[-1].loss_sum,
         weight=prepared[-1].weight,
         square_sums=tuple(answer.square_sum for answer in prepared),
+        is_finite=all(answer.is_finite for answer in prepared),
     )
 
 

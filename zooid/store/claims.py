@@ -16,7 +16,7 @@ def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
     count, but its number is used.
     """
     newest = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
-    trained = [number for number in keys.numbers(store.list(keys.ROSTERS)) if number <= newest]
+    trained = [number for number, _ in keys.rosters(store.list(keys.ROSTERS)) if number <= newest]
     key = keys.claim(max(trained, default=0))
     try:
         data = bytes(store.get(key))

@@ -36,10 +36,12 @@ class EventWriter:
     objects. With a fence, nothing is told any more once somebody else has gone on with the run.
     """
 
-    def __init__(self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None, change: int = 0
+    ) -> None:
         self._store = store
         self._fence = fence
-        self._folder = keys.events_of(writer, roster)
+        self._folder = keys.events_of(writer, roster, change)
         self._buffer_lock = threading.Lock()
         self._buffer: list[bytes] = []
         self._flush_lock = threading.Lock()
@@ -58,6 +60,13 @@ class EventWriter:
                 raise AssertionError(f"an event was written to {self._folder} after it was closed: {event}")
             self._buffer.append(line)
         self._news.set()
+
+    def turn_to(self, roster: int, change: int, writer: str) -> None:
+        """Write what was told so far; what comes is told under another roster."""
+        self._flush()
+        with self._flush_lock:
+            self._folder = keys.events_of(writer, roster, change)
+            self._next_number = None
 
     def flush(self) -> None:
         """Write everything that was given so far; StoreError where the store still fails."""
@@ -130,16 +139,16 @@ class EventReader:
     the names of the writers are listed, and each writer's objects once.
     """
 
-    def __init__(self, store: ObjectStore, roster: int = 0) -> None:
+    def __init__(self, store: ObjectStore, roster: int = 0, change: int = 0) -> None:
         self._store = store
-        self._roster = roster
+        self._roster = (roster, change)
         self._next_numbers: dict[str, int] = {}
         self._unreturned: list[Event] = []
 
     def read_new(self) -> list[Event]:
         """The events that were not returned before, by time; after a StoreError none is lost."""
-        for writer in self._store.list_folders(keys.events_under(self._roster)):
-            folder = keys.events_of(writer, self._roster)
+        for writer in self._store.list_folders(keys.events_under(*self._roster)):
+            folder = keys.events_of(writer, *self._roster)
             if folder not in self._next_numbers:
                 present = _numbers(self._store.list(folder))
                 if not present:
@@ -164,36 +173,75 @@ class EventReader:
         return True
 
 
+def last_told(store: ObjectStore, writer: str, roster: int, change: int) -> tuple[int, int]:
+    """The last step and the last evaluation that this writer has told of under a roster; -1 for none.
+
+    Writers tell in order, so that everything up to there has been told.
+    """
+    folder = keys.events_of(writer, roster, change)
+    step = evaluated = -1
+    for number in sorted(_numbers(store.list(folder)), reverse=True):
+        key = _key(folder, number)
+        for event in decode_events(bytes(store.get(key)), f"{store.url}/{key}"):
+            if isinstance(event, StepCommitted):
+                step = max(step, event.step)
+            elif isinstance(event, Evaluated):
+                evaluated = max(evaluated, event.step)
+        if step >= 0:
+            break
+    return step, evaluated
+
+
 def read_history(store: ObjectStore) -> list[Event]:
     """What happened in a run from its beginning, by roster and time, each step once.
 
     What a roster told counts only for steps before the step with which the next roster went on.
     """
-    resume_steps = {number: _resume_step(store, number) for number in keys.numbers(store.list(keys.ROSTERS))}
+    ends = {roster: _end_before(store, *roster) for roster in keys.rosters(store.list(keys.ROSTERS))}
     listed = store.list_folders(keys.EVENTS)
-    told = [number for name in listed if (number := keys.number_in(name, "{:06d}")) is not None]
+    told = [roster for name in listed if (roster := keys.roster_in(name)) is not None]
     history: list[Event] = []
     for roster in sorted(told):
-        later = [step for number, step in resume_steps.items() if number > roster]
-        end_step = min(later, default=None)
-        history += [event for event in EventReader(store, roster).read_new() if _counts(event, end_step)]
-    return history
+        later = [end for other, end in ends.items() if other > roster]
+        history += [
+            event for event in EventReader(store, *roster).read_new() if _counts(event, min(later, default=None))
+        ]
+    return _once(history)
 
 
-def _resume_step(store: ObjectStore, roster: int) -> int:
-    key = keys.roster(roster)
-    return decode_record(bytes(store.get(key)), Roster, f"{store.url}/{key}").resume_step
+def _once(history: list[Event]) -> list[Event]:
+    """Each step and each evaluation once: a member that was taken for lost may have told of it late."""
+    seen: set[tuple[type, int]] = set()
+    kept: list[Event] = []
+    for event in reversed(history):
+        if isinstance(event, StepCommitted | Evaluated):
+            if (type(event), event.step) in seen:
+                continue
+            seen.add((type(event), event.step))
+        kept.append(event)
+    return kept[::-1]
 
 
-def _counts(event: Event, end_step: int | None) -> bool:
-    """Whether an event is of a step that was not run again from `end_step` on; what has no step always counts."""
+_End = tuple[int, bool]
+"""A step, and whether what comes before it, as an evaluation, still counts."""
+
+
+def _end_before(store: ObjectStore, number: int, change: int) -> _End:
+    """Where what earlier rosters have told ends to count."""
+    key = keys.roster(number, change)
+    roster = decode_record(bytes(store.get(key)), Roster, f"{store.url}/{key}")
+    return roster.resume_step, roster.resume_step > 0 and not roster.is_between_steps
+
+
+def _counts(event: Event, end: _End | None) -> bool:
+    """Whether an event is of a step that was not run again later; what has no step always counts."""
     match event:
-        case _ if end_step is None:
+        case _ if end is None:
             return True
         case StepCommitted():
-            return event.step < end_step
-        case Evaluated() | CheckpointSaved() | StoppedEarly():  # after so many steps; of 0 there is another one
-            return event.step <= end_step and end_step > 0
+            return event.step < end[0]
+        case Evaluated() | CheckpointSaved() | StoppedEarly():  # after so many steps
+            return (event.step, False) < end
         case _:
             return True
 

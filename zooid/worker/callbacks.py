@@ -1,5 +1,6 @@
 """The job's own functions that a member calls while it trains."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import torch
@@ -20,12 +21,15 @@ class Callbacks:
         model_tensors: Callable[[], Mapping[str, torch.Tensor]],
         *,
         is_first: bool,
+        recent: deque[StepCommitted | Evaluated],
     ) -> None:
+        """`recent` gets every event of a step: another member tells of it if the first one is lost before it can."""
         self._on_event = job.on_event
         self._on_weights = job.on_weights
         self._emit = emit
         self._model_tensors = model_tensors
         self._is_first = is_first
+        self._recent = recent
 
     @property
     def may_wish(self) -> bool:
@@ -34,6 +38,7 @@ class Callbacks:
 
     def tell(self, event: StepCommitted | Evaluated) -> Wish:
         """Pass an event on; what the job wishes in answer."""
+        self._recent.append(event)
         if not self._is_first:
             return NO_WISH
         self._emit(event)

@@ -1,17 +1,15 @@
 """What a member has counted of a step when its gradients are reduced; a GPU may still be computing it."""
 
-import math
-from dataclasses import replace
-
 import torch
 
 from zooid.core.job import Job
-from zooid.schedule.steps import StepState, Vote
+from zooid.schedule.steps import StepState
+from zooid.worker.stage_numbers import StageNumbers
 from zooid.worker.verdict import clip_factor
 
 
 class Counted:
-    """Σg² of the gradients of scaled losses, and the summed loss, which are read when they are there."""
+    """Σg² of the gradients of scaled losses, and the summed losses, which are read when they are there."""
 
     def __init__(
         self,
@@ -36,23 +34,12 @@ class Counted:
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
-    def vote(self, ballot: Vote, loss_scale: float, *, is_first_replica: bool) -> Vote:
-        """The ballot, completed by what the step computed.
-
-        Σg² is finite only if all gradients are. It is that of unscaled gradients of the summed loss over the nominal
-        weight.
-        """
+    def read(self, loss_scale: float) -> StageNumbers:
+        """The numbers of this member's stage; waits until a GPU has computed them."""
         if self._event is not None:
             self._event.synchronize()
-        square_sum, loss_sum = self._numbers.tolist()
-        return replace(
-            ballot,
-            num_prepared=1.0,
-            num_finite=float(math.isfinite(loss_sum) and math.isfinite(square_sum)),
-            loss_sum=loss_sum,
-            weight=self.weight,
-            gradient_square_sum=square_sum / loss_scale**2 if is_first_replica else 0.0,
-        )
+        square_sum, own_loss_sum, loss_sum, weight = self._numbers.tolist()
+        return StageNumbers(square_sum / loss_scale**2, own_loss_sum, loss_sum, weight)
 
     def scale(self, job: Job) -> float | torch.Tensor:
         """The same as a verdict's, of a member that is alone and scales no losses, without waiting for the numbers."""

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from zooid.schedule.buckets import cut_buckets
 
@@ -65,6 +66,8 @@ class Reducing:
     group: dist.ProcessGroup | None = None
     """The replicas of the stage; None where this is the only one."""
     num_replicas: int = 1
+    replica: int = 0
+    """Which of the replicas this one is."""
     is_direct: bool = False
     """Whether they are connected; otherwise messages go through a store."""
     is_early: bool = True
@@ -92,14 +95,21 @@ class Gradients:
         self._num_incomplete: list[int] = []
         self._works: list[list[dist.Work]] = []
         self._is_last_backward = False
+        self._hooks: list[RemovableHandle] = []
         if group is not None and reducing.is_early:
             for number, bucket in enumerate(self._buckets):
                 for parameter in bucket.parameters:
-                    parameter.register_post_accumulate_grad_hook(partial(self._completed, number))  # type: ignore[no-untyped-call]
+                    completed = partial(self._completed, number)
+                    self._hooks.append(parameter.register_post_accumulate_grad_hook(completed))  # type: ignore[no-untyped-call]
 
     @property
     def num_buckets(self) -> int:
         return len(self._buckets)
+
+    def close(self) -> None:
+        """Leave the parameters' gradients alone from now on."""
+        for hook in self._hooks:
+            hook.remove()
 
     def begin(self) -> None:
         """Forget those of the step before."""

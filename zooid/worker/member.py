@@ -1,218 +1,374 @@
-"""The task `train` of the worker program: take one seat of a run's roster, and train there."""
+"""The task `train` of the worker program: take one seat of a run's roster, and train there.
 
+When a member is lost, the others agree on the next roster and go on under it, with the state that they have.
+"""
+
+import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-from msgspec import structs
 from torch import distributed as dist
 
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest
-from zooid.core.errors import CheckpointError
-from zooid.core.events import Evaluated, MemberStarted, MemberTrained
-from zooid.core.job import Job, load_job
+from zooid.core.errors import CommTimeout, PeerLost
+from zooid.core.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
 from zooid.core.machine import peak_resident_bytes
-from zooid.core.plan import Plan
-from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster
+from zooid.core.records import encode_record
+from zooid.core.roster import Answer, Roster
 from zooid.core.spec import WorkerSpec
-from zooid.layers import LayeredModel, Objective, Stage, build_stage, check_data, default_device, is_in_order
-from zooid.schedule.buckets import cut_buckets, reduces_early
-from zooid.schedule.pipelines import StepShape
-from zooid.schedule.samples import SamplePlan
-from zooid.schedule.ties import shared_between
-from zooid.store import EventWriter, Fence, ObjectStore, wait_for
+from zooid.layers import Stage, build_stage
+from zooid.schedule.buckets import reduces_early
+from zooid.schedule.samples import split_grains
+from zooid.schedule.steps import Phase, StepState
+from zooid.schedule.succession import grains_of
+from zooid.store import EventWriter, Fence, ObjectStore
+from zooid.store.events import last_told
 from zooid.store.program import EXIT_FAILED, end_process
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
-from zooid.worker.checkpoints.changes import changes_since
 from zooid.worker.checkpoints.contents import Tensors
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
-from zooid.worker.imports import lasting_imports
-from zooid.worker.light_optimizers import lighten_optimizers
-from zooid.worker.plan_checks import check_plan
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
+from zooid.worker.role import Role, learn
 from zooid.worker.seat import Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
 from zooid.worker.supply import Supply, supply
-from zooid.worker.traces import layers_of
+from zooid.worker.survey import Survey
 from zooid.worker.training import Trainer
-from zooid.worker.transactions import Assignment, Transactions
+from zooid.worker.transactions import Assignment, Place, Transactions
 
-_WEIGHTS_TIMEOUT_S = 3600.0
-"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
+logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class _Role:
-    """What a member finds out before it meets the others."""
-
-    plan: Plan
-    roster: Roster
-    job: Job
-    data: Any
-    layered: LayeredModel
-    manifest: CheckpointManifest
-    device: torch.device
-
-    @property
-    def spans(self) -> list[tuple[int, int]]:
-        return [(stage.first_layer, stage.end_layer) for stage in self.plan.stages]
-
-    @property
-    def objective(self) -> Objective:
-        return Objective(self.job, self.manifest.loss_form)
-
-    @property
-    def ties(self) -> dict[tuple[int, ...], tuple[str, ...]]:
-        return shared_between(self.layered.tied, self.spans)
-
-    @property
-    def samples(self) -> SamplePlan:
-        sizes = getattr(self.data, "shard_sizes", ())
-        is_ordered = is_in_order(self.data)
-        return SamplePlan.of(self.job, len(self.data), self.plan.grain_size, sizes, is_in_order=is_ordered)
-
-    @property
-    def shape(self) -> StepShape:
-        sizes = [self.layered.trained_bytes(*span) for span in self.spans]
-        return StepShape(
-            self.plan.schedule,
-            len(self.spans),
-            self.plan.ahead,
-            tuple(len(cut_buckets(list(own.values()), is_direct=self.plan.is_direct)) for own in sizes),
-            tuple(self.ties),
-        )
+_MAX_RECENT = 10_000
+_LOSSES = ("PeerLost", "CommTimeout")
+"""Errors for which a peer gives up because another member is lost, and not because of something that it has done."""
 
 
 def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
-    with at_work(spec, store, abort) as (trainer, keeper, events):
-        num_steps = trainer.run()
-        abort.check()
-        if (last := trainer.last_timeline) is not None:
-            at, timeline = last
-            store.put(keys.timeline(at, spec.member), encode_record(timeline))
-        keeper.finish(num_steps, trainer.scale, trainer.ledger)
-        events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
+    with employed(spec, store, abort) as member:
+        roster: Roster | None = member.role.first_roster
+        while roster is not None:
+            try:
+                with member.under(roster) as (trainer, keeper):
+                    num_steps = trainer.run()
+                    abort.check()
+                    if (last := trainer.last_timeline) is not None:
+                        at, timeline = last
+                        store.put(keys.timeline(at, spec.member), encode_record(timeline))
+                    keeper.finish(num_steps, trainer.scale, trainer.ledger)
+                break
+            except (PeerLost, CommTimeout) as loss:
+                roster = member.next_roster(roster, loss)
+        member.events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
 
 
 @contextmanager
 def at_work(
     spec: WorkerSpec, store: ObjectStore, abort: Abort
 ) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
-    """Everything that a member needs to run steps, from when all members are there."""
+    """Everything that a member needs to run steps under its first roster, from when all members are there."""
+    with employed(spec, store, abort) as member, member.under(member.role.first_roster) as (trainer, keeper):
+        yield trainer, keeper, member.events
+
+
+@contextmanager
+def employed(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator["Member"]:
+    """A member that has learned its role, until it ends."""
     with ExitStack() as work:
         fence = Fence(store, spec.roster)
         work.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
         events = work.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         work.enter_context(shown_prints(spec.member, events.write))
-        role = _learn(spec, store, abort)
-        place = role.roster.members[role.roster.rank_of(spec.member)]
-        stage, kept = _load_stage(store, role, place.stage)
-        reads = stage.first_layer == 0 or stage.is_last
-        is_gpu = role.device.type == "cuda"
-        reading = work.enter_context(
-            supply(role.job, role.data, role.samples, role.roster.shares, place.replica, reads=reads, pin=is_gpu)
-        )
-        seat = take_seat(spec, store, role.plan, role.roster, list(role.ties), role.device, abort)
-        state = _state_of(role, seat, stage)
-        standing = Standing(role.job, role.manifest.ledger)
-        scale = _restore(store, role, state, standing.values)
+        with Member(spec, store, abort, events, learn(spec, store, abort)) as member:
+            yield member
 
-        def model_tensors() -> Tensors:
-            return _state_dict(stage) | kept
 
-        keeper = CheckpointKeeper(
-            store,
-            spec.checkpoints,
-            contents.division_of(role.layered, role.plan, role.roster.number),
-            role.manifest,
-            seat,
-            state,
-            model_tensors,
-            events,
-            abort,
-        )
-        callbacks = Callbacks(role.job, events.write, model_tensors, is_first=seat.rank == 0)
-        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
-        runner = StageRunner(role.objective, reading.train, stage, state, seat, role.device)
-        transactions = Transactions(
-            assignment, runner, state, keeper, callbacks.tell, callbacks.show_weights, abort, scale
-        )
-        evaluate = _evaluation(role, seat, stage, kept, reading, abort)
-        trainer = Trainer(assignment, transactions, state, keeper, callbacks, standing, evaluate)
-        events.write(
-            MemberStarted(
-                at_s=time.time(),
-                member=spec.member,
-                num_layers=stage.end_layer - stage.first_layer,
-                parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
-                cpu_s=time.process_time(),
+@dataclass
+class _Body:
+    """A stage with everything that training changes."""
+
+    stage: Stage
+    kept: Tensors
+    """What the member keeps without training on it: for the checkpoint, or for evaluation only."""
+    manifest: CheckpointManifest
+    """The checkpoint that it was read from."""
+    state: TrainingState
+    standing: Standing
+    place: Place
+    saved: tuple[int, float]
+    """The step of the last complete checkpoint that is known, and when that was."""
+
+
+class Member:
+    """One process, under one roster after the other. What it has learned and trained outlives them."""
+
+    def __init__(self, spec: WorkerSpec, store: ObjectStore, abort: Abort, events: EventWriter, role: Role) -> None:
+        self.role = role
+        self.events = events
+        self._spec = spec
+        self._store = store
+        self._abort = abort
+        self._roster = role.first_roster
+        self._before: Roster | None = None
+        """The roster that the present one has replaced."""
+        self._began_s = time.perf_counter()
+        self._lost_at_s: float | None = None
+        """When the loss was noticed that led to the present roster."""
+        self._seat: Seat | None = None
+        self._keeper: CheckpointKeeper | None = None
+        self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
+        """What the first member tells; it may be lost before it can."""
+        self._work = ExitStack()
+        self._body = self._load(role.first_roster, role.manifest)
+        self._supply = self._open_supply()
+
+    def __enter__(self) -> "Member":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._work.close()
+
+    @contextmanager
+    def under(self, roster: Roster) -> Iterator[tuple[Trainer, CheckpointKeeper]]:
+        """Everything that is needed to run steps under this roster, from when all its members are there."""
+        role, body = self.role, self._body
+        self._seat = self._keeper = None
+        try:
+            seat = self._seat = take_seat(
+                self._spec, self._store, role.plan, roster, list(role.ties), role.device, self._abort
             )
+            body.state.regroup(
+                Reducing(
+                    seat.stage_group, roster.num_replicas, seat.replica, role.plan.is_direct, reduces_early(seat.stage)
+                ),
+                {number: _tie(role, seat, number) for number in seat.tie_groups},
+            )
+            keeper = self._keeper = self._new_keeper(seat)
+            callbacks = Callbacks(
+                role.job, self.events.write, self._model_tensors, is_first=seat.rank == 0, recent=self._recent
+            )
+            assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+            runner = StageRunner(role.objective, self._supply.train, body.stage, body.state, seat, role.device)
+            transactions = Transactions(
+                assignment,
+                runner,
+                body.state,
+                keeper,
+                callbacks.tell,
+                callbacks.show_weights,
+                self._abort,
+                body.place,
+            )
+            evaluate = self._evaluation(seat)
+            trainer = Trainer(assignment, transactions, body.state, keeper, callbacks, body.standing, evaluate)
+            self._tell_start(seat)
+            seat.meet()  # nobody's clock starts before all are here
+            yield trainer, keeper
+        except (PeerLost, CommTimeout):
+            if role.survives_losses and dist.is_initialized():
+                dist.destroy_process_group()
+            raise
+        except BaseException as error:
+            self._abort.set(f"{type(error).__name__}: {error}")  # others hear why, and do not take this one for lost
+            raise
+        dist.destroy_process_group()
+
+    def next_roster(self, roster: Roster, loss: PeerLost | CommTimeout) -> Roster | None:
+        """The roster that follows after a loss, as the survivors agree; None if it has no seat for this member.
+
+        Raises the loss itself where nothing can be done about it.
+        """
+        is_failure = isinstance(loss, PeerLost) and loss.cause != "" and loss.cause not in _LOSSES
+        if not self.role.survives_losses or self._abort.is_set or is_failure:
+            raise loss
+        self._lost_at_s = time.perf_counter()
+        logger.warning("%s; the members that are left go on without it", loss)
+        survey = Survey(
+            self._store,
+            roster,
+            timeout_s=self._spec.timeout_s,
+            num_grains=self.role.samples.num_grains,
+            abort=self._abort,
         )
-        seat.meet()  # nobody's clock starts before all are here
-        yield trainer, keeper, events
-    dist.destroy_process_group()
+        found = survey.replace(self._answer(roster))
+        self.events.turn_to(found.number, found.change, self._spec.member)
+        if self._spec.member not in {member.name for member in found.members}:
+            return None
+        self._take_up(found)
+        return found
+
+    def _answer(self, roster: Roster) -> Answer:
+        place = self._body.place
+        place.step = place.step.release()
+        prepared = place.prepared if place.step.phase is Phase.PREPARED else None
+        is_finite = prepared is None or prepared.is_finite
+        told = prepared if is_finite else None
+        return Answer(
+            member=self._spec.member,
+            change=roster.change,
+            num_applied=place.step.num_applied,
+            is_prepared=prepared is not None,
+            is_finite=is_finite,
+            square_sum=told.square_sum if told else 0.0,
+            loss_sum=told.loss_sum if told else 0.0,
+            weight=told.weight if told else 0.0,
+            applied=place.applied,
+            is_between_steps=place.is_between_steps,
+            num_evaluations=len(self._body.standing.ledger.evaluations),
+            owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
+            suspects=tuple(roster.members[rank].name for rank in (self._seat.lost_ranks if self._seat else ())),
+        )
+
+    def _take_up(self, roster: Roster) -> None:
+        """Get ready for the next roster: with the state that there is, or with that of a checkpoint."""
+        body = self._body
+        if self._keeper is not None:
+            body.saved = self._keeper.saved
+        self._before, self._roster = self._roster, roster
+        assert roster.ruling is not None
+        if roster.ruling.kind == "rolled_back":
+            self._work.close()
+            self._work = ExitStack()
+            self._body = self._load(roster, self.role.manifest_of(self._store, roster))
+            self._supply = self._open_supply()
+            return
+        if roster.ruling.kind == "unfinished" and body.place.step.phase is Phase.PREPARED:
+            body.state.drop()
+            body.place.prepared = None
+        body.place.step = body.place.step.obey(roster)
+        body.place.is_between_steps = roster.is_between_steps
+
+    def _load(self, roster: Roster, manifest: CheckpointManifest) -> _Body:
+        """The stage that this member has under the roster, as a checkpoint left it."""
+        role = self.role
+        number = roster.stages[self._spec.member]
+        stage, kept = _load_stage(self._store, role, manifest, number)
+        completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
+        state = TrainingState(
+            Trainee(stage.module, completed, role.layered.persistent_names, stage.is_last, role.layered.hooks),
+            role.job,
+        )
+        standing = Standing(role.job, manifest.ledger)
+        scale = _restore(self._store, role, manifest, state, standing)
+        place = Place(
+            StepState.resumed(manifest.step), scale, is_between_steps=manifest.step == 0 and role.job.evaluate_first
+        )
+        return _Body(stage, kept, manifest, state, standing, place, (manifest.step, time.monotonic()))
+
+    def _open_supply(self) -> Supply:
+        stage, role = self._body.stage, self.role
+        reads = stage.first_layer == 0 or stage.is_last
+        return self._work.enter_context(
+            supply(role.job, role.data, role.samples, self._deal, reads=reads, pin=role.device.type == "cuda")
+        )
+
+    def _deal(self, step: int | None, num_grains: int) -> tuple[int, ...]:
+        """The grains of this member's replica, in a step of the present roster; the step is None in evaluation."""
+        roster = self._roster
+        replica = roster.members[roster.rank_of(self._spec.member)].replica
+        if step is None:
+            return split_grains(num_grains, roster.shares)[replica]
+        return grains_of(roster, step, num_grains)[replica]
+
+    def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
+        role, roster = self.role, seat.roster
+        return CheckpointKeeper(
+            self._store,
+            self._spec.checkpoints,
+            contents.division_of(
+                role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
+            ),
+            self._body.manifest,
+            seat,
+            self._body.state,
+            self._model_tensors,
+            self.events,
+            self._abort,
+            self._body.saved,
+        )
+
+    def _model_tensors(self) -> Tensors:
+        return _state_dict(self._body.stage) | self._body.kept
+
+    def _evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
+        """(epoch, steps so far) -> what the evaluation data give, on the parameters and buffers that are trained."""
+        role, body, reading = self.role, self._body, self._supply
+        if reading.evaluation_sizes is None:
+            return None
+        stage = body.stage
+        tensors = {**body.kept, **dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
+        evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
+        evaluator = Evaluator(role.objective, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
+        return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
+
+    def _tell_start(self, seat: Seat) -> None:
+        stage, roster = self._body.stage, seat.roster
+        if roster.change == 0:
+            self.events.write(
+                MemberStarted(
+                    at_s=time.time(),
+                    member=self._spec.member,
+                    num_layers=stage.end_layer - stage.first_layer,
+                    parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
+                    cpu_s=time.process_time(),
+                )
+            )
+        elif seat.rank == 0:
+            assert roster.ruling is not None
+            assert self._lost_at_s is not None
+            self._tell_untold(roster)
+            self.events.write(
+                RosterChanged(
+                    at_s=time.time(),
+                    change=roster.change,
+                    members=tuple(member.name for member in roster.members),
+                    step=roster.first_computed,
+                    ruling=roster.ruling.kind,
+                    wall_s=time.perf_counter() - self._lost_at_s,
+                )
+            )
+
+    def _tell_untold(self, roster: Roster) -> None:
+        """Tell of what the first member of the roster before has committed, and was lost before it could tell."""
+        assert self._before is not None
+        assert roster.ruling is not None
+        teller = self._before.members[0].name
+        if roster.ruling.kind == "rolled_back" or teller == self._spec.member:
+            return
+        step, evaluated = last_told(self._store, teller, roster.number, roster.change - 1)
+        for event in self._recent:
+            is_step = isinstance(event, StepCommitted)
+            first, end = (
+                (step + 1, roster.resume_step) if is_step else (evaluated + 1, self._end_of_evaluations(roster))
+            )
+            if max(first, self._before.first_computed) <= event.step < end:
+                self.events.write(event)
+
+    @staticmethod
+    def _end_of_evaluations(roster: Roster) -> int:
+        """Evaluations from here on are made, or told of, under this roster itself."""
+        return roster.resume_step if roster.is_between_steps else roster.resume_step + 1
 
 
-def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
-    completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
-    return TrainingState(
-        Trainee(stage.module, completed, role.layered.persistent_names, role.layered.hooks),
-        role.job,
-        {number: _tie(role, seat, number) for number in seat.tie_groups},
-        Reducing(seat.stage_group, role.roster.num_replicas, role.plan.is_direct, reduces_early(seat.stage)),
-    )
-
-
-def _learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> _Role:
-    plan = _read_plan(store, spec.roster)
-    key = keys.roster(spec.roster)
-    roster = decode_record(bytes(store.get(key)), Roster, key)
-    with lasting_imports():
-        job = load_job(spec.job_file)
-    lighten_optimizers()
-    data = check_data(job)
-    layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
-    check_plan(plan, layered, job, len(data))
-    if roster.resume_step == 0:  # initial weights may still be on their way
-        wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
-    manifest = contents.read_manifest(store, roster.resume_step)
-    facts = contents.sample_facts(job, data, plan.grain_size)
-    if changes := changes_since(manifest, facts, data, layered.fingerprint):
-        raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
-    if roster.optimizer_settings:
-        manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
-    device = default_device()
-    if device.type == "cuda":
-        device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())
-        torch.cuda.set_device(device)
-    return _Role(plan, roster, job, data, layered, manifest, device)
-
-
-def _read_plan(store: ObjectStore, roster: int) -> Plan:
-    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")
-
-
-def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Tensors]:
+def _load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> tuple[Stage, Tensors]:
     """The member's own stage with its weights, and what it keeps without training on it: for the checkpoint, or because
     the model uses it in evaluation only."""
     first, end = role.spans[number]
     names = role.layered.state_of(first, end)
     unused = role.layered.unused_names if number == 0 else frozenset()
-    tensors = contents.read_tensors(store, role.manifest, {*names, *unused})
+    tensors = contents.read_tensors(store, manifest, {*names, *unused})
     placed = {name: tensors[name].to(role.device) for name in names}
     stage = build_stage(role.layered, first, end, placed, role.device)
     trained_on = {name for name, _ in (*stage.module.named_parameters(), *stage.module.named_buffers())}
@@ -220,31 +376,21 @@ def _load_stage(store: ObjectStore, role: _Role, number: int) -> tuple[Stage, Te
     return stage, kept | {name: tensors[name] for name in unused}
 
 
-def _restore(store: ObjectStore, role: _Role, state: TrainingState, evaluated: Sequence[float]) -> LossScale:
+def _restore(
+    store: ObjectStore, role: Role, manifest: CheckpointManifest, state: TrainingState, standing: Standing
+) -> LossScale:
     """Bring optimizer, learning rate and loss scale to where the checkpoint left them."""
     if state.optimizer is not None:
         named = state.named_parameters
-        tensors = contents.read_optimizer_tensors(store, role.manifest, [name for name, _ in named])
+        tensors = contents.read_optimizer_tensors(store, manifest, [name for name, _ in named])
         load_optimizer_tensors(state.optimizer, named, tensors)
-    state.resume(role.manifest.step, evaluated)
-    if role.manifest.step == 0 or role.manifest.loss_scale == 1.0:  # nothing was scaled before
+    state.resume(manifest.step, standing.values)
+    if manifest.step == 0 or manifest.loss_scale == 1.0:  # nothing was scaled before
         return LossScale.for_job(role.job.autocast)
-    return LossScale(role.manifest.loss_scale, role.manifest.num_good_steps)
+    return LossScale(manifest.loss_scale, manifest.num_good_steps)
 
 
-def _evaluation(
-    role: _Role, seat: Seat, stage: Stage, kept: Tensors, reading: Supply, abort: Abort
-) -> Callable[[int, int], Evaluated] | None:
-    """(epoch, steps so far) -> what the evaluation data give; on the very parameters and buffers that are trained."""
-    if reading.evaluation_sizes is None:
-        return None
-    tensors = {**kept, **dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
-    evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
-    evaluator = Evaluator(role.objective, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
-    return lambda epoch, step: evaluator.run(role.shape, abort, epoch, step)
-
-
-def _tie(role: _Role, seat: Seat, number: int) -> Tie:
+def _tie(role: Role, seat: Seat, number: int) -> Tie:
     stages, names = list(role.ties.items())[number]
     return Tie(names, seat.tie_groups[number], counts_here=seat.stage == stages[0])
 

@@ -21,7 +21,7 @@ from zooid.schedule.buckets import reduces_early
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import split_grains
-from zooid.schedule.steps import Vote
+from zooid.schedule.steps import vote_elements
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker.executor import Executor
 from zooid.worker.seat import Messenger, Seat, take_seat
@@ -102,7 +102,7 @@ class RehearsedStage:
             case Kind.BACKWARD:
                 self._backward()
             case _:
-                dist.all_reduce(torch.zeros(len(Vote().values()), dtype=torch.float64))
+                dist.all_reduce(torch.zeros(vote_elements(self._seat.roster.num_stages), dtype=torch.float64))
                 self._abort.sleep(self._stage.update_s)
 
     def begin(self, action: Action) -> Underway:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed as dist
 
-from zooid.comm import ObjectRendezvous, Options
+from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import PlanError
@@ -33,12 +33,19 @@ class Seat:
     """By number of the tie: the stages of this replica that share it, where this one is among them."""
     device: torch.device
     """Where small sums over all members are made: NCCL wants them on a GPU."""
+    everyone: dist.ProcessGroup | None
+    """All members of the roster."""
     directions: dict[Kind, dist.ProcessGroup | None]
     """What carries messages forward and backward, where each way needs a group of its own."""
 
     @property
     def name(self) -> str:
         return self.roster.members[self.rank].name
+
+    @property
+    def lost_ranks(self) -> list[int]:
+        """Members whose connections broke by themselves, as far as this one has noticed."""
+        return self.everyone.lost_ranks if isinstance(self.everyone, ProcessGroup) else []
 
     def neighbour(self, distance: int) -> int:
         """Rank of the member that many stages on, in the same replica."""
@@ -101,7 +108,11 @@ def take_seat(
         )
     options = Options(transport="tcp" if plan.transport == "tcp" else "store", all_reduce=plan.all_reduce)
     rendezvous = ObjectRendezvous(
-        store, keys.comm_of(spec.run, roster.number), timeout_s=spec.timeout_s, abort=abort, options=options
+        store,
+        keys.comm_of(spec.run, roster.number, roster.change),
+        timeout_s=spec.timeout_s,
+        abort=abort,
+        options=options,
     )
     dist.init_process_group(
         plan.transport if plan.transport in ("gloo", "nccl") else "zooid",
@@ -130,4 +141,8 @@ def take_seat(
             directions |= dict.fromkeys(kinds, group)
     stage_group = stage_groups[own.stage] if stage_groups else None
     device = device if plan.transport == "nccl" else torch.device("cpu")
-    return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, directions)
+    return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, _world(), directions)
+
+
+def _world() -> dist.ProcessGroup | None:
+    return dist.group.WORLD

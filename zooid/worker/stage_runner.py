@@ -84,16 +84,28 @@ class StageRunner:
     @property
     def nominal_weight(self) -> float:
         """What gradients are divided by while they are computed; the same on every member."""
-        return self._objective.form.nominal_weight(sum(self._num_samples))
+        return self.nominal_weight_of(sum(self._num_samples))
+
+    def nominal_weight_of(self, num_samples: int) -> float:
+        """The same for a step of so many samples."""
+        return self._objective.form.nominal_weight(num_samples)
 
     @property
     def weight(self) -> float:
-        """Of the samples of this member's grains."""
+        """The weight of the samples of this member's grains."""
         return self._weight
 
     def count(self) -> torch.Tensor:
-        """Σg² of the gradients of scaled losses, and the summed loss, when the gradients are reduced."""
-        return torch.stack([self._state.square_sum().to(self._device), self._loss_sum])
+        """What is known of the step once its gradients are reduced.
+
+        These are Σg² of the gradients of scaled losses, this member's summed loss, and the sums of losses and weights
+        over all replicas.
+        """
+        square_sum = self._state.square_sum().to(self._device)
+        return torch.cat([torch.stack([square_sum, self._loss_sum]), self._state.losses(self._own_losses())])
+
+    def _own_losses(self) -> torch.Tensor:
+        return torch.stack([self._loss_sum, torch.full_like(self._loss_sum, self._weight)])
 
     def drop(self) -> None:
         """Nothing of the step remains, here or in the state."""
@@ -117,7 +129,7 @@ class StageRunner:
                 self._messages[action.kind, _number(action)] = message
                 return self._messenger.receive(action.kind, _number(action), message)
             case Kind.REDUCE:
-                return Underway(self._state.reduce(_number(action)))
+                return Underway(self._state.reduce(_number(action), self._own_losses()))
             case Kind.SHARE:
                 sharing = self._state.share(_number(action))
                 return Underway(sharing.works, sharing.finish)

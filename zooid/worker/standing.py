@@ -18,14 +18,22 @@ class Standing:
         self._metric = LOSS if job.monitor is None else job.monitor.metric
         self.ledger = structs.replace(ledger, stopped="")  # a run that goes on has not stopped
         self._reason = _BY_CALLBACK
+        self._last: Evaluated | None = None
 
     @property
     def values(self) -> list[float]:
         """The monitored number of every evaluation so far; a job that was changed since may not have had it."""
         return [value for _, value in self._history()]
 
+    def known(self, step: int) -> Evaluated | None:
+        """The evaluation after so many steps, if this member made it."""
+        return self._last if self._last is not None and self._last.step == step else None
+
     def add(self, event: Evaluated) -> Wish:
-        """Enter an evaluation; what the job's monitor then wishes."""
+        """Enter an evaluation, unless it is known; what the job's monitor then wishes."""
+        if self.known(event.step) is not None:
+            return self._judge()
+        self._last = event
         numbers = speakable({LOSS: event.loss, **event.metrics})
         evaluation = Evaluation(step=event.step, numbers=numbers)
         self.ledger = structs.replace(self.ledger, evaluations=(*self.ledger.evaluations, evaluation))

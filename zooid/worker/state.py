@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from zooid.core.job import Job
 from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
+from zooid.worker import loss_sums
 from zooid.worker.gradients import Gradients, Reducing
 
 
@@ -33,6 +34,8 @@ class Trainee:
     """Names of its parameters in the order in which a backward completes their gradients."""
     persistent_names: frozenset[str]
     """Of the state dict; other buffers are constants."""
+    has_loss: bool = False
+    """True if this is the last stage, where losses are computed."""
     hooks: ParameterHooks = field(default_factory=ParameterHooks)
     """What the model's own code does to complete gradients."""
 
@@ -55,8 +58,8 @@ class TrainingState:
         assert len(self._names) == len(trained), "every parameter belongs to a layer of the stage"
         self._parameters = [trained[name] for name in self._names]
         self._hooks = trainee.hooks
-        self._ties = ties or {}
-        self._num_replicas = reducing.num_replicas
+        self._ties: dict[int, Tie] = {}
+        self._has_loss = trainee.has_loss
         self._buffers = [
             buffer
             for name, buffer in module.named_buffers()
@@ -64,16 +67,31 @@ class TrainingState:
         ]
         self._buffers_before: list[torch.Tensor] = []
         count_type = self._parameters[0].dtype if self._parameters else torch.float32
-        statistics = [b if b.is_floating_point() else torch.zeros_like(b, dtype=count_type) for b in self._buffers]
-        self._gradients = Gradients(self._parameters, statistics, reducing)
-        self._statistics_types = [statistic.dtype for statistic in statistics]
+        self._statistics_types = [b.dtype if b.is_floating_point() else count_type for b in self._buffers]
         """Counts travel with the gradients, as numbers of their type."""
-        self._is_reduced = reducing.group is not None
         self._held: dict[str, torch.Tensor | None] = {}
         """Reduced gradients, from when they are complete until the next step begins."""
+        self._held_changes: list[torch.Tensor] | None = None
+        """What the step did to the statistics on average; None if there is nobody to average with."""
+        self._gradients = self._regrouped(reducing, ties)
         self.optimizer: torch.optim.Optimizer | None = job.optimizer(self._named) if trained else None
         """None where nothing is trained: a job that leaves frozen parameters out would be asked to make one of none."""
         self._scheduler = build_scheduler(job, self.optimizer) if self.optimizer is not None else None
+
+    def regroup(self, reducing: Reducing, ties: dict[int, Tie] | None = None) -> None:
+        """Reduce gradients with other replicas from now on. What is held stays as it is."""
+        self._gradients.close()
+        self._gradients = self._regrouped(reducing, ties)
+
+    def _regrouped(self, reducing: Reducing, ties: dict[int, Tie] | None) -> Gradients:
+        self._ties = ties or {}
+        self._is_reduced = reducing.group is not None
+        self._num_replicas = reducing.num_replicas
+        self._replica = reducing.replica
+        like = self._parameters[0].detach() if self._parameters else torch.zeros(0)
+        self._loss_slots = [loss_sums.slots_for(reducing.num_replicas, like)] if self._has_loss else []
+        """The sums of losses of all replicas, on their way with the gradients."""
+        return Gradients(self._parameters, [*self._no_changes(), *self._loss_slots], reducing)
 
     @property
     def num_buckets(self) -> int:
@@ -110,14 +128,26 @@ class TrainingState:
         else:
             self._buffers_before = [buffer.clone() for buffer in self._buffers]
         self._held = {}
+        self._held_changes = None
         self._gradients.begin()
 
     def begin_last_backward(self) -> None:
         self._gradients.begin_last_backward()
 
-    def reduce(self, bucket: int) -> list[dist.Work]:
-        """Begin to sum a bucket of gradients, and with the last the statistics, over the replicas."""
-        return self._gradients.reduce(bucket, self._changes)
+    def reduce(self, bucket: int, losses: torch.Tensor) -> list[dist.Work]:
+        """Begin to sum a bucket of gradients over the replicas, and with the last bucket the statistics.
+
+        `losses` are this member's sums of losses and weights. They travel with the last bucket of the last stage.
+        """
+        for slots in self._loss_slots:
+            loss_sums.fill(slots, self._replica, losses)
+        return self._gradients.reduce(bucket, lambda: [*self._changes(), *self._loss_slots])
+
+    def losses(self, own: torch.Tensor) -> torch.Tensor:
+        """Sums of losses and weights over all replicas, once all buckets are reduced; `own` are this member's."""
+        if not (self._is_reduced and self._loss_slots):
+            return own
+        return loss_sums.total(self._gradients.statistics()[-1])
 
     def share(self, number: int) -> "Sharing":
         """Begin to add up what every stage that uses the same parameters found for them."""
@@ -129,6 +159,11 @@ class TrainingState:
         They are complete now, so that hooks on parameters run here, once in a step, as in the plain loop.
         """
         self._held = {**self._hold(), **apply_hooks(self._hooks, self._complete())}
+        if self._is_reduced:
+            summed = zip(self._buffers, self._gradients.statistics()[: len(self._buffers)], strict=True)
+            self._held_changes = [
+                change / self._num_replicas if buffer.is_floating_point() else change for buffer, change in summed
+            ]
         elsewhere = {name for tie in self._ties.values() if not tie.counts_here for name in tie.names}
         own = [gradient for name, gradient in self._hold().items() if gradient is not None and name not in elsewhere]
         if not own:
@@ -155,10 +190,9 @@ class TrainingState:
     def advance(self) -> None:
         """What a step changes beside the parameters: statistics, which are the mean of the replicas', counts, which are
         their sum, and the learning rate."""
-        if self._is_reduced:
-            changes = self._gradients.statistics()
-            for buffer, before, change in zip(self._buffers, self._buffers_before, changes, strict=True):
-                buffer.copy_(before + (change / self._num_replicas if buffer.is_floating_point() else change.round()))
+        if self._held_changes is not None:
+            for buffer, before, change in zip(self._buffers, self._buffers_before, self._held_changes, strict=True):
+                buffer.copy_(before + (change if buffer.is_floating_point() else change.round()))
         self._step_scheduler()
 
     def drop(self) -> None:
@@ -166,7 +200,30 @@ class TrainingState:
         for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
             buffer.copy_(before)
         self._held = {}
+        self._held_changes = None
         self._gradients.begin()
+
+    def parts_held(self) -> list[torch.Tensor]:
+        """What a member needs to apply a prepared step: a flag for each gradient, gradients, changes of statistics.
+
+        A member that holds nothing gets room for all of it, to be filled and given to `take_held`.
+        """
+        held = self._held or dict.fromkeys(self._names)
+        flags = torch.tensor([float(held[name] is not None) for name in self._names], dtype=torch.float64)
+        parts = [flags, *(self._part(p, held[n]) for n, p in zip(self._names, self._parameters, strict=True))]
+        return [*parts, *(self._no_changes() if self._held_changes is None else self._held_changes)]
+
+    def take_held(self, parts: Sequence[torch.Tensor]) -> None:
+        """Hold what another replica has handed over, as if this member had reduced it."""
+        flags, gradients = parts[0].tolist(), parts[1 : 1 + len(self._names)]
+        self._held = {
+            name: gradient if flag else None for name, flag, gradient in zip(self._names, flags, gradients, strict=True)
+        }
+        self._held_changes = list(parts[1 + len(self._names) :])
+
+    @staticmethod
+    def _part(parameter: nn.Parameter, gradient: torch.Tensor | None) -> torch.Tensor:
+        return torch.zeros_like(parameter, requires_grad=False) if gradient is None else gradient.detach().contiguous()
 
     def _hold(self) -> dict[str, torch.Tensor | None]:
         """Reduced gradients by name; asked for when all buckets are in."""
@@ -178,6 +235,9 @@ class TrainingState:
         """Gradients of the parameters that the loss reached, where hooks ask for them."""
         wanted = self._hooks.of_gradients
         return {name: own for name, own in self._hold().items() if own is not None and name in wanted}
+
+    def _no_changes(self) -> list[torch.Tensor]:
+        return [b.new_zeros(b.shape, dtype=t) for b, t in zip(self._buffers, self._statistics_types, strict=True)]
 
     def _changes(self) -> list[torch.Tensor]:
         """What the step did to the buffers: exactly 0 where it did nothing."""

@@ -1,6 +1,6 @@
 """Which samples a member reads, in which order: its replica's grains, step after step, and those of evaluation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from zooid.core.job import Job
 from zooid.layers import check_evaluation
-from zooid.schedule.samples import SamplePlan, split_grains
+from zooid.schedule.samples import SamplePlan
 from zooid.worker.reading import GrainReader
 from zooid.worker.stage_runner import Read
 
 Upcoming = tuple[int, int, Sequence[int]]
+Deal = Callable[[int | None, int], Sequence[int]]
+"""(step, its number of grains) -> the grains of the member's replica; the step is None in evaluation."""
 
 
 @dataclass(frozen=True)
@@ -46,26 +48,26 @@ class EvaluationSizes:
 
 
 @contextmanager
-def supply(
-    job: Job, data: Any, samples: SamplePlan, shares: tuple[int, ...], replica: int, *, reads: bool, pin: bool
-) -> Iterator[Supply]:
-    """Readers for one member; `reads` is whether its stage needs samples at all. Leaving ends their processes."""
+def supply(job: Job, data: Any, samples: SamplePlan, deal: Deal, *, reads: bool, pin: bool) -> Iterator[Supply]:
+    """Readers for one member; `reads` is whether its stage needs samples at all. Leaving ends their processes.
+
+    `deal` is asked anew for every step, so that readers follow when a roster gives the member other grains.
+    """
     evaluation = check_evaluation(job)
     sizes = EvaluationSizes(len(evaluation), samples.batch_size, samples.grain_size) if evaluation is not None else None
 
-    def own(grains: list[npt.NDArray[np.int64]], step: int) -> Iterator[Upcoming]:
-        for grain in split_grains(len(grains), shares)[replica]:
-            yield step, grain, grains[grain].tolist()
-
     def of_training(first_step: int) -> Iterator[Upcoming]:
         for step in range(first_step, samples.num_steps):
-            yield from own(samples.grains(step), step)
+            grains = samples.grains(step)
+            for grain in deal(step, len(grains)):
+                yield step, grain, grains[grain].tolist()
 
     def of_evaluation(first_batch: int) -> Iterator[Upcoming]:
         assert sizes is not None
         batch = first_batch
         while grains := sizes.grains(batch):
-            yield from own(grains, batch)
+            for grain in deal(None, len(grains)):
+                yield batch, grain, grains[grain].tolist()
             batch += 1
 
     num_workers = job.data_workers if reads else 0

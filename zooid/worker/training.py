@@ -59,9 +59,13 @@ class Trainer:
         return self._standing.ledger
 
     def run(self) -> int:
-        """Train to the end of the run; returns the number of steps that the state then contains."""
-        if self.num_applied == 0 and self._job.evaluate_first:
-            self._fulfil(self._wishes_of_evaluation())
+        """Train to the end of the run; returns the number of steps that the state then contains.
+
+        What the roster before has left undone comes first.
+        """
+        self._transactions.apply_standing()
+        if self._transactions.place.is_between_steps:
+            self.end_step()
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
             self.end_step()
@@ -83,6 +87,7 @@ class Trainer:
             self._transactions.settle()
             self._standing.fulfil(agenda.noted, self.num_applied, may_stop=False)
         self._fulfil(wishes)
+        self._transactions.place.is_between_steps = False
 
     @property
     def _agenda(self) -> Agenda:
@@ -97,9 +102,10 @@ class Trainer:
         if self._evaluate is None:
             return NO_WISH
         self._transactions.settle()
-        event = self._evaluate(self._samples.epoch_of(max(self.num_applied - 1, 0)), self.num_applied)
+        known = self._standing.known(self.num_applied)  # from before the roster was replaced
+        event = known or self._evaluate(self._samples.epoch_of(max(self.num_applied - 1, 0)), self.num_applied)
         wishes = self._standing.add(event)
-        if values := self._standing.values:
+        if known is None and (values := self._standing.values):
             self._state.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
         if self._callbacks.may_wish:

@@ -2,25 +2,30 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import Ledger
+from zooid.core.errors import CommError
 from zooid.core.events import StepCommitted
 from zooid.core.job import Job
+from zooid.core.roster import StepNumbers
 from zooid.core.wishes import NO_WISH, Wish
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepSchedule, StepShape
-from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.schedule.steps import Decision, StepState, Vote
+from zooid.schedule.samples import SamplePlan
+from zooid.schedule.steps import Decision, Phase, StepState, Vote
+from zooid.schedule.succession import grains_of
 from zooid.worker.counting import Counted
 from zooid.worker.executor import Executor, Recording
+from zooid.worker.handover import hand_over
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
+from zooid.worker.stage_numbers import StageNumbers
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.state import TrainingState
 from zooid.worker.underway import Underway
@@ -72,6 +77,21 @@ class Agenda:
     """True where the checkpoint rule asks for a checkpoint."""
 
 
+@dataclass
+class Place:
+    """Where a member stands in the history of a run. It outlives rosters."""
+
+    step: StepState
+    scale: LossScale
+    agenda: Agenda = field(default_factory=Agenda)
+    prepared: StageNumbers | None = None
+    """What this member's stage found in the step that it is prepared for."""
+    applied: StepNumbers | None = None
+    """Numbers of the last step that this member applied under a roster."""
+    is_between_steps: bool = False
+    """True until evaluation, checkpoint and early stop after the last step are done."""
+
+
 class Transactions:
     """Runs the actions of one step after the other. A step that fails leaves nothing behind and can be run again."""
 
@@ -84,11 +104,10 @@ class Transactions:
         on_commit: Callable[[StepCommitted], Wish],
         on_apply: Callable[[int], None],
         abort: Abort,
-        scale: LossScale,
+        place: Place,
     ) -> None:
         """`on_commit` is told of every step once its verdict is known; `on_apply` gets the number of steps applied."""
-        self.scale = scale
-        self.agenda = Agenda()
+        self.place = place
         self.last_full: tuple[int, Recording] | None = None
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
@@ -100,30 +119,43 @@ class Transactions:
         self._keeper = keeper
         self._on_commit = on_commit
         self._on_apply = on_apply
-        self._step = StepState.resumed(self._seat.roster.resume_step)
         self._start_s = 0.0
         self._unjudged: Counted | None = None
         """A step that is applied, but not judged."""
         is_alone_on_gpu = len(self._seat.roster.members) == 1 and assignment.device.type == "cuda"
         self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
-        self._schedules: dict[int, StepSchedule] = {}
+        self._schedules: dict[tuple[tuple[int, ...], ...], StepSchedule] = {}
         self._executor = Executor(self._seat.name, self, abort)
 
     @property
     def num_applied(self) -> int:
-        return self._step.num_applied
+        return self.place.step.num_applied
+
+    @property
+    def scale(self) -> LossScale:
+        return self.place.scale
+
+    @property
+    def agenda(self) -> Agenda:
+        return self.place.agenda
 
     def run_step(self) -> None:
         """Run one step from its first action to its apply; if anything goes wrong, nothing of it remains."""
         self._start_s = time.perf_counter()
-        self._step = self._step.begin()
-        step = self._step.step
+        if self.place.step.phase is Phase.PREPARED:
+            self._drop()
+        self.place.step = self.place.step.begin()
+        step = self.place.step.step
         indices = self._samples.grains(step)
-        schedule = self._schedule(len(indices))
+        schedule = self._schedule(step, len(indices))
         replica, stage = self._seat.replica, self._seat.stage
         try:
             self._runner.begin_step(step, indices, len(schedule.grains[replica]), self.scale)
             recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+        except CommError:
+            if self.place.step.phase is Phase.RUNNING:  # else it is prepared, and the step may still be applied
+                self._drop()
+            raise
         except BaseException:
             self._drop()
             raise
@@ -137,7 +169,7 @@ class Transactions:
             verdict = self._judge(counted)
             if verdict.decision is not Decision.APPLY:
                 raise verdict.refusal(self._seat.name)
-            self._tell(verdict, counted)
+            self._tell(verdict, counted.learning_rate, counted.start_s)
 
     def compute(self, action: Action) -> None:
         if action.kind is Kind.COMMIT:
@@ -149,16 +181,17 @@ class Transactions:
         return self._runner.begin(action)
 
     def _drop(self) -> None:
-        if self._step.num_applied == self._step.step:
+        if self.place.step.phase is not Phase.APPLIED:
             self._runner.drop()
-            self._step = self._step.drop()
+            self.place.step = self.place.step.drop()
 
-    def _schedule(self, num_grains: int) -> StepSchedule:
-        if num_grains not in self._schedules:
-            schedule = self._shape.step(split_grains(num_grains, self._seat.roster.shares))
+    def _schedule(self, step: int, num_grains: int) -> StepSchedule:
+        grains = tuple(grains_of(self._seat.roster, step, num_grains))
+        if grains not in self._schedules:
+            schedule = self._shape.step(grains)
             check_schedule(schedule)
-            self._schedules[num_grains] = schedule
-        return self._schedules[num_grains]
+            self._schedules[grains] = schedule
+        return self._schedules[grains]
 
     def _commit(self) -> None:
         """Hold the reduced gradients, learn the verdict of all members, and apply, skip or drop the step accordingly.
@@ -167,9 +200,9 @@ class Transactions:
         numbers in every step would leave it idle. Nothing of a step is told or saved before its verdict.
         """
         self.settle()
-        self._step = self._step.prepare()
+        self.place.step = self.place.step.prepare()
         counted = Counted(
-            self._step,
+            self.place.step,
             self._runner.count(),
             self._runner.weight,
             self._runner.nominal_weight,
@@ -182,13 +215,58 @@ class Transactions:
             return
         verdict = self._judge(counted)
         if verdict.decision is Decision.DROP:
+            self._drop()
             raise verdict.refusal(self._seat.name)
-        is_applied = verdict.decision is Decision.APPLY
+        self._carry_out(verdict)
+        self._tell(verdict, counted.learning_rate)
+
+    def apply_standing(self) -> None:
+        """Apply the step that stands by the roster's ruling. Those who lack its gradients get them first.
+
+        All members vote on it again, also those that have applied it, so that nobody begins the next step before all
+        can end this one.
+        """
+        seat, ruling = self._seat, self._seat.roster.ruling
+        if ruling is None or ruling.numbers is None:
+            return
+        self._start_s = time.perf_counter()
+        place, step = self.place, seat.roster.resume_step
+        has_applied = self.num_applied > step
+        hand_over(seat, self._state, None if has_applied else place.step.phase is Phase.PREPARED)
+        if place.step.phase is Phase.RUNNING:
+            place.step = place.step.prepare()
+        vote = replace(self._ballot(), num_prepared=1.0, square_sums=(0.0,) * seat.roster.num_stages)
+        total = replace(
+            Vote.of(seat.add_up(vote.values())),
+            num_finite=float(len(seat.roster.members)) if ruling.numbers.is_finite else 0.0,
+            loss_sum=ruling.numbers.loss_sum,
+            weight=ruling.numbers.weight,
+            square_sums=ruling.numbers.square_sums,
+        )
+        nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step))
+        own = StageNumbers(total.square_sum, total.loss_sum, total.loss_sum, total.weight)
+        decided = StepState(step, Phase.PREPARED).decide(total, len(seat.roster.members), may_skip=self._may_skip)
+        verdict = Verdict(self._job, step, own, total, decided, nominal_weight)
+        learning_rate = self._state.learning_rate
+        if has_applied:
+            self._agree(total)
+            place.is_between_steps = True
+        else:
+            self._carry_out(verdict)
+        self._tell(verdict, learning_rate)
+
+    def _carry_out(self, verdict: Verdict) -> None:
+        """Apply or skip the step, whatever all members have decided."""
+        total, is_applied = verdict.total, verdict.decision is Decision.APPLY
         factor = verdict.scale(self.scale.factor) if is_applied else None
         if self._job.autocast == "fp16":
-            self.scale = self.scale.after(is_finite=is_applied)
-        self._apply(factor, verdict.total)
-        self._tell(verdict, counted)
+            self.place.scale = self.scale.after(is_finite=is_applied)
+        self._apply(factor, total)
+        self.place.applied = (
+            StepNumbers(loss_sum=total.loss_sum, weight=total.weight, square_sums=total.square_sums)
+            if is_applied
+            else StepNumbers(loss_sum=0.0, weight=0.0, square_sums=(0.0,) * len(total.square_sums), is_finite=False)
+        )
 
     def _apply(self, factor: float | torch.Tensor | None, total: Vote) -> None:
         """Multiply the held gradients by the factor and update the parameters, or skip the step where there is none.
@@ -199,29 +277,40 @@ class Transactions:
             self._state.advance()
         else:
             self._state.apply(factor)
-        self._step = self._step.apply()
-        if total.num_saved == len(self._seat.roster.members):
-            self._keeper.complete()
-        self.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
+        self.place.step = self.place.step.apply()
+        self.place.is_between_steps = True
+        self.place.prepared = None
+        self._agree(total)
         if factor is not None:
             self._on_apply(self.num_applied)
+
+    def _agree(self, total: Vote) -> None:
+        """Note what the vote says beside the step itself."""
+        if total.num_saved == len(self._seat.roster.members):
+            self._keeper.complete()
+        self.place.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on what the step computed."""
         return Vote(
             num_saved=float(self._keeper.is_written()),
-            num_due=float(self._keeper.is_due(self._step.step + 1)),
+            num_due=float(self._keeper.is_due(self.place.step.step + 1)),
             wishes=float(self.agenda.noted.value),
         )
 
     def _judge(self, counted: Counted) -> Verdict:
-        own = counted.vote(self._ballot(), self.scale.factor, is_first_replica=self._seat.replica == 0)
-        total = Vote.of(self._seat.add_up(own.values()))
-        may_skip = self._job.autocast == "fp16" and self.scale.factor > _LEAST_SCALE
-        decision = counted.step.decide(total, len(self._seat.roster.members), may_skip=may_skip)
+        seat = self._seat
+        own = self.place.prepared = counted.read(self.scale.factor)
+        vote = own.vote(self._ballot(), seat.stage, seat.roster.num_stages, is_first_replica=seat.replica == 0)
+        total = Vote.of(seat.add_up(vote.values()))
+        decision = counted.step.decide(total, len(seat.roster.members), may_skip=self._may_skip)
         return Verdict(self._job, counted.step.step, own, total, decision, counted.nominal_weight)
 
-    def _tell(self, verdict: Verdict, counted: Counted) -> None:
+    @property
+    def _may_skip(self) -> bool:
+        return self._job.autocast == "fp16" and self.scale.factor > _LEAST_SCALE
+
+    def _tell(self, verdict: Verdict, learning_rate: float | None, start_s: float | None = None) -> None:
         self.agenda.noted |= self._on_commit(
             StepCommitted(
                 at_s=time.time(),
@@ -229,9 +318,9 @@ class Transactions:
                 epoch=self._samples.epoch_of(verdict.step),
                 loss=verdict.loss,
                 num_samples=self._samples.step_size(verdict.step),
-                step_s=time.perf_counter() - counted.start_s,
+                step_s=time.perf_counter() - (self._start_s if start_s is None else start_s),
                 gradient_norm=verdict.norm,
-                learning_rate=counted.learning_rate,
+                learning_rate=learning_rate,
                 is_skipped=verdict.decision is Decision.SKIP,
             )
         )

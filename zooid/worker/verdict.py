@@ -9,6 +9,7 @@ import torch
 from zooid.core.errors import CommAborted, TrainingError
 from zooid.core.job import Job
 from zooid.schedule.steps import Decision, Vote
+from zooid.worker.stage_numbers import StageNumbers
 
 _TINY = 1e-6
 """Added to a norm before dividing by it, as torch.nn.utils.clip_grad_norm_ does."""
@@ -28,7 +29,7 @@ class Verdict:
 
     job: Job
     step: int
-    own: Vote
+    own: StageNumbers
     total: Vote
     decision: Decision
     nominal_weight: float
@@ -43,7 +44,7 @@ class Verdict:
         """Of the gradient of the mean loss over the step; 0 where it is not to be applied."""
         if self.decision is not Decision.APPLY:
             return 0.0
-        return math.sqrt(self.total.gradient_square_sum) * self.nominal_weight / self.total.weight
+        return math.sqrt(self.total.square_sum) * self.nominal_weight / self.total.weight
 
     def scale(self, loss_scale: float) -> float:
         """For gradients that are of scaled losses, and divided by the nominal weight; clipping comes on top."""
@@ -60,12 +61,12 @@ class Verdict:
                 f"the samples of step {self.step} weigh {self.total.weight:g} together; {rest}: the weights that "
                 "job.loss returns must sum to more than 0"
             )
-        if not math.isfinite(self.own.loss_sum):
+        if not math.isfinite(self.own.own_loss_sum):
             return TrainingError(
                 f"member {member} found a loss that is not finite in step {self.step} (sum over its samples "
-                f"{self.own.loss_sum:g}); {rest}: lower the learning rate or look at the data"
+                f"{self.own.own_loss_sum:g}); {rest}: lower the learning rate or look at the data"
             )
-        if math.isfinite(self.total.loss_sum) and not self.own.num_finite:
+        if math.isfinite(self.total.loss_sum) and not math.isfinite(self.own.square_sum):
             return TrainingError(
                 f"member {member} found gradients that are not finite in step {self.step}, although the loss is; "
                 f"{rest}: lower the learning rate, set job.clip_norm, or look for a square root or logarithm at 0"

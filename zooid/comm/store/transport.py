@@ -54,6 +54,7 @@ class StoreTransport:
         counter: Counter,
     ) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
+        self.lost: set[int] = set()
         self._rank = rank
         self._prefix = prefix
         self._counter = counter

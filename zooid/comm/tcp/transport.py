@@ -82,6 +82,8 @@ class TcpTransport:
         self._num_ended: defaultdict[int, int] = defaultdict(int)
         """How many of a peer's streams have ended."""
         self._is_closed = False
+        self.lost: set[int] = set()
+        """Ranks whose connections broke by themselves while this rank was in the group."""
 
     @property
     def trouble(self) -> None:
@@ -179,17 +181,20 @@ class TcpTransport:
                 self._outboxes[peer].on_credit(frame.total_bytes)
             case FrameKind.LEAVE:
                 if body.nbytes:
-                    self._fail(PeerLost(f"rank {peer} gave up: {bytes(body).decode(errors='replace')}"))
+                    reason = bytes(body).decode(errors="replace")
+                    self._fail(PeerLost(f"rank {peer} gave up: {reason}", cause=reason.partition(":")[0]))
                 else:
                     self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
 
     def on_broken(self, peer: int, why: str) -> None:
-        self._part_from(peer, PeerLost(f"rank {peer} was lost: {why}"))
+        self.lost.add(peer)
+        self._part_from(peer, PeerLost(f"rank {peer} was lost: {why}", rank=peer))
         self._cut(peer)
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
         if not has_left and not self._is_closed:
-            self._on_stream_end(peer, PeerLost(f"rank {peer} was lost: {why}"))
+            self.lost.add(peer)
+            self._on_stream_end(peer, PeerLost(f"rank {peer} was lost: {why}", rank=peer))
             if peer in self._gone:
                 return
             later = threading.Timer(_LAST_WORDS_S, self._cut, (peer,))

@@ -107,7 +107,9 @@ def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, par
     return found
 
 
-def division_of(layered: LayeredModel, plan: Plan, roster: int = 0, *, num_replicas: int | None = None) -> Division:
+def division_of(
+    layered: LayeredModel, plan: Plan, roster: int = 0, change: int = 0, *, num_replicas: int | None = None
+) -> Division:
     """Who writes what of checkpoints under this plan; `num_replicas` replaces the plan's.
 
     A name belongs to the first stage that uses it; what none uses, to the first.
@@ -125,6 +127,7 @@ def division_of(layered: LayeredModel, plan: Plan, roster: int = 0, *, num_repli
         parameters=layered.parameter_names - layered.unused_names,
         num_replicas=plan.num_replicas if num_replicas is None else num_replicas,
         roster=roster,
+        change=change,
     )
 
 

@@ -36,7 +36,9 @@ class CheckpointKeeper:
         model_tensors: Callable[[], Tensors],
         events: EventWriter,
         abort: Abort,
+        saved: tuple[int, float],
     ) -> None:
+        """`saved` is the step of the last complete checkpoint, and when it was complete."""
         self._store = store
         self._fence = Fence(store, division.roster)
         self._rule = rule
@@ -47,10 +49,18 @@ class CheckpointKeeper:
         self._model_tensors = model_tensors
         self._events = events
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
-        self._last = (before.step, time.monotonic())
+        self.saved = saved
+        """The step of the last complete checkpoint that this member knows of, and when it was complete."""
+        self._last = saved
         self._pending: tuple[int, LossScale, Ledger] | None = None
+        self._is_wished = False
         self._manifests = ThreadPoolExecutor(1, thread_name_prefix="manifest")
         self._written: Future[None] | None = None
+
+    @property
+    def owes_checkpoint(self) -> bool:
+        """True while a checkpoint is being written that the job has wished for."""
+        return self._pending is not None and self._is_wished
 
     def is_due(self, num_steps: int) -> bool:
         if self._seat.rank != 0 or self._pending is not None:
@@ -70,9 +80,11 @@ class CheckpointKeeper:
         self._writer.begin(num_steps, self._model_tensors(), own)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
+        self._is_wished = False
 
     def complete(self) -> None:
         pending, self._pending = self._pending, None
+        self.saved = self._last
         if self._seat.rank == 0 and pending is not None:
             if self._written is not None:
                 self._written.result()
@@ -82,6 +94,7 @@ class CheckpointKeeper:
         if self._last[0] != num_steps:
             self._catch_up()
             self.begin(num_steps, scale, ledger)
+            self._is_wished = True
 
     def finish(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         """Write the state that training came to, and wait for it."""

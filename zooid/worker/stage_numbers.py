@@ -1,0 +1,38 @@
+"""The numbers that a member contributes to the vote on a step."""
+
+import math
+from dataclasses import dataclass, replace
+
+from zooid.schedule.steps import Vote
+
+
+@dataclass(frozen=True)
+class StageNumbers:
+    """What one stage found in a step. All of its replicas find the same, but for their own losses."""
+
+    square_sum: float
+    """Σg² of the unscaled gradients of the summed loss over the nominal weight. It is finite if all gradients are."""
+    own_loss_sum: float
+    """Sum of the losses of this member's own grains; 0 on a stage that is not the last."""
+    loss_sum: float
+    """Sum of the losses of all replicas; 0 on a stage that is not the last."""
+    weight: float
+    """What `loss_sum` is divided by to give the mean loss; 0 on a stage that is not the last."""
+
+    @property
+    def is_finite(self) -> bool:
+        return math.isfinite(self.own_loss_sum) and math.isfinite(self.square_sum)
+
+    def vote(self, ballot: Vote, stage: int, num_stages: int, *, is_first_replica: bool) -> Vote:
+        """The ballot, completed by these numbers. Only the first replica contributes what all replicas have."""
+        square_sums = [0.0] * num_stages
+        if is_first_replica:
+            square_sums[stage] = self.square_sum
+        return replace(
+            ballot,
+            num_prepared=1.0,
+            num_finite=float(self.is_finite),
+            loss_sum=self.loss_sum if is_first_replica else 0.0,
+            weight=self.weight if is_first_replica else 0.0,
+            square_sums=tuple(square_sums),
+        )
