@@ -64,7 +64,6 @@ class Reducing:
 
     group: dist.ProcessGroup | None = None
     """The replicas of the stage; None where this is the only one."""
-    num_replicas: int = 1
     is_direct: bool = False
     """Whether they are connected; otherwise messages go through a store."""
     is_early: bool = True
@@ -139,7 +138,7 @@ class Gradients:
         return held
 
     def statistics(self) -> list[torch.Tensor]:
-        """Changes of statistics, summed over the replicas."""
+        """Changes of running statistics, summed over the replicas."""
         return self._buckets[-1].statistics
 
     def _completed(self, number: int, parameter: torch.Tensor) -> None:

@@ -173,7 +173,7 @@ def _state_of(role: _Role, seat: Seat, stage: Stage) -> TrainingState:
         Trainee(stage.module, completed, role.layered.persistent_names, role.layered.hooks),
         role.job,
         {number: _tie(role, seat, number) for number in seat.tie_groups},
-        Reducing(seat.stage_group, role.roster.num_replicas, role.plan.is_direct, reduces_early(seat.stage)),
+        Reducing(seat.stage_group, role.plan.is_direct, reduces_early(seat.stage)),
     )
 
 

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from zooid.core.job import Job
 from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
 from zooid.worker.gradients import Gradients, Reducing
+from zooid.worker.running_statistics import RunningStatistics
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,10 @@ class TrainingState:
         self._parameters = [trained[name] for name in self._names]
         self._hooks = trainee.hooks
         self._ties = ties or {}
-        self._num_replicas = reducing.num_replicas
-        self._buffers = [
-            buffer
-            for name, buffer in module.named_buffers()
-            if name in trainee.persistent_names and buffer.dtype != torch.bool
-        ]
-        self._buffers_before: list[torch.Tensor] = []
-        count_type = self._parameters[0].dtype if self._parameters else torch.float32
-        statistics = [b if b.is_floating_point() else torch.zeros_like(b, dtype=count_type) for b in self._buffers]
-        self._gradients = Gradients(self._parameters, statistics, reducing)
-        self._statistics_types = [statistic.dtype for statistic in statistics]
-        """Counts travel with the gradients, as numbers of their type."""
+        number_type = self._parameters[0].dtype if self._parameters else torch.float32
+        count_type = torch.promote_types(number_type, torch.float32)
+        self._statistics = RunningStatistics(module, trainee.persistent_names, count_type)
+        self._gradients = Gradients(self._parameters, self._statistics.like_changes(), reducing)
         self._is_reduced = reducing.group is not None
         self._held: dict[str, torch.Tensor | None] = {}
         """Reduced gradients, from when they are complete until the next step begins."""
@@ -104,20 +97,26 @@ class TrainingState:
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
 
-    def begin(self) -> None:
-        if self._buffers_before:
-            torch._foreach_copy_(self._buffers_before, self._buffers)
-        else:
-            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+    def begin(self, num_grains: int) -> None:
+        """Begin a step of so many grains, those of all replicas together."""
+        self._statistics.begin(num_grains)
         self._held = {}
         self._gradients.begin()
+
+    def begin_grain(self) -> None:
+        """Called before the forward of every grain."""
+        self._statistics.begin_grain()
+
+    def end_grain(self) -> None:
+        """Called after the forward of every grain."""
+        self._statistics.end_grain()
 
     def begin_last_backward(self) -> None:
         self._gradients.begin_last_backward()
 
     def reduce(self, bucket: int) -> list[dist.Work]:
         """Begin to sum a bucket of gradients, and with the last the statistics, over the replicas."""
-        return self._gradients.reduce(bucket, self._changes)
+        return self._gradients.reduce(bucket, self._statistics.changes)
 
     def share(self, number: int) -> "Sharing":
         """Begin to add up what every stage that uses the same parameters found for them."""
@@ -153,18 +152,13 @@ class TrainingState:
         self.advance()
 
     def advance(self) -> None:
-        """What a step changes beside the parameters: statistics, which are the mean of the replicas', counts, which are
-        their sum, and the learning rate."""
-        if self._is_reduced:
-            changes = self._gradients.statistics()
-            for buffer, before, change in zip(self._buffers, self._buffers_before, changes, strict=True):
-                buffer.copy_(before + (change / self._num_replicas if buffer.is_floating_point() else change.round()))
+        """What a step changes beside the parameters: running statistics, and the learning rate."""
+        self._statistics.apply(self._gradients.statistics() if self._is_reduced else None)
         self._step_scheduler()
 
     def drop(self) -> None:
         """Forget the step: nothing of it remains."""
-        for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-            buffer.copy_(before)
+        self._statistics.drop()
         self._held = {}
         self._gradients.begin()
 
@@ -178,13 +172,6 @@ class TrainingState:
         """Gradients of the parameters that the loss reached, where hooks ask for them."""
         wanted = self._hooks.of_gradients
         return {name: own for name, own in self._hold().items() if own is not None and name in wanted}
-
-    def _changes(self) -> list[torch.Tensor]:
-        """What the step did to the buffers: exactly 0 where it did nothing."""
-        return [
-            torch.where(buffer == before, torch.zeros_like(buffer), buffer - before).to(dtype)
-            for buffer, before, dtype in zip(self._buffers, self._buffers_before, self._statistics_types, strict=True)
-        ]
 
 
 class Sharing:
