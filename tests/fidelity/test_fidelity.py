@@ -77,10 +77,10 @@ def differences(case: Case, found: LayeredModel) -> dict[str, float]:
     """By layout, the largest difference between a weight and the plain loop's."""
     in_stages = (1, 2) if case.is_repeatable and found.num_layers > 1 else (1, 1)
     layouts = [in_stages, (2, 1)] if case.is_repeatable else [in_stages]
+    wanted = train_plainly(case.job(), grain_by_grain=case.grain_by_grain)
     return {
         f"{num_replicas}x{num_stages}": largest_difference(
-            train_in_stages(case.job(), found, num_replicas, num_stages),
-            train_plainly(case.job(), grain_by_grain=case.grain_by_grain, num_replicas=num_replicas),
+            train_in_stages(case.job(), found, num_replicas, num_stages), wanted
         )
         for num_replicas, num_stages in layouts
     }

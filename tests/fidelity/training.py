@@ -28,10 +28,10 @@ from zooid.schedule.samples import SamplePlan, split_grains
 Weights = dict[str, Tensor]
 
 
-def train_plainly(job: Job, *, grain_by_grain: bool, num_replicas: int) -> Weights:
+def train_plainly(job: Job, *, grain_by_grain: bool) -> Weights:
     """The user's own model in a plain loop: each step in one batch, or in grains whose gradients add up.
 
-    Replicas matter to batch statistics only: each begins with those of the step before, and their changes are averaged.
+    Every grain begins with the buffers of the step before, and the step adds the mean of what the grains changed.
     """
     model = build_model(job)
     optimizer = job.optimizer(list(model.named_parameters()))
@@ -41,22 +41,17 @@ def train_plainly(job: Job, *, grain_by_grain: bool, num_replicas: int) -> Weigh
         grains = samples.grains(step)
         if not grain_by_grain:
             grains = [np.concatenate(grains)]
-        buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
-        before, changes = [b.clone() for b in buffers], [torch.zeros_like(b) for b in buffers]
-        own_grains = split_grains(len(grains), (1,) * num_replicas) if grain_by_grain else [(0,)]
-        for own in own_grains:
-            for buffer, old in zip(buffers, before, strict=True):
-                buffer.copy_(old)
-            for number in own:
-                seed_grain(step, number)
-                batch = collate(data, grains[number], job)
-                output = model(*batch.args, **batch.kwargs)
-                loss = output.loss if job.loss is None else job.loss(output, batch.target)
-                (loss * (batch.num_samples / samples.step_size(step))).backward()
-            for buffer, old, change in zip(buffers, before, changes, strict=True):
-                change += (buffer - old) / len(own_grains)
-        for buffer, old, change in zip(buffers, before, changes, strict=True):
-            buffer.copy_(old + change)
+        buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        statistics = _Statistics([buffers])
+        for number, indices in enumerate(grains):
+            statistics.begin_grain(buffers)
+            seed_grain(step, number)
+            batch = collate(data, indices, job)
+            output = model(*batch.args, **batch.kwargs)
+            loss = output.loss if job.loss is None else job.loss(output, batch.target)
+            (loss * (batch.num_samples / samples.step_size(step))).backward()
+            statistics.end_grain(buffers)
+        statistics.apply(len(grains))
         optimizer.step()
     return _floating(model.state_dict())
 
@@ -72,14 +67,16 @@ def train_in_stages(job: Job, layered: LayeredModel, num_replicas: int, num_stag
     for step in range(samples.num_steps):
         grains = samples.grains(step)
         shares = split_grains(len(grains), (1,) * num_replicas)
-        buffers = [[_statistics(stage) for stage in stages] for stages in replicas]
-        before = [[{name: b.clone() for name, b in own.items()} for own in stages] for stages in buffers]
-        for stages, own in zip(replicas, shares, strict=True):
+        buffers = [_buffers(stages) for stages in replicas]
+        statistics = _Statistics(buffers)
+        for stages, own_buffers, own in zip(replicas, buffers, shares, strict=True):
             for number in own:
+                statistics.begin_grain(own_buffers)
                 seed_grain(step, number)
                 _run_grain(job, stages, collate(data, grains[number], job), samples.step_size(step))
+                statistics.end_grain(own_buffers)
         _apply(layered, replicas, optimizers)
-        _average(buffers, before)
+        statistics.apply(len(grains))
     found = {name: state[name] for name in layered.unused_names}
     for stage in replicas[0]:
         named = stage.module.state_dict().items()
@@ -153,19 +150,36 @@ def _each_parameter(replicas: list[list[Stage]]) -> list[tuple[str, nn.Parameter
     return [named for stages in replicas for stage in stages for named in stage.module.named_parameters()]
 
 
-def _statistics(stage: Stage) -> Weights:
-    persistent = stage.model.persistent_names
-    named = stage.module.named_buffers()
-    return {name: buffer for name, buffer in named if name in persistent and buffer.is_floating_point()}
+def _buffers(stages: Sequence[Stage]) -> Weights:
+    """What forwards may change, of all stages of a replica; each belongs to one stage."""
+    return {
+        name: buffer
+        for stage in stages
+        for name, buffer in stage.module.named_buffers()
+        if name in stage.model.persistent_names and buffer.is_floating_point()
+    }
 
 
-def _average(buffers: list[list[Weights]], before: list[list[Weights]]) -> None:
-    """Every replica goes on with the mean of all replicas' changes."""
-    for number in range(len(buffers[0])):
-        for name, old in before[0][number].items():
-            mean = sum((own[number][name] - old for own in buffers), torch.zeros_like(old)) / len(buffers)
-            for own in buffers:
-                own[number][name].copy_(old + mean)
+class _Statistics:
+    """Sums up what the grains of one step change, whichever replica computes them."""
+
+    def __init__(self, replicas: Sequence[Weights]) -> None:
+        self._replicas = replicas
+        self._before = {name: buffer.clone() for name, buffer in replicas[0].items()}
+        self._changes = {name: torch.zeros_like(buffer) for name, buffer in self._before.items()}
+
+    def begin_grain(self, buffers: Weights) -> None:
+        for name, buffer in buffers.items():
+            buffer.copy_(self._before[name])
+
+    def end_grain(self, buffers: Weights) -> None:
+        for name, buffer in buffers.items():
+            self._changes[name] += buffer - self._before[name]
+
+    def apply(self, num_grains: int) -> None:
+        for buffers in self._replicas:
+            for name, buffer in buffers.items():
+                buffer.copy_(self._before[name] + self._changes[name] / num_grains)
 
 
 def _floating(state: Weights) -> Weights:

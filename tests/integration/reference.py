@@ -24,7 +24,7 @@ from zooid.layers import (
     is_in_order,
     seed_data,
 )
-from zooid.schedule.samples import SamplePlan, split_grains
+from zooid.schedule.samples import SamplePlan
 from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.precision import LossScale
 
@@ -55,7 +55,6 @@ class Trained:
 
 def train_composed_layers(
     job_file: Path,
-    shares: tuple[int, ...] = (1,),
     device: str = "cpu",
     *,
     num_steps: int | None = None,
@@ -63,8 +62,9 @@ def train_composed_layers(
 ) -> Trained:
     """Grain by grain, with the random numbers that belong to each grain, and all that a job may ask for.
 
-    `shares` matters to batch-norm statistics only, which are the mean of the replicas'. Ends after `num_steps`, if they
-    are given; `observe` is called after every step.
+    Every grain of a step begins with the buffers that the step began with; the step adds the mean of what the grains
+    changed, and the sum where buffers are counts. Ends after `num_steps`, if they are given; `observe` is called after
+    every step.
     """
     job, data, samples = _load(job_file)
     model = build_model(job).to(device)
@@ -83,27 +83,27 @@ def train_composed_layers(
         grains = samples.grains(step)
         before = {name: buffer.clone() for name, buffer in model.named_buffers()}
         changes = {name: torch.zeros_like(buffer) for name, buffer in before.items() if buffer.dtype != torch.bool}
-        for own in split_grains(len(grains), shares):
+        for number, indices in enumerate(grains):
             for name, buffer in model.named_buffers():
                 buffer.copy_(before[name])
-            for number in own:
-                seed_data(job.seed, step, number)
-                batch = collate(data, grains[number], job).to(device)
-                with autocasting(job.autocast, torch.device(device)):
-                    with grain_randomness(job.seed, step, number):
-                        values = stage.run(*flatten_inputs(batch))
-                    output = stage.model_output(values)
-                    own_weight = objective.weight(batch, samples.step_size(step))
-                    grain_sum, grain_weight = objective.sum_and_weight(output, batch.target, own_weight)
-                torch.autograd.backward(grain_sum * (scale.factor / nominal_weight))
-                loss_sum += float(grain_sum.detach())
-                weight += grain_weight
-            for name, change in changes.items():
-                own_change = dict(model.named_buffers())[name] - before[name]
-                change += own_change / len(shares) if change.is_floating_point() else own_change
+            seed_data(job.seed, step, number)
+            batch = collate(data, indices, job).to(device)
+            with autocasting(job.autocast, torch.device(device)):
+                with grain_randomness(job.seed, step, number):
+                    values = stage.run(*flatten_inputs(batch))
+                output = stage.model_output(values)
+                own_weight = objective.weight(batch, samples.step_size(step))
+                grain_sum, grain_weight = objective.sum_and_weight(output, batch.target, own_weight)
+            torch.autograd.backward(grain_sum * (scale.factor / nominal_weight))
+            loss_sum += float(grain_sum.detach())
+            weight += grain_weight
+            for name, buffer in model.named_buffers():
+                if name in changes:
+                    changes[name] += buffer - before[name]
         for name, buffer in model.named_buffers():
             if name in changes:
-                buffer.copy_(before[name] + changes[name])
+                change = changes[name] / len(grains) if buffer.is_floating_point() else changes[name]
+                buffer.copy_(before[name] + change)
         trained = [parameter for parameter in model.parameters() if parameter.grad is not None]
         for parameter in trained:
             assert parameter.grad is not None

@@ -40,5 +40,5 @@ def test_members_train_what_a_plain_loop_trains(
     job_file.write_text(_JOB.format(name=name))
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=num_stages, transport=transport)
     result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=forking)
-    wanted = train_plainly(load_job(job_file), grain_by_grain=False, num_replicas=num_replicas)
+    wanted = train_plainly(load_job(job_file), grain_by_grain=False)
     assert largest_difference(zooid.load_checkpoint(result.checkpoint), wanted) <= TOLERANCE

@@ -18,7 +18,6 @@ from tests.integration.model_jobs import NUM_STEPS, write_model_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from zooid.core.plan import ScheduleName, TransportName
-from zooid.schedule.samples import even_shares
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,7 +26,6 @@ LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2), (1, 4), (3, 2), (4, 1))
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
 TRANSPORTS: tuple[TransportName, ...] = ("store", "tcp")
 TOLERANCE = 1e-9
-NUM_GRAINS = 8
 
 Case = tuple[str, tuple[int, int], ScheduleName, TransportName]
 
@@ -54,8 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @cache
-def reference(job_file: Path, shares: tuple[int, ...]) -> Trained:
-    return train_composed_layers(job_file, shares)
+def reference(job_file: Path) -> Trained:
+    return train_composed_layers(job_file)
 
 
 def job_of(folder: Path, name: str, arguments: str = "", suffix: str = "") -> Path:
@@ -78,7 +76,7 @@ def differences(
     )
     store = job_file.parent / f"{job_file.stem}-{num_replicas}x{num_stages}-{schedule}-{transport}"
     result = zooid.train(job_file, store=store.as_uri(), plan=plan, platform=forking)
-    expected = reference(job_file, shares or even_shares(NUM_GRAINS, num_replicas))
+    expected = reference(job_file)
     assert len(result.losses) == NUM_STEPS
     return expected.loss_difference(result.losses), expected.weight_difference(result.checkpoint)
 
@@ -142,7 +140,7 @@ def test_smaller_types_cross_cuts_as_they_are(forking: RecordingPlatform, folder
     job_file = job_of(folder, "mlp", arguments, f"-{autocast}")
     plan = plan_by_hand(job_file, cuts=3, schedule="1f1b", transport="tcp")
     result = zooid.train(job_file, store=(folder / autocast).as_uri(), plan=plan, platform=forking)
-    expected = reference(job_file, (1,))
+    expected = reference(job_file)
     print(f"{autocast} 1x3: loss {expected.loss_difference(result.losses):.1e}")
     assert result.losses[0] == pytest.approx(expected.losses[0], abs=1e-7)
     assert expected.loss_difference(result.losses) <= 5e-3

@@ -395,6 +395,6 @@ class TestOffers:
             "r0s0": Size(1.0, 1769 * MIB),
             "r1s0": Size(small.vcpus, 1024 * MIB),
         }
-        wanted = train_composed_layers(job_file, plan.shares)
+        wanted = train_composed_layers(job_file)
         assert result.losses == pytest.approx(wanted.losses, rel=1e-9)
         assert 0 < result.usd < large.usd_per_hour

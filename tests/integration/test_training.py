@@ -15,9 +15,7 @@ from torch import nn
 
 import zooid
 from tests.integration.hooked_jobs import (
-    BATCH_SIZE,
     EVALUATION,
-    GRAIN_SIZE,
     NUM_EVALUATED,
     STEPS_PER_EPOCH,
     at_work_alone,
@@ -34,7 +32,6 @@ from zooid.core.events import Evaluated, Event, StepCommitted
 from zooid.core.job import load_job
 from zooid.core.plan import TransportName
 from zooid.layers import build_model, build_scheduler, collate
-from zooid.schedule.samples import even_shares
 from zooid.worker.training import Trainer
 
 pytestmark = pytest.mark.timeout(120)
@@ -114,7 +111,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nn.utils, "clip_grad_norm_", noting)
-        trained = train_composed_layers(job_file, even_shares(BATCH_SIZE // GRAIN_SIZE, 2))
+        trained = train_composed_layers(job_file)
     return Expected(trained, norms, learning_rates(job_file))
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import nn
 
 import zooid
-from tests.integration.hooked_jobs import BATCH_SIZE, EVALUATION, GRAIN_SIZE, at_work_alone, write_hooked_job
+from tests.integration.hooked_jobs import EVALUATION, at_work_alone, write_hooked_job
 from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import evaluation_loss, train_composed_layers
@@ -33,7 +33,6 @@ from zooid.core.events import (
 from zooid.core.job import load_job
 from zooid.layers import build_model
 from zooid.report import view_for
-from zooid.schedule.samples import even_shares
 from zooid.store import open_store
 from zooid.store.checkpoints import complete_steps
 
@@ -41,7 +40,6 @@ pytestmark = pytest.mark.timeout(120)
 
 TOLERANCE = 1e-9
 NUM_STEPS = 9
-SHARES = even_shares(BATCH_SIZE // GRAIN_SIZE, 2)
 WORSENING = {
     **EVALUATION,
     "evaluate_every": "2",
@@ -95,7 +93,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, forking: RecordingPlatform
 class TestEarlyStop:
     def test_it_equals_a_loop_that_stops_there(self, stopped: Stopped) -> None:
         job_file, result, _ = stopped
-        expected = train_composed_layers(job_file, SHARES, num_steps=6)
+        expected = train_composed_layers(job_file, num_steps=6)
         assert expected.loss_difference(result.losses) <= TOLERANCE
         assert expected.weight_difference(result.checkpoint) <= TOLERANCE
 
@@ -103,7 +101,7 @@ class TestEarlyStop:
         job_file, result, _ = stopped
         assert complete_steps(open_store(result.store)) == [2, 6]
         assert result.best_checkpoint == f"{result.store}/{keys.checkpoint(2)}"
-        expected = train_composed_layers(job_file, SHARES, num_steps=2)
+        expected = train_composed_layers(job_file, num_steps=2)
         assert expected.weight_difference(result.best_checkpoint) <= TOLERANCE
         best = zooid.load_checkpoint(result.store, best=True)
         assert all(
@@ -138,7 +136,7 @@ class TestEarlyStop:
         assert evaluated_steps(events) == [8, 9]
         assert resumed.stopped == ""
         assert resumed.best_checkpoint == result.best_checkpoint
-        assert train_composed_layers(job_file, SHARES).weight_difference(resumed.checkpoint) <= TOLERANCE
+        assert train_composed_layers(job_file).weight_difference(resumed.checkpoint) <= TOLERANCE
 
 
 def test_an_interrupted_run_stops_where_it_would_have(forking: RecordingPlatform, tmp_path: Path) -> None:
@@ -198,7 +196,7 @@ class TestWishes:
         result, events = train(job_file, tmp_path / "run", forking, num_replicas=num_replicas, cuts=cuts)
         assert [event.step for event in events if isinstance(event, StepCommitted)] == list(range(5))
         assert result.stopped == "job.on_event wished so"
-        expected = train_composed_layers(job_file, SHARES[:num_replicas], num_steps=5)
+        expected = train_composed_layers(job_file, num_steps=5)
         assert expected.weight_difference(result.checkpoint) <= TOLERANCE
 
     def test_an_evaluation_is_answered_at_once(self, forking: RecordingPlatform, tmp_path: Path) -> None:
@@ -305,7 +303,7 @@ def test_weights_are_shown_after_every_step(forking: RecordingPlatform, tmp_path
             last = averages.setdefault(name, tensor.clone())
             last.copy_(tensor if not tensor.is_floating_point() else last + 0.1 * (tensor - last))
 
-    train_composed_layers(job_file, SHARES, observe=observe)
+    train_composed_layers(job_file, observe=observe)
     assert found.keys() == averages.keys()
     assert max(float((found[name] - averages[name]).abs().max()) for name in averages) <= TOLERANCE
 

@@ -93,7 +93,7 @@ def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ranks]:
 
 
 def reduced_over(group: Any, **changed: Any) -> Reducing:
-    return Reducing(**{"group": group, "num_replicas": 2, **changed})
+    return Reducing(group=group, **changed)
 
 
 def finish(gradients: Gradients, changes: Sequence[Tensor] = ()) -> list[Tensor | None]:
@@ -181,8 +181,14 @@ class TestTwoReplicas:
         def norm() -> nn.Module:
             return nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).double()
 
-        def inputs(rank: int) -> Tensor:
-            return torch.randn(6, 3, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+        def inputs(grain: int) -> Tensor:
+            return torch.randn(6, 3, generator=torch.Generator().manual_seed(grain), dtype=torch.float64)
+
+        def run_grain(state: TrainingState, module: nn.Module, number: int) -> None:
+            state.begin_grain()
+            output = module(inputs(number))
+            state.end_grain()
+            output.sum().backward()
 
         def replica(group: Any, rank: int) -> tuple[Tensor, Tensor]:
             module = norm()
@@ -190,13 +196,13 @@ class TestTwoReplicas:
             names = tuple(name for name, _ in module.named_parameters())[::-1]
             trainee = Trainee(module, names, frozenset(module.state_dict()))
             state = TrainingState(trainee, job, reducing=reduced_over(group))
-            state.begin()
-            module(inputs(5)).sum().backward()
+            state.begin(num_grains=2)
+            run_grain(state, module, 5)
             state.drop()
             assert all(torch.equal(value, initial[name]) for name, value in module.state_dict().items())
-            state.begin()
+            state.begin(num_grains=2)
             state.begin_last_backward()
-            module(inputs(rank)).sum().backward()
+            run_grain(state, module, rank)
             for number in range(state.num_buckets):
                 for work in state.reduce(number, torch.zeros(2, dtype=torch.float64)):
                     work.wait()

@@ -7,6 +7,9 @@ import numpy as np
 from zooid.core.profile import Bytes, Profile
 from zooid.predictor.closed_forms.arrays import Array
 
+_BUFFER_COPIES = 5
+"""Buffers themselves; as the step found them, and what changes are told from; as a grain left them; summed changes."""
+
 
 def stage_memory_bytes(
     profile: Profile, first_layer: int, end_layer: int, grain_size: int, grains_kept: int, *, num_replicas: int = 1
@@ -20,7 +23,7 @@ def stage_memory_bytes(
     layers = profile.layers[first_layer:end_layer]
     copies = _copies(profile, num_replicas)
     state = profile.parameter_bytes(first_layer, end_layer) * copies
-    state += 2 * sum(layer.buffer_bytes for layer in layers)  # and as they were before the step
+    state += _BUFFER_COPIES * sum(layer.buffer_bytes for layer in layers)
     before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
     received = before.at(grain_size)
     passed_on = layers[-1].boundary.at(grain_size)
@@ -36,7 +39,7 @@ def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int =
     copies = _copies(profile, num_replicas)
     needs = [
         layer.parameter_bytes * copies
-        + 2 * layer.buffer_bytes
+        + _BUFFER_COPIES * layer.buffer_bytes
         + grain_bytes([layer.memory], grain_size)[1] * (1 + profile.memory_overhead)
         for layer in profile.layers
     ]
@@ -60,7 +63,8 @@ def stage_memory_table(profile: Profile, grain_size: int, grains_kept: int, *, n
         kept[begun] += activations
         most[begun] = np.maximum(most[begun], np.maximum(forward, kept[begun] + backward_peak))
         buffers[begun] += layer.buffer_bytes
-        state = (parameters[end] - parameters[begun] - _counted_twice(profile, end)) * copies + 2 * buffers[begun]
+        state = (parameters[end] - parameters[begun] - _counted_twice(profile, end)) * copies
+        state += _BUFFER_COPIES * buffers[begun]
         computing = (kept[begun] * (grains_kept - 1) + most[begun]) * (1 + profile.memory_overhead)
         messages = 2 * (crossing[:-1][begun] + crossing[end])
         table[begun, end] = np.round(profile.runtime_bytes + state + computing + messages)

@@ -189,7 +189,7 @@ def last_told(store: ObjectStore, writer: str, roster: int, change: int) -> tupl
                 evaluated = max(evaluated, event.step)
         if step >= 0:
             break
-    return step, evaluated
+    return step, max(evaluated, step)  # the evaluation before a step is told before that step
 
 
 def read_history(store: ObjectStore) -> list[Event]:

@@ -149,7 +149,7 @@ class Gradients:
         return held
 
     def statistics(self) -> list[torch.Tensor]:
-        """Changes of statistics, summed over the replicas."""
+        """Changes of running statistics, summed over the replicas."""
         return self._buckets[-1].statistics
 
     def _completed(self, number: int, parameter: torch.Tensor) -> None:

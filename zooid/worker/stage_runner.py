@@ -79,7 +79,7 @@ class StageRunner:
         self._messages.clear()
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
         self._weight = 0.0
-        self._state.begin()
+        self._state.begin(len(indices))
 
     @property
     def nominal_weight(self) -> float:
@@ -149,7 +149,9 @@ class StageRunner:
                 value.requires_grad_(differentiable)
         with autocasting(self._job.autocast, self._device):
             with grain_randomness(self._job.seed, self._step, grain):
+                self._state.begin_grain()
                 outputs = list(self._stage.run(*inputs))
+                self._state.end_grain()
             if is_last:
                 assert read is not None
                 assert batch is not None

@@ -12,6 +12,7 @@ from zooid.core.job import Job
 from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
 from zooid.worker import loss_sums
 from zooid.worker.gradients import Gradients, Reducing
+from zooid.worker.running_statistics import RunningStatistics
 
 
 @dataclass(frozen=True)
@@ -58,21 +59,14 @@ class TrainingState:
         assert len(self._names) == len(trained), "every parameter belongs to a layer of the stage"
         self._parameters = [trained[name] for name in self._names]
         self._hooks = trainee.hooks
-        self._ties: dict[int, Tie] = {}
         self._has_loss = trainee.has_loss
-        self._buffers = [
-            buffer
-            for name, buffer in module.named_buffers()
-            if name in trainee.persistent_names and buffer.dtype != torch.bool
-        ]
-        self._buffers_before: list[torch.Tensor] = []
-        count_type = self._parameters[0].dtype if self._parameters else torch.float32
-        self._statistics_types = [b.dtype if b.is_floating_point() else count_type for b in self._buffers]
-        """Counts travel with the gradients, as numbers of their type."""
+        number_type = self._parameters[0].dtype if self._parameters else torch.float32
+        count_type = torch.promote_types(number_type, torch.float32)
+        self._statistics = RunningStatistics(module, trainee.persistent_names, count_type)
         self._held: dict[str, torch.Tensor | None] = {}
         """Reduced gradients, from when they are complete until the next step begins."""
         self._held_changes: list[torch.Tensor] | None = None
-        """What the step did to the statistics on average; None if there is nobody to average with."""
+        """What all replicas did to the statistics; None if this is the only one."""
         self._gradients = self._regrouped(reducing, ties)
         self.optimizer: torch.optim.Optimizer | None = job.optimizer(self._named) if trained else None
         """None where nothing is trained: a job that leaves frozen parameters out would be asked to make one of none."""
@@ -86,12 +80,11 @@ class TrainingState:
     def _regrouped(self, reducing: Reducing, ties: dict[int, Tie] | None) -> Gradients:
         self._ties = ties or {}
         self._is_reduced = reducing.group is not None
-        self._num_replicas = reducing.num_replicas
         self._replica = reducing.replica
         like = self._parameters[0].detach() if self._parameters else torch.zeros(0)
         self._loss_slots = [loss_sums.slots_for(reducing.num_replicas, like)] if self._has_loss else []
         """The sums of losses of all replicas, on their way with the gradients."""
-        return Gradients(self._parameters, [*self._no_changes(), *self._loss_slots], reducing)
+        return Gradients(self._parameters, [*self._statistics.like_changes(), *self._loss_slots], reducing)
 
     @property
     def num_buckets(self) -> int:
@@ -122,14 +115,20 @@ class TrainingState:
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
 
-    def begin(self) -> None:
-        if self._buffers_before:
-            torch._foreach_copy_(self._buffers_before, self._buffers)
-        else:
-            self._buffers_before = [buffer.clone() for buffer in self._buffers]
+    def begin(self, num_grains: int) -> None:
+        """Begin a step of so many grains, those of all replicas together."""
+        self._statistics.begin(num_grains)
         self._held = {}
         self._held_changes = None
         self._gradients.begin()
+
+    def begin_grain(self) -> None:
+        """Called before the forward of every grain."""
+        self._statistics.begin_grain()
+
+    def end_grain(self) -> None:
+        """Called after the forward of every grain."""
+        self._statistics.end_grain()
 
     def begin_last_backward(self) -> None:
         self._gradients.begin_last_backward()
@@ -141,7 +140,7 @@ class TrainingState:
         """
         for slots in self._loss_slots:
             loss_sums.fill(slots, self._replica, losses)
-        return self._gradients.reduce(bucket, lambda: [*self._changes(), *self._loss_slots])
+        return self._gradients.reduce(bucket, lambda: [*self._statistics.changes(), *self._loss_slots])
 
     def losses(self, own: torch.Tensor) -> torch.Tensor:
         """Sums of losses and weights over all replicas, once all buckets are reduced; `own` are this member's."""
@@ -160,10 +159,8 @@ class TrainingState:
         """
         self._held = {**self._hold(), **apply_hooks(self._hooks, self._complete())}
         if self._is_reduced:
-            summed = zip(self._buffers, self._gradients.statistics()[: len(self._buffers)], strict=True)
-            self._held_changes = [
-                change / self._num_replicas if buffer.is_floating_point() else change for buffer, change in summed
-            ]
+            changes = self._gradients.statistics()
+            self._held_changes = changes[: len(changes) - len(self._loss_slots)]
         elsewhere = {name for tie in self._ties.values() if not tie.counts_here for name in tie.names}
         own = [gradient for name, gradient in self._hold().items() if gradient is not None and name not in elsewhere]
         if not own:
@@ -188,17 +185,13 @@ class TrainingState:
         self.advance()
 
     def advance(self) -> None:
-        """What a step changes beside the parameters: statistics, which are the mean of the replicas', counts, which are
-        their sum, and the learning rate."""
-        if self._held_changes is not None:
-            for buffer, before, change in zip(self._buffers, self._buffers_before, self._held_changes, strict=True):
-                buffer.copy_(before + (change if buffer.is_floating_point() else change.round()))
+        """What a step changes beside the parameters: running statistics, and the learning rate."""
+        self._statistics.apply(self._held_changes)
         self._step_scheduler()
 
     def drop(self) -> None:
         """Forget the step: nothing of it remains."""
-        for buffer, before in zip(self._buffers, self._buffers_before, strict=True):
-            buffer.copy_(before)
+        self._statistics.drop()
         self._held = {}
         self._held_changes = None
         self._gradients.begin()
@@ -211,7 +204,8 @@ class TrainingState:
         held = self._held or dict.fromkeys(self._names)
         flags = torch.tensor([float(held[name] is not None) for name in self._names], dtype=torch.float64)
         parts = [flags, *(self._part(p, held[n]) for n, p in zip(self._names, self._parameters, strict=True))]
-        return [*parts, *(self._no_changes() if self._held_changes is None else self._held_changes)]
+        changes = self._held_changes or [torch.zeros_like(each) for each in self._statistics.like_changes()]
+        return [*parts, *changes]
 
     def take_held(self, parts: Sequence[torch.Tensor]) -> None:
         """Hold what another replica has handed over, as if this member had reduced it."""
@@ -235,16 +229,6 @@ class TrainingState:
         """Gradients of the parameters that the loss reached, where hooks ask for them."""
         wanted = self._hooks.of_gradients
         return {name: own for name, own in self._hold().items() if own is not None and name in wanted}
-
-    def _no_changes(self) -> list[torch.Tensor]:
-        return [b.new_zeros(b.shape, dtype=t) for b, t in zip(self._buffers, self._statistics_types, strict=True)]
-
-    def _changes(self) -> list[torch.Tensor]:
-        """What the step did to the buffers: exactly 0 where it did nothing."""
-        return [
-            torch.where(buffer == before, torch.zeros_like(buffer), buffer - before).to(dtype)
-            for buffer, before, dtype in zip(self._buffers, self._buffers_before, self._statistics_types, strict=True)
-        ]
 
 
 class Sharing:
