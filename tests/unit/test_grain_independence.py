@@ -204,7 +204,7 @@ def step_of_replica(
     training = TrainingState(Trainee(stage.module, names, layered.persistent_names), job)
     member = RosterMember(name="r0s0", stage=0, replica=0)
     roster = Roster(run="test", number=0, resume_step=0, members=(member,), shares=(1,))
-    seat = Seat(roster, 0, 0, 0, None, {}, device, None, {})
+    seat = Seat(roster, 0, 0, 0, None, {}, device, (), {})
     grains = samples.grains(step)
     numbers = split_grains(len(grains), shares)[replica]
     with supply(

@@ -228,7 +228,7 @@ class Member:
             is_between_steps=place.is_between_steps,
             num_evaluations=len(self._body.standing.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
-            suspects=tuple(roster.members[rank].name for rank in (self._seat.lost_ranks if self._seat else ())),
+            suspects=tuple(self._seat.lost) if self._seat is not None else (),
         )
 
     def _take_up(self, roster: Roster) -> None:

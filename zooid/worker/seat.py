@@ -33,8 +33,8 @@ class Seat:
     """By number of the tie: the stages of this replica that share it, where this one is among them."""
     device: torch.device
     """Where small sums over all members are made: NCCL wants them on a GPU."""
-    everyone: dist.ProcessGroup | None
-    """All members of the roster."""
+    groups: tuple[tuple[dist.ProcessGroup | None, Sequence[int]], ...]
+    """All groups that this member is in, with the ranks of their members in the roster."""
     directions: dict[Kind, dist.ProcessGroup | None]
     """What carries messages forward and backward, where each way needs a group of its own."""
 
@@ -43,9 +43,12 @@ class Seat:
         return self.roster.members[self.rank].name
 
     @property
-    def lost_ranks(self) -> list[int]:
-        """Members whose connections broke by themselves, as far as this one has noticed."""
-        return self.everyone.lost_ranks if isinstance(self.everyone, ProcessGroup) else []
+    def lost(self) -> list[str]:
+        """Names of members whose connections broke by themselves, as far as this one has noticed in any group."""
+        ranks = {
+            ranks[lost] for group, ranks in self.groups if isinstance(group, ProcessGroup) for lost in group.lost_ranks
+        }
+        return [self.roster.members[rank].name for rank in sorted(ranks)]
 
     def neighbour(self, distance: int) -> int:
         """Rank of the member that many stages on, in the same replica."""
@@ -127,22 +130,24 @@ def take_seat(
         if roster.num_replicas > 1
         else []
     )
+    stage_group = stage_groups[own.stage] if stage_groups else None
+    groups: list[tuple[dist.ProcessGroup | None, Sequence[int]]] = [
+        (dist.group.WORLD, range(len(roster.members))),
+        (stage_group, roster.ranks_of_stage(own.stage)),
+    ]
     tie_groups: dict[int, dist.ProcessGroup] = {}
     for number, stages in enumerate(ties):
         for replica in range(roster.num_replicas):
-            group = dist.new_group([roster.rank_at(replica, stage) for stage in stages])
+            ranks = [roster.rank_at(replica, stage) for stage in stages]
+            group = dist.new_group(ranks)
             if replica == own.replica and own.stage in stages:
                 tie_groups[number] = group
+                groups.append((group, ranks))
     directions: dict[Kind, dist.ProcessGroup | None] = {}
     if plan.transport == "nccl" and roster.num_stages > 1:
         # NCCL keeps the calls between two ranks in one order: two ways in one group would wait for one another
         for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
             group = dist.new_group()
             directions |= dict.fromkeys(kinds, group)
-    stage_group = stage_groups[own.stage] if stage_groups else None
     device = device if plan.transport == "nccl" else torch.device("cpu")
-    return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, _world(), directions)
-
-
-def _world() -> dist.ProcessGroup | None:
-    return dist.group.WORLD
+    return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, tuple(groups), directions)
