@@ -10,6 +10,14 @@ def clear_messages(store: ObjectStore, run: str, newest: int) -> int:
     return sum(clear(store, f"{folder}/{name}") for name in _numbered(store, folder, newest + 1))
 
 
+def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
+    """Remove what the members of one claim have exchanged, under all of its rosters."""
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS):
+        for name in store.list_folders(folder):
+            if (found := keys.roster_in(name)) is not None and found[0] == number:
+                clear(store, f"{folder}/{name}")
+
+
 def clear_earlier(store: ObjectStore, run: str, number: int) -> None:
     """Remove messages, last words, specs and leases of all rosters before this one."""
     clear_messages(store, run, number - 1)

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from zooid.coordinator.crew import Crew, wait_for_all
 from zooid.coordinator.lease import Lease
-from zooid.coordinator.leftovers import clear_earlier
+from zooid.coordinator.leftovers import clear_earlier, clear_exchanged
 from zooid.coordinator.offers import num_threads, prices_in_words
 from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
@@ -148,16 +148,14 @@ class Run:
 
     def _tidy(self) -> None:
         """Remove what is this run's own; where its claim is still the newest, also what earlier ones have left."""
-        own = keys.comm_of(self._claim.run, self._number)
+        clear_exchanged(self._store, self._claim.run, self._number)
         if self._fence.is_superseded():
-            clear(self._store, own)
             return
         if self._number == 0 and not self._has_begun:
             clear(self._store, "")
         else:
             clear_earlier(self._store, self._claim.run, self._number)
-            for folder in (own, keys.PROBES):
-                clear(self._store, folder)
+            clear(self._store, keys.PROBES)
             if not self._has_begun:
                 self._store.delete([keys.plan(self._number)])
                 for folder in (keys.specs_under(self._number), keys.failures_under(self._number)):

@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from msgspec import structs
+
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import ObjectExists, ObjectNotFound, PeerLost, RecordError, ScheduleError
@@ -83,6 +85,7 @@ class Survey:
             )
         except ScheduleError as error:
             raise PeerLost(f"the run cannot go on: {error}") from error
+        roster = structs.replace(roster, copies=())  # members that would only keep a copy of their stage end
         try:
             self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
         except ObjectExists:

@@ -1,0 +1,126 @@
+"""Members that are killed while they train: the others go on, and the run is the one that it would have been."""
+
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+
+import zooid
+from tests.integration.hooked_jobs import EVALUATION, write_hooked_job
+from tests.integration.recording import RecordingPlatform, still_running
+from zooid.coordinator.running import RunResult
+from zooid.core import keys
+from zooid.core.errors import MemberFailed
+from zooid.core.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
+from zooid.core.plan import Limits
+from zooid.store import open_store
+from zooid.store.events import read_history
+
+pytestmark = pytest.mark.timeout(120)
+
+Kind = TypeVar("Kind", StepCommitted, Evaluated, MemberExited, RosterChanged)
+
+TOLERANCE = 1e-9
+EPOCHS = 12
+
+
+@dataclass
+class Run:
+    """A run over TCP whose members are killed, by name, after the steps that are given."""
+
+    folder: Path
+    layout: tuple[int, int]
+    kills: Sequence[tuple[int, str]] = ()
+    platform: RecordingPlatform = field(default_factory=RecordingPlatform)
+    seen: list[Event] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return self.folder.as_uri()
+
+    def train(self, job_file: Path) -> RunResult:
+        left = list(self.kills)
+
+        def watch(event: Event) -> None:
+            self.seen.append(event)
+            if isinstance(event, StepCommitted) and left and event.step >= left[0][0]:
+                os.kill(self.platform.pids[left.pop(0)[1]], signal.SIGKILL)
+
+        limits = Limits(num_replicas=self.layout[0], num_stages=self.layout[1], transport="tcp", max_members=6)
+        result = zooid.train(
+            job_file, store=self.url, limits=limits, profile=False, on_event=watch, platform=self.platform
+        )
+        assert not left, "every fault happened"
+        return result
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return zooid.load_checkpoint(self.url)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return [event for event in self.seen if isinstance(event, kind)]
+
+
+@pytest.fixture(scope="module")
+def job_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    return write_hooked_job(folder / "job.py", fields={**EVALUATION, "epochs": str(EPOCHS)})
+
+
+@pytest.fixture(scope="module")
+def undisturbed(job_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunResult, Run]:
+    run = Run(tmp_path_factory.mktemp("undisturbed"), (1, 1))
+    return run.train(job_file), run
+
+
+CASES = [
+    ((2, 1), [(3, "r1s0")]),
+    ((2, 1), [(3, "r0s0")]),
+    ((2, 2), [(4, "r0s1")]),
+    ((2, 2), [(4, "r0s0")]),
+    ((4, 1), [(2, "r0s0"), (9, "r1s0")]),
+    ((3, 2), [(2, "r1s0"), (8, "r0s1")]),
+]
+
+
+@pytest.mark.parametrize(("layout", "kills"), CASES, ids=lambda value: str(value).replace(" ", ""))
+def test_the_others_go_on_as_if_nothing_had_happened(
+    layout: tuple[int, int],
+    kills: list[tuple[int, str]],
+    job_file: Path,
+    undisturbed: tuple[RunResult, Run],
+    tmp_path: Path,
+) -> None:
+    run = Run(tmp_path, layout, kills)
+    result = run.train(job_file)
+    assert [event.member for event in run.of(MemberExited)] == [name for _, name in kills]
+    assert [event.change for event in run.of(RosterChanged)] == list(range(1, len(kills) + 1))
+    expected, plain = undisturbed
+    assert result.losses == pytest.approx(expected.losses, abs=TOLERANCE)
+    found, wanted = run.state(), plain.state()
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=0.0, atol=TOLERANCE)
+    history = read_history(open_store(run.url))
+    for events in (history, run.seen):
+        for kind in ("step_committed", "evaluated"):
+            assert steps_of(events, kind) == steps_of(plain.seen, kind), "each once, and in order"
+    assert still_running(list(run.platform.pids.values())) == []
+    assert open_store(run.url).list(keys.COMM) == []
+
+
+def steps_of(events: list[Event], kind: str) -> list[int]:
+    steps = [event for event in events if isinstance(event, StepCommitted | Evaluated)]
+    return [event.step for event in steps if event.__struct_config__.tag == kind]
+
+
+def test_a_pipeline_without_replicas_ends_with_the_name_of_who_was_killed(job_file: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path, (1, 2), [(3, "r0s1")])
+    with pytest.raises(MemberFailed) as caught:
+        run.train(job_file)
+    assert str(caught.value) == "member r0s1 was killed by signal 9 (SIGKILL)"
+    assert still_running(list(run.platform.pids.values())) == []
