@@ -151,7 +151,7 @@ def edited(record: FileRecord, old: str, new: str) -> bytes:
         ('"stage": 0', '"stage": 0, "mood": 1', r"unknown field `mood` - at `\$.members\[0\]`"),
         ('"number": 0', '"number": "zero"', r"Expected `int`, got `str` - at `\$.number`"),
         ('"number": 0,', "", "missing required field `number`"),
-        ('"number": 0', '"number": -1', "`number` and `resume_step` must be at least 0"),
+        ('"number": 0', '"number": -1', "`number`, `change` and `resume_step` must be at least 0"),
         ('"name": "m1"', '"name": "m0"', "`members` names a member twice"),
     ],
 )

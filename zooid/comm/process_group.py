@@ -85,7 +85,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @property
     def lost_ranks(self) -> list[int]:
-        """Ranks whose connections broke by themselves, in order; none where ranks are not connected."""
+        """Ranks that have left, or whose connections broke by themselves; none where ranks are not connected."""
         return sorted(self._lost)
 
     def getBackendName(self) -> str:  # noqa: N802

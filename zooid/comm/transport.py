@@ -52,7 +52,7 @@ class Transport(Protocol):
     lost, calls that need something from it fail by themselves, and others may still end well."""
 
     lost: set[int]
-    """Ranks whose connections broke by themselves, where there are connections."""
+    """Ranks that have left, or whose connections broke by themselves, where there are connections."""
 
     @property
     def trouble(self) -> str | None:

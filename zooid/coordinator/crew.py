@@ -69,6 +69,8 @@ class Crew:
         self._checks_input = checks_input
         self._during = during
         self._running: list[_Running] = []
+        self._ended_s: dict[str, float] = {}
+        """When each member was first seen to have exited."""
 
     def __enter__(self) -> "Crew":
         return self
@@ -130,8 +132,12 @@ class Crew:
                 list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
 
     def running_s(self) -> list[float]:
-        """How long each member has run so far."""
-        return [time.monotonic() - running.started_s for running in self._running]
+        """How long each member has run so far, or until it exited."""
+        now_s = time.monotonic()
+        for running in self._running:
+            if running.member not in self._ended_s and self._platform.poll(running.handle) is not None:
+                self._ended_s[running.member] = now_s
+        return [self._ended_s.get(running.member, now_s) - running.started_s for running in self._running]
 
     def _failure(self) -> ZooidError:
         """The cause rather than its consequences: members that only lost a peer are not it."""

@@ -17,7 +17,7 @@ from zooid.coordinator.leftovers import clear_earlier, clear_exchanged
 from zooid.coordinator.offers import num_threads, prices_in_words
 from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
-from zooid.core.errors import InputError, MemberFailed, ObjectExists, StoreError
+from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.events import (
     CheckpointSaved,
     Event,
@@ -230,9 +230,15 @@ class Run:
         wall_s = time.monotonic() - begin_s
         steps = [self._steps[number] for number in sorted(self._steps)]
         step_s = _median_step_s(steps, plan, first_step)
+        manifest = read_manifest(self._store, last_step(self._store))
+        ledger = manifest.ledger
+        if manifest.step < plan.num_steps and not ledger.stopped:
+            raise CheckpointError(
+                f"all members have ended, but the last checkpoint in {self._store.url} has {manifest.step} of "
+                f"{plan.num_steps} steps; `zooid resume {self._store.url}` goes on from there"
+            )
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
         losses = tuple(step.loss for step in steps)
-        ledger = read_manifest(self._store, last_step(self._store)).ledger
         best = None if ledger.best_step is None else f"{self._store.url}/{keys.checkpoint(ledger.best_step)}"
         return RunResult(
             store=self._store.url,

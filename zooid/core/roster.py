@@ -78,7 +78,7 @@ class Answer(FileRecord, frozen=True, kw_only=True, tag="answer"):
     owes_checkpoint: bool = False
     """True if a checkpoint that the job has wished for is being written."""
     suspects: tuple[str, ...] = ()
-    """Members that this one has lost its connection to."""
+    """Members that have left, or that this one has lost its connection to."""
 
     def __post_init__(self) -> None:
         require_name("member", self.member)

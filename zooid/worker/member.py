@@ -15,7 +15,7 @@ from torch import distributed as dist
 from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest
-from zooid.core.errors import CommTimeout, PeerLost
+from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.core.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
 from zooid.core.machine import peak_resident_bytes
 from zooid.core.records import encode_record
@@ -39,7 +39,7 @@ from zooid.worker.gradients import Reducing
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
 from zooid.worker.role import Role, learn
-from zooid.worker.seat import Seat, take_seat
+from zooid.worker.seat import MEETING_S, Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
 from zooid.worker.state import Tie, Trainee, TrainingState
@@ -146,9 +146,7 @@ class Member:
         role, body = self.role, self._body
         self._seat = self._keeper = None
         try:
-            seat = self._seat = take_seat(
-                self._spec, self._store, role.plan, roster, list(role.ties), role.device, self._abort
-            )
+            seat = self._seat = self._sit_down(roster)
             body.state.regroup(
                 Reducing(
                     seat.stage_group, roster.num_replicas, seat.replica, role.plan.is_direct, reduces_early(seat.stage)
@@ -185,6 +183,16 @@ class Member:
             raise
         dist.destroy_process_group()
 
+    def _sit_down(self, roster: Roster) -> Seat:
+        """Meet the others. Whoever cannot be reached, although it answered a moment ago, is lost."""
+        role = self.role
+        try:
+            return take_seat(self._spec, self._store, role.plan, roster, list(role.ties), role.device, self._abort)
+        except CommError as error:
+            if roster.change == 0 or isinstance(error, CommAborted):
+                raise
+            raise PeerLost(f"the members of roster {roster.label} did not meet: {error}") from error
+
     def next_roster(self, roster: Roster, loss: PeerLost | CommTimeout) -> Roster | None:
         """The roster that follows after a loss, as the survivors agree; None if it has no seat for this member.
 
@@ -198,7 +206,7 @@ class Member:
         survey = Survey(
             self._store,
             roster,
-            timeout_s=self._spec.timeout_s,
+            timeout_s=MEETING_S if self._seat is None else self._spec.timeout_s,
             num_grains=self.role.samples.num_grains,
             abort=self._abort,
         )

@@ -18,6 +18,9 @@ from zooid.schedule.actions import Kind
 from zooid.store import ObjectStore
 from zooid.worker.underway import Underway, receiving, sending
 
+MEETING_S = 10.0
+"""How long members of a roster that they have just agreed on wait for one another."""
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -44,7 +47,7 @@ class Seat:
 
     @property
     def lost(self) -> list[str]:
-        """Names of members whose connections broke by themselves, as far as this one has noticed in any group."""
+        """Names of members that have left or are lost, as far as this one has noticed in any group."""
         ranks = {
             ranks[lost] for group, ranks in self.groups if isinstance(group, ProcessGroup) for lost in group.lost_ranks
         }
@@ -110,10 +113,11 @@ def take_seat(
             f"the plan's transport is nccl, which is for GPUs, but member {spec.member} has none; give tcp or gloo"
         )
     options = Options(transport="tcp" if plan.transport == "tcp" else "store", all_reduce=plan.all_reduce)
+    meeting_s = spec.timeout_s if roster.change == 0 else min(spec.timeout_s, MEETING_S)
     rendezvous = ObjectRendezvous(
         store,
         keys.comm_of(spec.run, roster.number, roster.change),
-        timeout_s=spec.timeout_s,
+        timeout_s=meeting_s,
         abort=abort,
         options=options,
     )
@@ -122,7 +126,7 @@ def take_seat(
         store=rendezvous,
         rank=rank,
         world_size=len(roster.members),
-        timeout=datetime.timedelta(seconds=spec.timeout_s),
+        timeout=datetime.timedelta(seconds=meeting_s),
         device_id=device if plan.transport == "nccl" else None,
     )
     stage_groups = (
@@ -149,5 +153,8 @@ def take_seat(
         for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
             group = dist.new_group()
             directions |= dict.fromkeys(kinds, group)
+    for group, _ in groups:
+        if isinstance(group, ProcessGroup):
+            group.engine.timeout_s = spec.timeout_s
     device = device if plan.transport == "nccl" else torch.device("cpu")
     return Seat(roster, rank, own.replica, own.stage, stage_group, tie_groups, device, tuple(groups), directions)

@@ -83,7 +83,7 @@ class TcpTransport:
         """How many of a peer's streams have ended."""
         self._is_closed = False
         self.lost: set[int] = set()
-        """Ranks whose connections broke by themselves while this rank was in the group."""
+        """Ranks that have left, or whose connections broke by themselves, while this rank was in the group."""
 
     @property
     def trouble(self) -> None:
@@ -184,6 +184,7 @@ class TcpTransport:
                     reason = bytes(body).decode(errors="replace")
                     self._fail(PeerLost(f"rank {peer} gave up: {reason}", cause=reason.partition(":")[0]))
                 else:
+                    self.lost.add(peer)
                     self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
 
     def on_broken(self, peer: int, why: str) -> None:

@@ -106,6 +106,7 @@ class CheckpointKeeper:
             ledger_only = structs.replace(self._before, ledger=ledger)
             url = replace_ledger(self._store, ledger_only, self._division.roster)
             self._tell(num_steps, url, ledger)
+        self._seat.meet()  # nobody leaves before the manifest is written: if the first member is lost, others write it
 
     def _catch_up(self) -> None:
         """Wait until the checkpoint that is under way is complete."""
