@@ -97,6 +97,7 @@ class Run:
         self._number = number
         self._on_event = on_event
         self._has_begun = False
+        self._has_lost_members = False
         self._fence = Fence(self._store, number)
         self._lease = Lease(self._store, number, self._fence)
         self._writer = EventWriter(self._store, "coordinator", number, self._fence)
@@ -232,7 +233,7 @@ class Run:
         step_s = _median_step_s(steps, plan, first_step)
         manifest = read_manifest(self._store, last_step(self._store))
         ledger = manifest.ledger
-        if manifest.step < plan.num_steps and not ledger.stopped:
+        if self._has_lost_members and manifest.step < plan.num_steps and not ledger.stopped:
             raise CheckpointError(
                 f"all members have ended, but the last checkpoint in {self._store.url} has {manifest.step} of "
                 f"{plan.num_steps} steps; `zooid resume {self._store.url}` goes on from there"
@@ -253,6 +254,7 @@ class Run:
         )
 
     def _tell_exit(self, member: str, exit_text: str) -> None:
+        self._has_lost_members = True
         self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
 
     def _take(self, event: Event) -> None:
