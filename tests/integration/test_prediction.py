@@ -77,12 +77,11 @@ job = zooid.Job(
 @pytest.mark.timeout(180)
 def test_a_layer_made_ten_times_slower_moves_the_cut(tmp_path: Path) -> None:
     cuts = {}
-    for name, repeats in (("even", [2] * 6), ("slow_first", [20, 2, 2, 2, 2, 2]), ("slow_last", [2, 2, 2, 2, 2, 20])):
+    for name, repeats in (("slow_first", [20, 2, 2, 2, 2, 2]), ("slow_last", [2, 2, 2, 2, 2, 20])):
         job_file = tmp_path / f"{name}.py"
         job_file.write_text(f"REPEATS = {repeats}\n{EVEN_JOB}")
         plan = zooid.plan(job_file, limits=Limits(num_replicas=1, num_stages=2))
         cuts[name] = plan.stages[0].end_layer
     print(cuts)
-    assert cuts["even"] in (2, 3, 4)
     assert cuts["slow_first"] == 1
     assert cuts["slow_last"] == 5

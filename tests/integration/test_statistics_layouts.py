@@ -121,7 +121,14 @@ LAYOUTS: list[tuple[tuple[int, int], ScheduleName, tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("layout", "schedule", "shares"), LAYOUTS, ids=lambda value: str(value))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The uneven layouts are always tried, the others with `--every-layout`."""
+    if "schedule" in metafunc.fixturenames:
+        is_all = metafunc.config.getoption("--every-layout")
+        chosen = [layout for layout in LAYOUTS if is_all or layout[2]]
+        metafunc.parametrize(("layout", "schedule", "shares"), chosen, ids=str)
+
+
 def test_every_layout_has_the_statistics_of_one_process(
     forking: RecordingPlatform,
     folder: Path,
