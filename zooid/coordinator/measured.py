@@ -12,6 +12,7 @@ from zooid.core.plan import Plan
 from zooid.core.records import decode_record
 from zooid.core.timeline import Timeline
 from zooid.store import EventReader, ObjectStore, open_store
+from zooid.store.rosters import last_number
 
 _P95 = 0.95
 
@@ -20,7 +21,7 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
     """Of a run that followed this plan; one that was resumed is taken from where it went on."""
     store = open_store(run)
     _refuse_another(plan, _last_plan(store), store.url)
-    events = EventReader(store, _last_roster(store)).read_new()
+    events = EventReader(store, last_number(store)).read_new()
     starts = [number for number, event in enumerate(events) if isinstance(event, RunStarted)]
     latest = events[starts[-1] :] if starts else []
     first_step = next((event.first_step for event in latest if isinstance(event, RunStarted)), 0)
@@ -48,13 +49,9 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
     )
 
 
-def _last_roster(store: ObjectStore) -> int:
-    return max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
-
-
 def _last_plan(store: ObjectStore) -> Plan:
     """That of the latest roster."""
-    key = keys.plan(_last_roster(store))
+    key = keys.plan(last_number(store))
     try:
         data = bytes(store.get(key))
     except ObjectNotFound as error:

@@ -6,12 +6,9 @@ from collections.abc import Callable
 
 from msgspec import structs
 
-from zooid.core import keys
-from zooid.core.errors import ObjectNotFound
 from zooid.core.events import Event, MemberPrinted, ProfileProgress, RunStarted, StepCommitted
-from zooid.core.records import decode_record
-from zooid.core.roster import Roster
 from zooid.store import EventReader, ObjectStore
+from zooid.store.rosters import find_roster
 
 OnEvent = Callable[[Event], None]
 
@@ -52,7 +49,7 @@ class Relay:
         self._guard = guard
         self._store = store
         self._readers = [EventReader(store, roster)]
-        """Of every roster of the claim, the last of which may still be replaced."""
+        """One reader for each roster of the claim. Members may still replace the last roster."""
         self._last_step = -1
         """The last step that was passed on; steps that a later roster tells again are not."""
         self._on_event = on_event
@@ -69,7 +66,7 @@ class Relay:
         """Pass on everything that is there."""
         for reader in self._readers:  # also the first one, where the coordinator itself tells
             self._pass_on(reader)
-        while (roster := self._next_roster()) is not None:
+        while (roster := find_roster(self._store, self.roster, len(self._readers))) is not None:
             self._pass_on(self._readers[-1])  # what was told before it was replaced
             if roster.ruling is not None and roster.ruling.kind == "rolled_back":
                 self._last_step = roster.resume_step - 1
@@ -84,14 +81,6 @@ class Relay:
                     continue
                 self._last_step = event.step
             self._on_event(event)
-
-    def _next_roster(self) -> Roster | None:
-        """The roster that members have written since, if they have."""
-        key = keys.roster(self.roster, len(self._readers))
-        try:
-            return decode_record(bytes(self._store.get(key)), Roster, f"{self._store.url}/{key}")
-        except ObjectNotFound:
-            return None
 
 
 def ignore(event: Event) -> None:

@@ -40,6 +40,7 @@ from zooid.store.checkpoints import (
     sweep_incomplete,
 )
 from zooid.store.claims import last_claim, remembered_job_file
+from zooid.store.rosters import last_number
 
 
 def resume(
@@ -120,8 +121,7 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     refuse_memory(url)
     store = open_store(url)
     number, claim = last_claim(store)
-    last_roster = max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
-    return store, claim, max(number, last_roster) + 1
+    return store, claim, max(number, last_number(store)) + 1
 
 
 def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
@@ -159,7 +159,7 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
 
 def _last_plan(store: ObjectStore) -> Plan:
     """That of the last roster that was written, or of the first one, if none was."""
-    number = max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)
+    number = last_number(store)
     try:
         return decode_record(bytes(store.get(keys.plan(number))), Plan, f"{store.url}/{keys.plan(number)}")
     except ObjectNotFound as error:

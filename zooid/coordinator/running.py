@@ -219,7 +219,7 @@ class Run:
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
             try:
-                if plan.transport == "tcp":
+                if plan.survives_losses:
                     crew.wait_for_survivors(self._meter(plan, crew), self._tell_exit)
                 else:
                     crew.wait(self._meter(plan, crew))

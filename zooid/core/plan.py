@@ -208,6 +208,11 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         return self.transport != "store"
 
     @property
+    def survives_losses(self) -> bool:
+        """True if members notice when another one is lost, and can go on without it."""
+        return self.transport == "tcp"
+
+    @property
     def layout(self) -> str:
         """Replicas × stages, as people write it: `2x2`."""
         return f"{self.num_replicas}x{len(self.stages)}"

@@ -16,10 +16,9 @@ from zooid.core.events import (
     decode_events,
     encode_events,
 )
-from zooid.core.records import decode_record
-from zooid.core.roster import Roster
 from zooid.store.fences import Fence
 from zooid.store.protocol import ObjectStore
+from zooid.store.rosters import read_roster
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +35,10 @@ class EventWriter:
     objects. With a fence, nothing is told any more once somebody else has gone on with the run.
     """
 
-    def __init__(
-        self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None, change: int = 0
-    ) -> None:
+    def __init__(self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None) -> None:
         self._store = store
         self._fence = fence
-        self._folder = keys.events_of(writer, roster, change)
+        self._folder = keys.events_of(writer, roster)
         self._buffer_lock = threading.Lock()
         self._buffer: list[bytes] = []
         self._flush_lock = threading.Lock()
@@ -228,8 +225,7 @@ _End = tuple[int, bool]
 
 def _end_before(store: ObjectStore, number: int, change: int) -> _End:
     """Where what earlier rosters have told ends to count."""
-    key = keys.roster(number, change)
-    roster = decode_record(bytes(store.get(key)), Roster, f"{store.url}/{key}")
+    roster = read_roster(store, number, change)
     return roster.resume_step, roster.resume_step > 0 and not roster.is_between_steps
 
 

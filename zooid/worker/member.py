@@ -38,7 +38,7 @@ from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
 from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
-from zooid.worker.role import Role, learn
+from zooid.worker.role import Role, learn, manifest_of
 from zooid.worker.seat import MEETING_S, Seat, take_seat
 from zooid.worker.stage_runner import StageRunner
 from zooid.worker.standing import Standing
@@ -123,7 +123,6 @@ class Member:
         self._roster = role.first_roster
         self._before: Roster | None = None
         """The roster that the present one has replaced."""
-        self._began_s = time.perf_counter()
         self._lost_at_s: float | None = None
         """When the loss was noticed that led to the present roster."""
         self._seat: Seat | None = None
@@ -175,7 +174,7 @@ class Member:
             seat.meet()  # nobody's clock starts before all are here
             yield trainer, keeper
         except (PeerLost, CommTimeout):
-            if role.survives_losses and dist.is_initialized():
+            if role.plan.survives_losses and dist.is_initialized():
                 dist.destroy_process_group()
             raise
         except BaseException as error:
@@ -199,7 +198,7 @@ class Member:
         Raises the loss itself where nothing can be done about it.
         """
         is_failure = isinstance(loss, PeerLost) and loss.cause != "" and loss.cause not in _LOSSES
-        if not self.role.survives_losses or self._abort.is_set or is_failure:
+        if not self.role.plan.survives_losses or self._abort.is_set or is_failure:
             raise loss
         self._lost_at_s = time.perf_counter()
         logger.warning("%s; the members that are left go on without it", loss)
@@ -249,7 +248,7 @@ class Member:
         if roster.ruling.kind == "rolled_back":
             self._work.close()
             self._work = ExitStack()
-            self._body = self._load(roster, self.role.manifest_of(self._store, roster))
+            self._body = self._load(roster, manifest_of(self._store, roster))
             self._supply = self._open_supply()
             return
         if roster.ruling.kind == "unfinished" and body.place.step.phase is Phase.PREPARED:

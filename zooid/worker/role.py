@@ -21,6 +21,7 @@ from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.ties import shared_between
 from zooid.store import ObjectStore, wait_for
+from zooid.store.rosters import read_roster
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.changes import changes_since
 from zooid.worker.imports import lasting_imports
@@ -74,24 +75,19 @@ class Role:
             tuple(self.ties),
         )
 
-    @property
-    def survives_losses(self) -> bool:
-        """True if members notice when another one is lost, and can go on without it."""
-        return self.plan.transport == "tcp"
 
-    def manifest_of(self, store: ObjectStore, roster: Roster) -> CheckpointManifest:
-        """The checkpoint that this roster starts from, with the settings that hold for the run now."""
-        manifest = contents.read_manifest(store, roster.resume_step)
-        if roster.optimizer_settings:
-            manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
-        return manifest
+def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:
+    """The checkpoint that this roster starts from, with the settings that hold for the run now."""
+    manifest = contents.read_manifest(store, roster.resume_step)
+    if roster.optimizer_settings:
+        manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
+    return manifest
 
 
 def learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
     key = keys.plan(spec.roster)
     plan = decode_record(bytes(store.get(key)), Plan, f"{store.url}/{key}")
-    key = keys.roster(spec.roster)
-    roster = decode_record(bytes(store.get(key)), Roster, key)
+    roster = read_roster(store, spec.roster)
     with lasting_imports():
         job = load_job(spec.job_file)
     lighten_optimizers()
@@ -100,12 +96,10 @@ def learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
     check_plan(plan, layered, job, len(data))
     if roster.resume_step == 0:  # initial weights may still be on their way
         wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
-    manifest = contents.read_manifest(store, roster.resume_step)
+    manifest = manifest_of(store, roster)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
         raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
-    if roster.optimizer_settings:
-        manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
     device = default_device()
     if device.type == "cuda":
         device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())

@@ -124,8 +124,8 @@ class _OneType:
         self._base = torch.zeros_like(self._before)
         self._after = torch.empty_like(self._before)
         self.decrease = torch.zeros_like(self._before)
-        """By how much grains have lowered the numbers. It is not the rise that is added up, since x - 0 is x for every
-        x, while -0.0 + 0 is not: what no grain changes keeps its bits."""
+        """The sum of what grains have taken away from the numbers. Numbers that no grain changes keep their bits, since
+        x - 0 is x for every x. A sum of what was added would turn -0.0 into 0.0."""
         self._views_before = _views(self._before, self._values)
         self._views_after = _views(self._after, self._values)
 

@@ -18,6 +18,7 @@ from zooid.core.roster import Answer, Roster
 from zooid.schedule.succession import successor
 from zooid.store import ObjectStore
 from zooid.store.checkpoints import last_step
+from zooid.store.rosters import find_roster
 
 logger = logging.getLogger(__name__)
 
@@ -72,11 +73,7 @@ class Survey:
         return answers
 
     def _find(self) -> Roster | None:
-        key = keys.roster(self._roster.number, self._roster.change + 1)
-        try:
-            return decode_record(bytes(self._store.get(key)), Roster, f"{self._store.url}/{key}")
-        except ObjectNotFound:
-            return None
+        return find_roster(self._store, self._roster.number, self._roster.change + 1)
 
     def _write(self, answers: list[Answer]) -> Roster:
         try:

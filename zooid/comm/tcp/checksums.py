@@ -36,12 +36,12 @@ class RunningChecksum:
         self._covered_bytes = 0
 
     def advance(self, num_bytes: int) -> None:
-        """So many bytes are there."""
+        """Cover all whole blocks among the first `num_bytes` bytes, which have arrived."""
         while num_bytes - self._covered_bytes >= _BLOCK_BYTES:
             self._cover(self._covered_bytes + _BLOCK_BYTES)
 
     def finish(self) -> int:
-        """All bytes are there."""
+        """Return the checksum, once all bytes have arrived."""
         self.advance(self._data.nbytes)
         if self._covered_bytes < self._data.nbytes:
             self._cover(self._data.nbytes)

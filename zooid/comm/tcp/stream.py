@@ -59,7 +59,7 @@ class _Incoming:
         return self.body[self._num_bytes :]
 
     def grow(self, num_bytes: int) -> bool:
-        """So many more bytes are there; whether these were the last."""
+        """Note that `num_bytes` more have arrived. Returns True if the body is complete."""
         self._num_bytes += num_bytes
         if self._running is not None:
             self._running.advance(self._num_bytes)
