@@ -14,8 +14,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -24,10 +24,10 @@ from typing import Any
 import torch
 
 import zooid
+from benchmarks.lab.attempts import Attempt, left_behind
 from benchmarks.lab.nursery import Nursery, nursery
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import moto_s3
-from zooid.core import keys
 from zooid.core.errors import ZooidError
 from zooid.core.events import StepCommitted
 from zooid.core.job import load_job
@@ -35,16 +35,12 @@ from zooid.core.plan import Plan, TransportName
 from zooid.core.records import encode_record
 from zooid.layers import check_job, faithful_layers
 from zooid.store import ObjectStore, open_store, read_history
-from zooid.store.checkpoints import complete_steps, read_manifest
 
 NUM_STEPS = 60
 LAYOUTS = {"1x1": (1, ()), "2x1": (2, ()), "1x2": (1, (2,))}
 TOLERANCE = 1e-9
 LONGEST_WAIT_S = 20.0
 CHECKPOINTS = {"every_steps": 5, "keep": 2}
-_POLL_S = 0.02
-_PHASE_LIMIT_S = 120.0
-"""A process that has not come to what is waited for by then hangs."""
 _MOST_STEPS = 15
 _MOST_START_S = 5.0
 
@@ -112,62 +108,6 @@ class Findings:
     @property
     def num_kills(self) -> int:
         return self.killed.total()
-
-
-class Attempt:
-    """One coordinator, from its start until it ends or is killed."""
-
-    def __init__(self, home: Nursery, log: Path, **arguments: Any) -> None:
-        self._home = home
-        self._log = log
-        self.began_s = time.time()
-        self.pid = home.start_coordinator(log, checkpoints=CHECKPOINTS, **arguments)
-
-    @property
-    def status(self) -> int | None:
-        return self._home.status_of(self.pid)
-
-    def events(self) -> list[dict[str, Any]]:
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        found = []
-        for line in lines:
-            with suppress(json.JSONDecodeError):  # it was killed in the middle of a line, or says why it failed
-                found.append(json.loads(line))
-        return [event for event in found if isinstance(event, dict)]
-
-    def num_steps(self) -> int:
-        return sum(event["event"] == "step_committed" for event in self.events())
-
-    def wait(self, is_so: Callable[[], bool]) -> bool:
-        """Until something is so; False where the coordinator ended before."""
-        deadline_s = time.monotonic() + _PHASE_LIMIT_S
-        while not is_so():
-            if self.status is not None:
-                return is_so()
-            if time.monotonic() > deadline_s:
-                raise ZooidError(f"a coordinator hangs; it said:\n{self._log.read_text()[-3000:]}")
-            time.sleep(_POLL_S)
-        return True
-
-    def wait_for_end(self) -> int:
-        self.wait(lambda: self.status is not None)
-        status = self.status
-        assert status is not None
-        return status
-
-    def words(self) -> str:
-        return self._log.read_text()[-3000:]
-
-    def waited_s(self) -> float | None:
-        """How long it waited before it began its own work; None where it was killed before that."""
-        return self._after(lambda event: str(event.get("phase", "")).startswith("checking"))
-
-    def first_step_s(self) -> float | None:
-        return self._after(lambda event: event["event"] == "step_committed")
-
-    def _after(self, is_it: Callable[[dict[str, Any]], bool]) -> float | None:
-        times = [event["at_s"] for event in self.events() if is_it(event)]
-        return times[0] - self.began_s if times else None
 
 
 class Campaign:
@@ -250,9 +190,9 @@ class Campaign:
     def _attempt(self, url: str, plan: Plan | None = None, *, is_new: bool = False) -> Attempt:
         self._num_logs += 1
         log = self._folder / f"coordinator-{self._num_logs}.log"
-        given = {"job_file": str(self._job)} if is_new else {}
+        given: dict[str, Any] = {"job_file": str(self._job)} if is_new else {}
         text = None if plan is None else encode_record(plan).decode()
-        return Attempt(self._home, log, store=url, plan=text, **given)
+        return Attempt(self._home, log, store=url, plan=text, checkpoints=CHECKPOINTS, **given)
 
     def _note(self, attempt: Attempt) -> None:
         for name, value in (
@@ -294,21 +234,6 @@ class Campaign:
 
     def _report(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-
-
-def left_behind(store: ObjectStore) -> list[str]:
-    """Objects, and files of a folder, that a finished run should not have."""
-    folders = (keys.COMM, keys.PROBES, keys.LEASES, keys.FAILURES)
-    left = [key for key in store.list("") if key.startswith(tuple(f"{folder}/" for folder in folders))]
-    steps = complete_steps(store)
-    named = {keys.checkpoint_manifest(step) for step in steps}
-    for step in steps:
-        manifest = read_manifest(store, step)
-        named |= {shard.key for shard in (*manifest.shards, *manifest.optimizer, *manifest.constants)}
-    left += [key for key in store.list(keys.CHECKPOINTS) if key not in named]
-    if store.url.startswith("file://"):
-        left += [str(path) for path in Path(store.url.removeprefix("file://")).rglob("*#*")]
-    return left
 
 
 @contextmanager

@@ -38,6 +38,7 @@ ALONE = (
     "tests/unit/test_executor.py::test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it",
     "tests/unit/test_executor.py::test_an_abort_stops_it",
     "tests/unit/test_retrying.py",
+    "tests/unit/test_store_transport.py::test_in_a_steady_stream_few_requests_come_too_early",
     "tests/unit/test_store_transport.py::test_it_is_learned_how_far_a_rank_is_behind",
     "tests/unit/test_timing.py",
     "tests/unit/test_traffic.py::test_64_members_with_32_grains_each_are_counted_in_no_time",

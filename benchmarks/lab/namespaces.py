@@ -2,7 +2,8 @@
 
 A star of veth pairs with the store in the middle, which forwards nothing; one more pair leads to the namespace of the
 calling process, where the coordinator runs. `shape` gives the members' links a bandwidth, `connect_members` lets them
-reach one another after all, `apart` at a distance. Needs root.
+reach one another after all, `apart` at a distance; `cut` takes a member's link away.
+Needs root.
 """
 
 import itertools
@@ -142,6 +143,18 @@ def connect_members(made: Star) -> None:
     for source, target in itertools.permutations(made.members, 2):
         add_route(source, target, through=made.store)
     set_forwarding(made.store, True)
+
+
+def cut(made: Star, member: Member) -> None:
+    """Take a member's only link down: it reaches nobody, nobody reaches it, and no connection is closed by that."""
+    _run([*made.store.prefix, "ip", "link", "set", member.store_device, "down"])
+
+
+def mend(made: Star, member: Member) -> None:
+    """Put the link up again, and the route over it, which the kernel has forgotten. A whole link stays as it is."""
+    _run([*made.store.prefix, "ip", "link", "set", member.store_device, "up"])
+    way = ["dev", member.store_device, "src", made.store.address, *_CONGESTION_CONTROL]
+    _run([*made.store.prefix, "ip", "route", "replace", f"{member.address}/32", *way])
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The nursery itself never touches a store and has no threads, so that what it for
 address can start processes, ask how they ended, and kill them: they are real processes with real exit statuses.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -13,9 +14,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,22 @@ from zooid.platforms import Exit, Launch
 _START_TIMEOUT_S = 60.0
 _GRACE_S = 2.0
 _POLL_S = 0.01
+_CLONE_NEWNET = 0x40000000
+"""The kernel's flag for a network namespace."""
+_STORE_DELAY_RATE = 0.3
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What makes life hard for the processes of a run."""
+
+    namespaces: dict[str, str] = field(default_factory=dict)
+    """Network namespaces of members, by the members' names; everybody else stays where the nursery is."""
+    store_error_rate: float = 0.0
+    """Share of all requests to the store that fail, half of them after they were carried out."""
+    store_delay_s: float = 0.0
+    """Three of ten requests to the store take longer, by up to this much."""
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,9 +64,15 @@ class Nursery:
             answer = line.makefile().readline()
         return json.loads(answer)
 
-    def start_coordinator(self, log: Path, **arguments: Any) -> int:
+    def start_coordinator(self, log: Path, conditions: Conditions | None = None, **arguments: Any) -> int:
         """Start `zooid.train`, or `zooid.resume` where no job is given; its process id. Its events go to the log."""
-        pid: int = self.ask(what="coordinator", log=str(log), arguments=arguments, environment=dict(os.environ))
+        pid: int = self.ask(
+            what="coordinator",
+            log=str(log),
+            arguments=arguments,
+            environment=dict(os.environ),
+            conditions=asdict(conditions or Conditions()),
+        )
         return pid
 
     def status_of(self, pid: int) -> int | None:
@@ -60,6 +84,20 @@ class Nursery:
         """Names of the members that run at present, by process id."""
         return {int(pid): name for pid, name in self.ask(what="members").items()}
 
+    def running(self) -> list[int]:
+        """Process ids of all that run at present, coordinators included."""
+        pids: list[int] = self.ask(what="running")
+        return pids
+
+    def end_all(self) -> None:
+        """Kill all that still run; returns when they are gone."""
+        with suppress(ConnectionError):  # a nursery that was ended has ended everything with itself
+            for pid in self.running():
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+            while self.running():
+                time.sleep(_POLL_S)
+
 
 @dataclass(frozen=True)
 class _Handle:
@@ -68,17 +106,32 @@ class _Handle:
 
 
 class NurseryPlatform:
-    """A platform whose members a nursery starts."""
+    """A platform whose members a nursery starts, under the same conditions as the coordinator."""
 
-    def __init__(self, nursery: Nursery) -> None:
+    def __init__(self, nursery: Nursery, conditions: Conditions) -> None:
         self._nursery = nursery
+        self._conditions = asdict(conditions)
 
     def launch(self, launch: Launch) -> _Handle:
         log = self._nursery.folder / f"{launch.member}-{time.monotonic_ns()}.log"
         log.touch()  # a member that is killed at once has printed nothing
         environment = member_environment(launch.num_threads)
-        asked = {"program": launch.program, "member": launch.member, "spec_url": launch.spec_url}
-        return _Handle(self._nursery.ask(what="member", log=str(log), environment=environment, **asked), log)
+        pid = self._nursery.ask(
+            what="member",
+            program=launch.program,
+            member=launch.member,
+            spec_url=launch.spec_url,
+            log=str(log),
+            environment=environment,
+            conditions=self._conditions,
+        )
+        return _Handle(pid, log)
+
+    def locate(self, handle: _Handle) -> dict[str, str]:
+        return {"pid": str(handle.pid), "log": str(handle.log)}
+
+    def find(self, place: Mapping[str, str]) -> _Handle | None:
+        return _Handle(int(place["pid"]), Path(place["log"]))
 
     def poll(self, handle: _Handle) -> Exit | None:
         status = self._nursery.status_of(handle.pid)
@@ -86,6 +139,9 @@ class NurseryPlatform:
 
     def logs(self, handle: _Handle) -> str:
         return handle.log.read_text(errors="replace")
+
+    def leave(self, handle: _Handle) -> None:
+        """The nursery keeps it."""
 
     def terminate(self, handle: _Handle) -> None:
         deadline_s = time.monotonic() + _GRACE_S
@@ -146,12 +202,15 @@ class _Server:
                 return self._status(request["pid"])
             case "members":
                 return {pid: name for pid, name in self._members.items() if self._status(pid) is None}
+            case "running":
+                return [pid for pid in self._statuses if self._status(pid) is None]
             case "member":
                 pid = self._fork(request, lambda: _run_member(request))
                 self._members[pid] = request["member"]
                 return pid
             case _:
-                return self._fork(request, lambda: _coordinate(self._address, **request["arguments"]))
+                conditions = Conditions(**request["conditions"])
+                return self._fork(request, lambda: _coordinate(self._address, conditions, **request["arguments"]))
 
     def _status(self, pid: int) -> int | None:
         if self._statuses.get(pid) is None:
@@ -181,6 +240,7 @@ class _Server:
                 os.dup2(output, number)
             os.environ.clear()
             os.environ.update(request["environment"])
+            _live_under(Conditions(**request["conditions"]), request.get("member", ""))
             status = work()
         except BaseException:  # noqa: BLE001  # a forked child must never return into the server
             traceback.print_exc()
@@ -198,7 +258,36 @@ def _run_member(request: dict[str, Any]) -> int:
     return worker.main() if request["program"] == "worker" else profiler.main()
 
 
-def _coordinate(address: str, *, plan: str | None = None, job_file: str | None = None, **arguments: Any) -> int:
+def _live_under(conditions: Conditions, member: str) -> None:
+    """Move this process to its network, and let its stores fail as often as they are to."""
+    if (namespace := conditions.namespaces.get(member)) is not None:
+        with Path("/var/run/netns", namespace).open() as file:
+            if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+    if conditions.store_error_rate or conditions.store_delay_s:
+        from zooid.store import Faults, FaultyStore, Rates, objects
+
+        rates = Rates(
+            delay=_STORE_DELAY_RATE if conditions.store_delay_s else 0.0,
+            delay_s=conditions.store_delay_s,
+            error=conditions.store_error_rate / 2,
+            lost_response=conditions.store_error_rate / 2,
+        )
+        honest = objects.ObstoreStore
+        seed = zlib.crc32(f"{conditions.seed} {member}".encode())  # members do not fail together
+        vars(objects)["ObstoreStore"] = lambda *arguments: FaultyStore(
+            honest(*arguments), Faults.everywhere(rates), seed
+        )
+
+
+def _coordinate(
+    address: str,
+    conditions: Conditions,
+    *,
+    plan: str | None = None,
+    job_file: str | None = None,
+    **arguments: Any,
+) -> int:
     import zooid
     from zooid.core.checkpoint import CheckpointRule
     from zooid.core.errors import InputError, ZooidError
@@ -207,7 +296,7 @@ def _coordinate(address: str, *, plan: str | None = None, job_file: str | None =
     def show(event: Event) -> None:
         os.write(1, encode_events([event]))
 
-    given: dict[str, Any] = {"platform": NurseryPlatform(Nursery(address)), "on_event": show}
+    given: dict[str, Any] = {"platform": NurseryPlatform(Nursery(address), conditions), "on_event": show}
     given["checkpoints"] = CheckpointRule(**arguments.pop("checkpoints"))
     if plan is not None:
         given["plan"] = decode_record(plan.encode(), Plan, "the plan")

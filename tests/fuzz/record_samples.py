@@ -8,10 +8,13 @@ from zooid.core.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
 from zooid.core.link import Links, MissingLink
 from zooid.core.plan import Limits
 from zooid.core.records import FileRecord
+from zooid.core.roster import Answer, Joining, RosterSeat, Ruling, StepNumbers
 from zooid.core.search import Search
 from zooid.core.shards import SampleFiles, ShardTable
 from zooid.core.spec import (
+    Adoption,
     Failure,
+    MemberHandle,
     ProbeMember,
     ProbeSpec,
     ProfilerSpec,
@@ -25,6 +28,7 @@ from zooid.core.timeline import Interval, Timeline
 from zooid.planner import search, single
 
 _MEMBER = {"run": "run-7", "member": "r0s0", "store": "s3://bucket/run-7", "num_threads": 2}
+_NUMBERS = StepNumbers(loss_sum=1.5, weight=8.0, square_sums=(0.5, 0.25))
 _PROBERS = (ProbeMember(name="r0s0", site="here"), ProbeMember(name="p1", site="there"))
 
 TIMELINE = Timeline(
@@ -104,7 +108,17 @@ def records() -> list[FileRecord]:
     return [
         a_plan(shares=(4, 4), links=(a_link(),)),
         a_profile(),
-        a_roster(),
+        a_roster(
+            change=3,
+            copies=(RosterSeat(name="c0", stage=1),),
+            newcomers=("c0",),
+            former=("m9",),
+            num_planned_replicas=3,
+            ruling=Ruling(kind="stands", numbers=_NUMBERS),
+            grains=((0, 1), (2,)),
+        ),
+        Answer(member="m0", change=2, num_applied=7, is_prepared=True, applied=_NUMBERS, suspects=("m1",)),
+        Joining(member="m5", change=2),
         Links(
             zooid_version="1",
             date="2025-01-01",
@@ -116,6 +130,8 @@ def records() -> list[FileRecord]:
         TIMELINE,
         a_manifest(),
         RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
+        Adoption(run="run-7", roster=1, nonce="00"),
+        MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
         WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProbeSpec(

@@ -107,7 +107,7 @@ def read_sealed_stream(data: bytes) -> None:
     for _ in range(_MAX_SEALED):
         if at + HEADER_BYTES > len(sealed):
             break
-        struct.pack_into("<H", sealed, at, 0x5A01)
+        struct.pack_into("<H", sealed, at, 0x5A02)
         fields = bytes(sealed[at : at + HEADER_BYTES - 4])
         struct.pack_into("<I", sealed, at + HEADER_BYTES - 4, zlib.crc32(fields))
         at += HEADER_BYTES + struct.unpack_from("<I", sealed, at + HEADER_BYTES - 12)[0]

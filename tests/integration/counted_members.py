@@ -29,11 +29,20 @@ class CountingPlatform:
         process.start()
         return process
 
+    def locate(self, handle: ForkServerProcess) -> dict[str, str]:
+        return {}
+
+    def find(self, place: Mapping[str, str]) -> ForkServerProcess | None:
+        return None
+
     def poll(self, handle: ForkServerProcess) -> Exit | None:
         return None if handle.exitcode is None else Exit(handle.exitcode)
 
     def logs(self, handle: ForkServerProcess) -> str:
         return ""
+
+    def leave(self, handle: ForkServerProcess) -> None:
+        pass
 
     def terminate(self, handle: ForkServerProcess) -> None:
         handle.kill()
@@ -59,7 +68,8 @@ def _become(spec_url: str, environment: Mapping[str, str]) -> None:
 
 
 def _run(spec_url: str) -> int:
-    from zooid.comm import backend
+    from zooid.comm.store import groups
+    from zooid.comm.tcp import links
     from zooid.worker import __main__ as program
     from zooid.worker import rehearsal
     from zooid.worker.executor import Executor
@@ -82,7 +92,8 @@ def _run(spec_url: str) -> int:
             steps.append({name: value - before[name] for name, value in so_far().items()})
             return recording
 
-    vars(backend)["Counter"] = counter
+    for module in (groups, links):
+        vars(module)["Counter"] = counter
     vars(rehearsal)["Executor"] = CountedExecutor
     sys.argv[1:] = [spec_url]
     status = program.main()

@@ -17,7 +17,7 @@ from zooid.coordinator.running import RunResult
 from zooid.core import keys
 from zooid.core.errors import MemberFailed
 from zooid.core.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
-from zooid.core.plan import Limits
+from zooid.core.plan import Limits, TransportName
 from zooid.store import open_store
 from zooid.store.events import read_history
 
@@ -31,11 +31,13 @@ EPOCHS = 12
 
 @dataclass
 class Run:
-    """A run over TCP whose members are killed, by name, after the steps that are given."""
+    """A run whose members are killed, by name, after the steps that are given."""
 
     folder: Path
     layout: tuple[int, int]
     kills: Sequence[tuple[int, str]] = ()
+    transport: TransportName = "tcp"
+    fault: signal.Signals = signal.SIGKILL
     platform: RecordingPlatform = field(default_factory=RecordingPlatform)
     seen: list[Event] = field(default_factory=list)
 
@@ -49,9 +51,9 @@ class Run:
         def watch(event: Event) -> None:
             self.seen.append(event)
             if isinstance(event, StepCommitted) and left and event.step >= left[0][0]:
-                os.kill(self.platform.pids[left.pop(0)[1]], signal.SIGKILL)
+                os.kill(self.platform.pids[left.pop(0)[1]], self.fault)
 
-        limits = Limits(num_replicas=self.layout[0], num_stages=self.layout[1], transport="tcp", max_members=6)
+        limits = Limits(num_replicas=self.layout[0], num_stages=self.layout[1], transport=self.transport, max_members=6)
         result = zooid.train(
             job_file, store=self.url, limits=limits, profile=False, on_event=watch, platform=self.platform
         )
@@ -77,23 +79,28 @@ def undisturbed(job_file: Path, tmp_path_factory: pytest.TempPathFactory) -> tup
     return run.train(job_file), run
 
 
+KILL, STOP = signal.SIGKILL, signal.SIGSTOP
 CASES = [
-    ((2, 1), [(3, "r1s0")]),
-    ((2, 2), [(4, "r0s0")]),
-    ((4, 1), [(2, "r0s0"), (9, "r1s0")]),
-    ((3, 2), [(2, "r1s0"), (8, "r0s1")]),
+    ("tcp", STOP, (2, 1), [(3, "r1s0")]),
+    ("tcp", KILL, (4, 1), [(2, "r0s0"), (9, "r1s0")]),
+    ("tcp", KILL, (3, 2), [(2, "r1s0"), (8, "r0s1")]),
+    ("store", KILL, (2, 2), [(4, "r0s0")]),
 ]
 
 
-@pytest.mark.parametrize(("layout", "kills"), CASES, ids=lambda value: str(value).replace(" ", ""))
+@pytest.mark.parametrize(
+    ("transport", "fault", "layout", "kills"), CASES, ids=lambda value: str(value).replace(" ", "")
+)
 def test_the_others_go_on_as_if_nothing_had_happened(
+    transport: TransportName,
+    fault: signal.Signals,
     layout: tuple[int, int],
     kills: list[tuple[int, str]],
     job_file: Path,
     undisturbed: tuple[RunResult, Run],
     tmp_path: Path,
 ) -> None:
-    run = Run(tmp_path, layout, kills)
+    run = Run(tmp_path, layout, kills, transport, fault)
     result = run.train(job_file)
     assert [event.member for event in run.of(MemberExited)] == [name for _, name in kills]
     assert [event.change for event in run.of(RosterChanged)] == list(range(1, len(kills) + 1))

@@ -72,7 +72,7 @@ class TestOnThisMachine:
         assert_sensible(links, "probe of tcp")
 
     def test_the_command_writes_a_file_that_can_be_read_back(self, tmp_path: Path) -> None:
-        ended = run_zooid("probe", "--members", "1", "--seconds", "0.05", "--json", cwd=tmp_path)
+        ended = run_zooid("probe", "--members", "1", "--seconds", "0.2", "--json", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         written = (tmp_path / "links.json").read_bytes()
         links = decode_record(written, Links, "links.json")

@@ -48,7 +48,7 @@ ZOOID = [sys.executable, "-m", "zooid.cli.main"]
 
 @dataclass(frozen=True)
 class CutShort:
-    """A run of two replicas of two stages, of which a member was killed soon after a checkpoint."""
+    """A run of two replicas of two stages, whose members were killed soon after a checkpoint."""
 
     job_file: Path
     folder: Path
@@ -80,7 +80,7 @@ def pause(event):
 
 
 class Watch(list[Event]):
-    """Collects events, and kills the last member that was started when it is told of a step."""
+    """Collects events, and kills all members when it is told of a step."""
 
     def __init__(self, step: int, platform: RecordingPlatform) -> None:
         super().__init__()
@@ -90,12 +90,13 @@ class Watch(list[Event]):
     def append(self, event: Event) -> None:
         super().append(event)
         if isinstance(event, StepCommitted) and event.step == self._step:
-            os.kill(list(self._platform.pids.values())[-1], signal.SIGKILL)
+            for pid in still_running(list(self._platform.pids.values())):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
 def killed_after(step: int, job_file: Path, platform: RecordingPlatform) -> Iterator[Watch]:
-    """The run inside, which this watches, loses a member after this step and ends."""
+    """The run inside, which this watches, loses all members after this step and ends."""
     pause = job_file.with_name("pause")
     pause.write_text(str(step))
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from msgspec import structs
 
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import delayed, rclone_s3
@@ -58,6 +59,7 @@ def predicted(plan: Plan, stages: Sequence[StageTimes], ties: Sequence[Tie]) -> 
         all_reduce=plan.all_reduce,
         is_direct=plan.is_direct,
         ties=ties,
+        reproducible=plan.reproducible,
     )
 
 
@@ -112,6 +114,18 @@ def test_connected_members_send_what_was_predicted_and_ask_nothing_of_the_store(
     }
     assert expected.total.num_puts == 0
     assert sum(expected.passed_bytes.values()) == expected.total.sent_bytes == expected.total.received_bytes
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("transport", ["tcp", "store"])
+def test_so_do_members_whose_sums_follow_a_tree(tmp_path: Path, transport: TransportName) -> None:
+    """Three replicas of four, three and three grains, which are one node and twice two nodes of the tree."""
+    plan = structs.replace(plan_of(3, 1, 10, transport), reproducible=True)
+    expected = predicted(plan, STAGES[:1], ())
+    measured, _ = counted(plan, STAGES[:1], (), tmp_path.as_uri())
+    assert {seat: exact(each) for seat, each in measured.items()} == {
+        seat: exact(each) for seat, each in expected.seats.items()
+    }
 
 
 @pytest.mark.timeout(240)

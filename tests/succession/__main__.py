@@ -1,33 +1,96 @@
-"""`python -m tests.succession`: every order of events in one layout, then random ones in others; one line of JSON."""
+"""`python -m tests.succession`: every order of events in small layouts, then random schedules; one line of JSON."""
 
 import argparse
 import json
-import random
 import sys
 import time
 from collections import Counter
+from typing import Any
 
-from tests.succession.model import Model, run_schedule
+from tests.succession.model import Model
+from tests.succession.rosters import first_roster
+from tests.succession.schedules import run_schedule
 
-LAYOUTS = ((2, 2), (3, 2), (4, 1), (2, 3), (1, 4))
+CASES: dict[str, dict[str, Any]] = {
+    "2x2": {"layout": (2, 2), "num_steps": 1, "max_rosters": 3},
+    "2x2, two steps": {"layout": (2, 2), "num_steps": 2, "max_rosters": 2},
+    "1x2 with copies": {"layout": (1, 2), "copies": (0, 1), "num_steps": 2, "max_rosters": 2},
+    "1x2 with a copy and a joiner": {
+        "layout": (1, 2),
+        "copies": (1,),
+        "num_joiners": 1,
+        "num_steps": 1,
+        "max_rosters": 2,
+    },
+    "2x1 with a joiner": {"layout": (2, 1), "num_joiners": 1, "num_steps": 1, "max_rosters": 3},
+    "1x2 with a joiner": {"layout": (1, 2), "num_joiners": 1, "num_steps": 2, "max_rosters": 3},
+}
+"""Two losses need three rosters: the first one, and one after each loss."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.succession", description=__doc__)
-    parser.add_argument("--layout", default="2x2", help="of the run whose every order of events is tried")
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--rosters", type=int, default=3, help="how many rosters the run may have, one after the other")
-    parser.add_argument("--schedules", type=int, default=10_000, help="how many random orders are tried")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), help="tried in every order")
+    parser.add_argument("--max-lost", type=int, default=2, help="how many are lost for good, in every world")
+    parser.add_argument("--schedules", type=int, default=10_000, help="how many random schedules are run")
+    parser.add_argument("--seed", type=int, default=8)
     given = parser.parse_args()
     began_s = time.monotonic()
-    num_replicas, num_stages = map(int, given.layout.split("x"))
-    worlds = Model(num_replicas, num_stages, num_steps=given.steps, max_rosters=given.rosters).explore()
-    print(f"{len(worlds)} worlds, one history in each", flush=True)
-    chance = random.Random(given.seed)
-    ends = Counter(run_schedule(LAYOUTS[number % len(LAYOUTS)], chance) for number in range(given.schedules))
-    print(json.dumps({**vars(given), "worlds": len(worlds), "ends": ends, "wall_s": round(time.monotonic() - began_s)}))
-    return 0
+    violations: list[str] = []
+    worlds: dict[str, int] = {}
+    num_ends = 0
+    for name in given.cases:
+        try:
+            worlds[name], tried = _explore(given.max_lost, **CASES[name])
+            num_ends += tried
+        except AssertionError as error:
+            violations.append(f"{name}: {str(error)[:500]}")
+        _say(f"{name}: {worlds.get(name)} worlds after {time.monotonic() - began_s:.0f} s")
+    explored_s = time.monotonic() - began_s
+    ends, happened = Counter[str](), Counter[str]()
+    for number in range(given.schedules):
+        try:
+            end, faults = run_schedule(number, given.seed)
+            ends[end] += 1
+            happened.update(faults)
+        except AssertionError as error:
+            violations.append(f"schedule {number}: {str(error)[:500]}")
+        if (number + 1) % 1000 == 0:
+            _say(f"{number + 1} schedules after {time.monotonic() - began_s:.0f} s")
+    report = {
+        "worlds": worlds,
+        "ends_tried": num_ends,
+        "schedules": given.schedules,
+        "seed": given.seed,
+        "ends": ends,
+        "schedules_in_which": happened,
+        "violations": len(violations),
+        "first_violations": violations[:3],
+        "exploring_s": round(explored_s),
+        "wall_s": round(time.monotonic() - began_s),
+    }
+    print(json.dumps(report))
+    return 1 if violations else 0
+
+
+def _explore(
+    max_lost: int,
+    *,
+    layout: tuple[int, int],
+    copies: tuple[int, ...] = (),
+    num_joiners: int = 0,
+    num_steps: int,
+    max_rosters: int,
+) -> tuple[int, int]:
+    """Numbers of worlds, and of cases in which members were lost for good."""
+    first = first_roster(*layout, copies)
+    model = Model(first, num_joiners=num_joiners, num_steps=num_steps, max_rosters=max_rosters)
+    worlds = model.explore()
+    return len(worlds), model.check_ends(worlds, max_lost)
+
+
+def _say(progress: str) -> None:
+    print(progress, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

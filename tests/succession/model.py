@@ -1,144 +1,153 @@
-"""A model of a run whose members may vanish: real rules of steps and rosters, and every order in which members may act.
+"""Every order in which the members of a run may act, each driving the real rules of steps and rosters.
 
 No move stands for a crash. Every member may stop acting at any moment, for a while or for good, because any order of
 moves is possible; and any member may take any other for lost. What a member has sent or written stays.
 """
 
-import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
+from typing import TypeVar
 
+from tests.succession import process as acts
+from tests.succession.process import NUM_GRAINS, OUTSIDE, Attempt, Process
+from tests.succession.rosters import check_roster
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Answer, Roster, RosterMember, StepNumbers
-from zooid.schedule.samples import split_grains
+from zooid.core.records import encode_record
+from zooid.core.roster import Answer, Joining, Roster
 from zooid.schedule.steps import Phase, StepState
-from zooid.schedule.succession import grains_of, successor
+from zooid.schedule.succession import successor
 
-NUM_GRAINS = 4
 CHECKPOINT_STEP = 0
+_ENOUGH_ROSTERS = 12
+"""So many rosters always suffice to end a run in which nobody vanishes any more."""
 
-Attempt = tuple[int, int]
-"""A roster and a step. Sums that are made under different rosters may differ in rounding."""
+_NEVER = 1 << 30
+
+Item = TypeVar("Item")
 World = tuple[int, ...]
-"""The number of each member, then the number of each roster."""
+"""The number of each actor, then the number of each roster."""
 
 
 @dataclass(frozen=True)
-class Member:
-    """One process: its state, and everything that it has told others."""
+class Actor:
+    """A process, and everything that it has told others."""
 
-    name: str
-    state: StepState
-    roster: int = 0
-    """Number of the roster that it obeys; EXCLUDED if a roster does not name it."""
-    history: tuple[Attempt, ...] = ()
-    """The sums that its parameters contain, in order."""
-    held: Attempt | None = None
-    """The reduced gradients that it holds."""
-    is_settled: bool = True
-    """False until all members of its roster hold the step that stands."""
+    process: Process
     contributed: frozenset[Attempt] = frozenset()
     votes: frozenset[Attempt] = frozenset()
     answers: tuple[Answer, ...] = ()
+    asked: int | None = None
+    """Which roster it knew when it asked to join."""
+
+    @property
+    def name(self) -> str:
+        return self.process.name
 
     @property
     def has_answered(self) -> bool:
-        return any(answer.change == self.roster for answer in self.answers)
-
-
-EXCLUDED = -1
+        return any(answer.change == self.process.roster for answer in self.answers)
 
 
 class Model:
-    """All worlds that can be reached from one layout."""
+    """All worlds that can be reached from one roster.
 
-    def __init__(self, num_replicas: int, num_stages: int, *, num_steps: int, max_rosters: int) -> None:
+    What an actor becomes by one act depends on few things, and occurs in many worlds: it is worked out once.
+    """
+
+    def __init__(self, first: Roster, *, num_joiners: int = 0, num_steps: int, max_rosters: int) -> None:
         self.num_steps = num_steps
         self.max_rosters = max_rosters
-        self.num_members = num_replicas * num_stages
-        self._members: list[Member] = []
-        self._member_numbers: dict[Member, int] = {}
+        self._actors: list[Actor] = []
+        self._actor_numbers: dict[Actor, int] = {}
         self._rosters: list[Roster] = []
-        shares = tuple(len(share) for share in split_grains(NUM_GRAINS, (1,) * num_replicas))
-        seats = [(replica, stage) for replica in range(num_replicas) for stage in range(num_stages)]
-        first = Roster(
-            run="run",
-            number=0,
-            resume_step=0,
-            members=tuple(RosterMember(name=f"m{r}{s}", stage=s, replica=r) for r, s in seats),
-            shares=shares,
-        )
-        members = [self._begun(Member(member.name, StepState.resumed(0))) for member in first.members]
-        self.start: World = (*(self._number(member) for member in members), self._roster_number(first))
-        self._seats = cache(self._seats_of)
-        self._successor = cache(self._checked_successor)
-        self._forgetting = cache(self._without_stale)
+        self._roster_numbers: dict[bytes, int] = {}
+        members = [Process(seat.name, StepState.resumed(0), stage=seat.stage) for seat in first.seats]
+        outside = StepState.resumed(0).release()
+        joiners = [Process(f"j{number}", outside, OUTSIDE, has_state=False) for number in range(num_joiners)]
+        self._names = [process.name for process in (*members, *joiners)]
+        self.ranks = range(len(self._names))
+        actors = [self._acting(Actor(process), process) for process in (*members, *joiners)]
+        self.start: World = (*actors, self._roster_number(first))
+        for cached in (
+            *("_voters", "_mates", "_stages", "_successor", "_forgetting", "_check_pair", "_check_samples"),
+            *("_taking", "_receiving", "_preparing", "_committing", "_releasing", "_obeying"),
+        ):
+            setattr(self, cached, cache(getattr(self, cached)))
 
-    def members(self, world: World) -> list[Member]:
-        return [self._members[number] for number in world[: self.num_members]]
+    def actors(self, world: World) -> list[Actor]:
+        return [self._actors[number] for number in world[: len(self.ranks)]]
 
     def rosters(self, world: World) -> list[Roster]:
-        return [self._rosters[number] for number in world[self.num_members :]]
+        return [self._rosters[number] for number in world[len(self.ranks) :]]
 
     def moves(self, world: World, rank: int) -> Iterator[World]:
-        """Every world that the next action of this member can lead to."""
-        yield from self.training(world, rank)
-        yield from self.obeying(world, rank)
-        yield from self.answering(world, rank)
-        yield from self.writing(world, rank)
+        """Every world that the next action of this process can lead to."""
+        kinds = (self.training, self.obeying, self.answering, self.writing, self.asking)
+        return chain.from_iterable(kind(world, rank) for kind in kinds)
 
     def training(self, world: World, rank: int) -> Iterator[World]:
         """What a member does in a step: it is prepared when all of its stage have contributed, and applies when all
         have voted. It contributes and votes as soon as it can: a message that nobody has received yet changes nothing.
         """
-        member = self._members[world[rank]]
-        if member.roster == EXCLUDED or not member.state.is_bound:
+        own = world[rank]
+        process = self._actors[own].process
+        if process.roster < 0 or not process.state.is_bound:
             return
-        state, attempt = member.state, (member.roster, member.state.step)
-        seats = self._seats(world[self.num_members + member.roster])
-        everyone = [other for other in self.members(world) if other.name in seats]
-        stage = [other for other in everyone if seats[other.name] == seats[member.name]]
-        if state.phase is Phase.RUNNING and not member.is_settled:  # it lacks the step that stands
-            for other in stage:
-                if other.roster == member.roster and other.held is not None and other.held[1] == state.step:
-                    yield self._with(world, rank, _voting(replace(member, state=state.prepare(), held=other.held)))
-        elif state.phase is Phase.RUNNING:
-            if all(attempt in other.contributed for other in stage):
-                yield self._with(world, rank, _voting(replace(member, state=state.prepare(), held=attempt)))
-        elif member.is_settled and state.phase is Phase.APPLIED:
-            return  # the run is over
-        elif all(attempt in other.votes for other in everyone):
-            applied = member if state.phase is Phase.APPLIED else _applied(member)
-            yield self._with(world, rank, self._begun(replace(applied, is_settled=True)))
+        roster = world[len(self.ranks) + process.roster]
+        if process.computes:
+            mates = self._mates(roster, process.stage)
+            if all(process.attempt in self._actors[world[mate]].contributed for mate in mates):
+                yield self._with(world, rank, self._preparing(own, roster))
+        elif process.has_voted:
+            voters = self._voters(roster)
+            if all(process.attempt in self._actors[world[voter]].votes for voter in voters):
+                yield self._with(world, rank, self._committing(own, roster))
+        elif not process.has_state or process.lacks_gradients:
+            for mate in self._mates(roster, process.stage):
+                source = self._actors[world[mate]].process
+                if mate == rank or source.roster != process.roster or not source.has_state:
+                    continue
+                if not process.has_state:
+                    yield self._with(world, rank, self._taking(own, world[mate]))
+                elif source.state.phase is Phase.PREPARED:
+                    yield self._with(world, rank, self._receiving(own, world[mate]))
 
     def answering(self, world: World, rank: int) -> Iterator[World]:
-        """A member suspects another one, or hears of a suspicion."""
-        member = self._members[world[rank]]
-        may_answer = member.roster != EXCLUDED and member.roster + 1 < self.max_rosters
-        if may_answer and not member.has_answered:
-            answers = (*member.answers, _answer(member))
-            yield self._with(world, rank, replace(member, state=member.state.release(), answers=answers))
+        """A member suspects another one, or hears of a suspicion, or of a process that asks to join."""
+        actor = self._actors[world[rank]]
+        process = actor.process
+        if 0 <= process.roster < self.max_rosters - 1 and process.state.is_bound and not actor.has_answered:
+            yield self._with(world, rank, self._releasing(world[rank], world[len(self.ranks) + process.roster]))
 
     def writing(self, world: World, rank: int) -> Iterator[World]:
-        """Rosters that a member may write, whichever answers it has seen beside its own. The first writer wins."""
-        member = self._members[world[rank]]
-        if not member.has_answered or len(world) > self.num_members + member.roster + 1:
+        """Rosters that a member may write, whichever answers and joiners it has seen. The first writer wins."""
+        actor, change = self._actors[world[rank]], len(world) - len(self.ranks) - 1
+        if actor.process.roster != change or not actor.has_answered:
             return
-        answers = [a for other in self.members(world) for a in other.answers if a.change == member.roster]
-        for num_seen in range(len(answers), 0, -1):
-            for seen in combinations(answers, num_seen):
-                if any(answer.member == member.name for answer in seen):
-                    written = self._successor(world[self.num_members + member.roster], seen)
-                    if written is not None:
-                        yield (*world, written)
+        everyone = self.actors(world)
+        answers = {a.member: a for other in everyone for a in other.answers if a.change == change}
+        own = answers.pop(actor.name)
+        asking = [Joining(member=other.name, change=change) for other in everyone if other.asked == change]
+        for seen in _subsets(list(answers.values())):
+            for joiners in _subsets(asking):
+                written = self._successor(world[-1], (own, *seen), joiners)
+                if written is not None:
+                    yield self._tidy((*world, written))
 
     def obeying(self, world: World, rank: int) -> Iterator[World]:
-        member = self._members[world[rank]]
-        if member.roster != EXCLUDED and len(world) > self.num_members + member.roster + 1:
-            number = world[self.num_members + member.roster + 1]
-            yield self._with(world, rank, self._begun(self._obeying(member, number)))
+        actor = self._actors[world[rank]]
+        known = actor.asked if actor.process.roster == OUTSIDE else actor.process.roster
+        if known is not None and 0 <= known < len(world) - len(self.ranks) - 1:
+            yield self._with(world, rank, self._obeying(world[rank], world[len(self.ranks) + known + 1]))
+
+    def asking(self, world: World, rank: int) -> Iterator[World]:
+        """A new process asks to join the newest roster that it sees."""
+        actor = self._actors[world[rank]]
+        newest = len(world) - len(self.ranks) - 1
+        if actor.process.roster == OUTSIDE and actor.asked is None and newest + 1 < self.max_rosters:
+            yield self._with(world, rank, self._number(replace(actor, asked=newest)))
 
     def explore(self) -> set[World]:
         """Every world that can be reached, each of them checked."""
@@ -146,7 +155,7 @@ class Model:
         while todo:
             world = todo.pop()
             self.check(world)
-            for rank in range(self.num_members):
+            for rank in self.ranks:
                 for following in self.moves(world, rank):
                     if following not in reached:
                         reached.add(following)
@@ -154,181 +163,170 @@ class Model:
         return reached
 
     def check(self, world: World) -> None:
-        """Whoever was not rolled back has applied the same sums in the same order."""
-        rollbacks = [r.ruling is not None and r.ruling.kind == "rolled_back" for r in self.rosters(world)]
-        for one, other in combinations(self.members(world), 2):
-            first, last = sorted((one.roster, other.roster))
-            if first == EXCLUDED or any(rollbacks[first + 1 : last + 1]):
-                continue
-            common = min(len(one.history), len(other.history))
-            assert one.history[:common] == other.history[:common], f"two histories: {one}, {other}"
+        """Samples count once, and whoever was not rolled back has applied the same sums in the same order."""
+        numbers, rosters = world[: len(self.ranks)], world[len(self.ranks) :]
+        for number in numbers:
+            self._check_samples(number)
+        for one, other in combinations(numbers, 2):
+            self._check_pair(one, other, rosters)
 
-    def wander(self, chance: random.Random, num_moves: int) -> World:
-        """The world after so many random moves, each of them checked. Most moves belong to the training."""
-        world, ranks = self.start, range(self.num_members)
-        for _ in range(num_moves):
-            calm = [move for rank in ranks for move in (*self.training(world, rank), *self.obeying(world, rank))]
-            moves = calm if calm and chance.random() < 0.9 else [move for r in ranks for move in self.moves(world, r)]
-            if not moves:
-                break
-            world = chance.choice(moves)
-            self.check(world)
-        return world
+    def check_ends(self, worlds: Collection[World], max_lost: int) -> int:
+        """Whoever is lost for good in whichever world, the others come to an end. Returns the number of cases."""
+        before, self.max_rosters = self.max_rosters, _ENOUGH_ROSTERS
+        losses = list(chain.from_iterable(combinations(self.ranks, number) for number in range(max_lost + 1)))
+        for lost in losses:
+            ending: set[World] = set()
+            for start in worlds:
+                world: World | None = start
+                while world is not None and world not in ending:
+                    ending.add(world)
+                    world = self._next_without(world, lost)
+        self.max_rosters = before
+        return len(losses) * len(worlds)
 
-    def end_without(self, world: World, lost: Collection[int]) -> World:
-        """The last world, if these ranks never act again and the others do what they can."""
-        ranks = [rank for rank in range(self.num_members) if rank not in lost]
-        while not self.has_ended(world, ranks):
-            kinds = (self.training, self.obeying, self.writing, self.answering)
-            following = next((move for kind in kinds for rank in ranks for move in kind(world, rank)), None)
-            if following is None:
-                break
-            world = following
-            self.check(world)
-        return world
-
-    def has_ended(self, world: World, ranks: Collection[int]) -> bool:
-        """True if all steps are applied by everyone among these ranks whom the newest roster names."""
-        return all(
-            member.is_settled and member.state.is_bound and member.state.num_applied == self.num_steps
-            for member in self.present(world, ranks)
-        )
-
-    def present(self, world: World, ranks: Collection[int]) -> list[Member]:
-        """Those among these ranks whom the newest roster names."""
-        return [m for m in (self._members[world[rank]] for rank in ranks) if m.name in self._seats(world[-1])]
-
-    def _obeying(self, member: Member, number: int) -> Member:
-        roster = self._rosters[number]
-        if member.name not in self._seats(number):
-            return Member(
-                member.name,
-                StepState.resumed(0).release(),
-                EXCLUDED,
-                votes=member.votes,
-                contributed=member.contributed,
-            )
-        assert roster.ruling is not None
-        state, history, held = member.state.obey(roster), member.history, member.held
-        if roster.ruling.kind == "rolled_back":
-            history = history[: roster.resume_step]
-        if roster.ruling.kind == "stands":
-            numbers = roster.ruling.numbers
-            assert numbers is not None
-            attempt = (int(numbers.weight), int(numbers.loss_sum))
-            if state.phase is Phase.PREPARED:
-                assert held == attempt, "it holds other sums than those that stand"
-            elif state.phase is Phase.APPLIED:
-                assert history[-1] == attempt, "it has applied other sums than those that stand"
-            held = None if state.phase is Phase.RUNNING else attempt
+    def _next_without(self, world: World, lost: Collection[int]) -> World | None:
+        """What those who are left do next; None at the end. They only look for a new roster if they cannot go on."""
+        if self._has_ended(world, lost):
+            return None
+        ranks = [rank for rank in self.ranks if rank not in lost]
+        kinds = (self.training, self.obeying, self.writing, self.answering)
+        following = next((move for kind in kinds for rank in ranks for move in kind(world, rank)), None)
+        if following is None:
+            is_short = len(self._present(world, lost)) < self._rosters[world[-1]].num_stages
+            assert is_short, f"nobody goes on: {self.actors(world)}, {self.rosters(world)}"
         else:
-            held = None  # sums of the roster before; the next ones may differ in rounding
-        is_settled = roster.ruling.kind != "stands"
-        obeying = replace(member, roster=roster.change, state=state, history=history, held=held, is_settled=is_settled)
-        return obeying if is_settled or state.phase is Phase.RUNNING else _voting(obeying)
+            self.check(following)
+        return following
 
-    def _begun(self, member: Member) -> Member:
-        """The member in its next step, if it may begin one."""
-        is_ready = member.roster != EXCLUDED and member.is_settled and member.state.phase is Phase.APPLIED
-        if not is_ready or member.state.num_applied == self.num_steps:
-            return member
-        state = member.state.begin()
-        return replace(member, state=state, contributed=member.contributed | {(member.roster, state.step)})
+    def _has_ended(self, world: World, lost: Collection[int]) -> bool:
+        """True if everyone whom the newest roster names, and who is not lost, has applied all steps."""
+        newest = len(world) - len(self.ranks) - 1
+        return all(process.roster == newest and self._is_done(process) for process in self._present(world, lost))
 
-    def _checked_successor(self, roster_number: int, answers: tuple[Answer, ...]) -> int | None:
+    def _is_done(self, process: Process) -> bool:
+        is_at_end = process.state.is_bound and process.state.num_applied == self.num_steps
+        return process.has_state and process.is_settled and is_at_end
+
+    def _present(self, world: World, lost: Collection[int]) -> list[Process]:
+        """Those whom the newest roster names, and who are not lost."""
+        seats = self._stages(world[-1])
+        return [self._actors[world[r]].process for r in self.ranks if r not in lost and self._names[r] in seats]
+
+    # What an actor becomes, as its number
+
+    def _taking(self, own: int, source: int) -> int:
+        actor = self._actors[own]
+        return self._acting(actor, acts.taken_over(actor.process, self._actors[source].process))
+
+    def _receiving(self, own: int, source: int) -> int:
+        actor, held = self._actors[own], self._actors[source].process.held
+        assert held is not None
+        return self._acting(actor, acts.received(actor.process, held))
+
+    def _preparing(self, own: int, roster: int) -> int:
+        actor = self._actors[own]
+        step, mates = actor.process.state.step, self._mates(roster, actor.process.stage)
+        names = [self._names[mate] for mate in mates]
+        parts = {name: acts.own_grains(self._rosters[roster], name, step) for name in names}
+        return self._acting(actor, acts.prepared(actor.process, parts))
+
+    def _committing(self, own: int, roster: int) -> int:
+        actor, num_votes = self._actors[own], len(self._voters(roster))
+        return self._acting(actor, acts.committed(actor.process, self._rosters[roster], num_votes))
+
+    def _releasing(self, own: int, roster: int) -> int:
+        actor = self._actors[own]
+        process, answer = acts.released(actor.process, self._rosters[roster].num_stages)
+        return self._number(replace(actor, process=process, answers=(*actor.answers, answer)))
+
+    def _obeying(self, own: int, roster: int) -> int:
+        actor = self._actors[own]
+        if actor.process.roster == OUTSIDE and actor.name not in self._stages(roster):
+            return self._number(replace(actor, asked=None))  # it may ask again
+        return self._acting(replace(actor, asked=None), acts.obeying(actor.process, self._rosters[roster], ()))
+
+    def _acting(self, actor: Actor, process: Process) -> int:
+        """The actor after it has begun its next step, contributed and voted, as far as it can."""
+        process = acts.begun(process, self.num_steps)
+        contributed = actor.contributed | {process.attempt} if process.computes else actor.contributed
+        votes = actor.votes | {process.attempt} if process.has_voted else actor.votes
+        return self._number(replace(actor, process=process, contributed=contributed, votes=votes))
+
+    def _successor(self, number: int, answers: tuple[Answer, ...], joiners: tuple[Joining, ...]) -> int | None:
         """The next roster by the members' own rule; None if it needs more members."""
-        roster = self._rosters[roster_number]
+        roster = self._rosters[number]
         try:
-            new = successor(roster, answers, checkpoint_step=CHECKPOINT_STEP, num_grains=lambda step: NUM_GRAINS)
+            new = successor(
+                roster, answers, joiners=joiners, checkpoint_step=CHECKPOINT_STEP, num_grains=lambda step: NUM_GRAINS
+            )
         except ScheduleError:
             return None
-        assert new.ruling is not None
-        assert new.stages.keys() == {answer.member for answer in answers}
-        grains = grains_of(new, new.first_computed, NUM_GRAINS)
-        assert sorted(grain for part in grains for grain in part) == list(range(NUM_GRAINS)), "each sample counts once"
-        if new.ruling.kind != "rolled_back":
-            before = grains_of(roster, new.first_computed, NUM_GRAINS)
-            kept = {roster.pipeline(replica): before[replica] for replica in range(roster.num_replicas)}
-            for replica in range(new.num_replicas):
-                assert set(grains[replica]) >= set(kept.get(new.pipeline(replica), ())), "sums cannot be taken apart"
+        check_roster(roster, new, answers, joiners)
         return self._roster_number(new)
 
-    def _seats_of(self, roster_number: int) -> dict[str, int]:
-        """The stage of each member of a roster."""
-        return self._rosters[roster_number].stages
+    def _check_samples(self, number: int) -> None:
+        acts.check_samples(self._actors[number].process)
 
-    def _with(self, world: World, rank: int, member: Member) -> World:
-        """The world with this member in place of the one that was, without what nobody can ask for any more."""
-        numbers = [*world[:rank], self._number(member), *world[rank + 1 : self.num_members]]
-        members = [self._members[number] for number in numbers]
-        bound = frozenset(each.roster for each in members if each.state.is_bound)
-        asked = min((each.roster for each in members if each.roster != EXCLUDED), default=0)
-        return (*(self._forgetting(number, bound, asked) for number in numbers), *world[self.num_members :])
+    def _check_pair(self, one: int, other: int, rosters: tuple[int, ...]) -> None:
+        acts.check_agreement(
+            self._actors[one].process, self._actors[other].process, [self._rosters[each] for each in rosters]
+        )
 
-    def _without_stale(self, number: int, bound: frozenset[int], asked: int) -> int:
-        """The member without messages of rosters to which nobody is bound, and without answers that were judged."""
-        member = self._members[number]
+    def _stages(self, number: int) -> dict[str, int]:
+        return self._rosters[number].stages
+
+    def _voters(self, number: int) -> list[int]:
+        roster = self._rosters[number]
+        return [self._names.index(seat.name) for seat in roster.seats[: roster.num_voters]]
+
+    def _mates(self, number: int, stage: int) -> list[int]:
+        return [self._names.index(name) for name in acts.peers(self._rosters[number], stage)]
+
+    def _with(self, world: World, rank: int, number: int) -> World:
+        return self._tidy((*world[:rank], number, *world[rank + 1 :]))
+
+    def _tidy(self, world: World) -> World:
+        """The world without messages that nobody will read any more, so that equal worlds are found equal."""
+        numbers, rosters = world[: len(self.ranks)], world[len(self.ranks) :]
+        processes = [self._actors[number].process for number in numbers]
+        first_read = [_NEVER] * len(rosters)
+        for process in processes:
+            if process.roster >= 0 and process.state.is_bound:
+                first_read[process.roster] = min(first_read[process.roster], process.state.step)
+        for change, roster in enumerate(rosters):
+            if any(
+                process.roster in (change - 1, OUTSIDE) and process.name in self._stages(roster)
+                for process in processes
+            ):
+                first_read[change] = 0  # it has not arrived yet
+        return (*(self._forgetting(number, tuple(first_read)) for number in numbers), *rosters)
+
+    def _forgetting(self, number: int, first_read: tuple[int, ...]) -> int:
+        """The actor without messages about steps before the first that is read under each roster, and without answers
+        about rosters that are replaced."""
+        actor = self._actors[number]
         return self._number(
             replace(
-                member,
-                contributed=frozenset(attempt for attempt in member.contributed if attempt[0] in bound),
-                votes=frozenset(attempt for attempt in member.votes if attempt[0] in bound),
-                answers=tuple(answer for answer in member.answers if answer.change >= asked),
+                actor,
+                contributed=frozenset(each for each in actor.contributed if each[1] >= first_read[each[0]]),
+                votes=frozenset(each for each in actor.votes if each[1] >= first_read[each[0]]),
+                answers=tuple(answer for answer in actor.answers if answer.change == len(first_read) - 1),
             )
         )
 
-    def _number(self, member: Member) -> int:
-        number = self._member_numbers.setdefault(member, len(self._members))
-        if number == len(self._members):
-            self._members.append(member)
+    def _number(self, actor: Actor) -> int:
+        number = self._actor_numbers.setdefault(actor, len(self._actors))
+        if number == len(self._actors):
+            self._actors.append(actor)
         return number
 
     def _roster_number(self, roster: Roster) -> int:
-        if roster not in self._rosters:
+        number = self._roster_numbers.setdefault(encode_record(roster), len(self._rosters))
+        if number == len(self._rosters):
             self._rosters.append(roster)
-        return self._rosters.index(roster)
+        return number
 
 
-def _voting(member: Member) -> Member:
-    return replace(member, votes=member.votes | {(member.roster, member.state.step)})
-
-
-def _applied(member: Member) -> Member:
-    assert member.held is not None
-    assert member.held[1] == member.state.step == len(member.history)
-    return replace(member, state=member.state.apply(), history=(*member.history, member.held))
-
-
-def _answer(member: Member) -> Answer:
-    """The numbers say which sums they belong to."""
-    is_prepared = member.state.phase is Phase.PREPARED
-    roster, step = member.held if is_prepared and member.held is not None else (0, 0)
-    return Answer(
-        member=member.name,
-        change=member.roster,
-        num_applied=member.state.num_applied,
-        is_prepared=is_prepared,
-        loss_sum=float(step),
-        weight=float(roster),
-        applied=_numbers(member.history[-1]) if member.history else None,
-    )
-
-
-def _numbers(attempt: Attempt) -> StepNumbers:
-    return StepNumbers(loss_sum=float(attempt[1]), weight=float(attempt[0]), square_sums=())
-
-
-def run_schedule(layout: tuple[int, int], chance: random.Random) -> str:
-    """Members act in a random order, then up to two of them are lost for good. How that ends, in a word."""
-    num_replicas, num_stages = layout
-    model = Model(num_replicas, num_stages, num_steps=3, max_rosters=3)
-    world = model.wander(chance, num_moves=chance.randrange(60))
-    lost = chance.sample(range(model.num_members), chance.randrange(min(3, model.num_members)))
-    left = [rank for rank in range(model.num_members) if rank not in lost]
-    model.max_rosters = 10
-    end = model.end_without(world, lost)
-    if len(model.present(end, left)) < num_stages:
-        return "too few"
-    assert model.has_ended(end, left), f"nobody goes on: {model.members(end)}"
-    rulings = {roster.ruling.kind for roster in model.rosters(end) if roster.ruling is not None}
-    return "rolled back" if "rolled_back" in rulings else "kept" if rulings else "undisturbed"
+def _subsets(items: Collection[Item]) -> Iterator[tuple[Item, ...]]:
+    """All subsets, the largest first."""
+    return chain.from_iterable(combinations(items, number) for number in range(len(items), -1, -1))

@@ -1,16 +1,12 @@
-"""Members may vanish at any moment: what the next roster says, and that every order of events ends in one history."""
-
-import random
-from collections.abc import Callable
+"""What the next roster says, by the answers of the survivors and by who asks to join."""
 
 import pytest
+from msgspec import structs
 
-from tests.succession.model import Model, run_schedule
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Answer, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
-from zooid.schedule import succession
-from zooid.schedule.steps import StepState
-from zooid.schedule.succession import grains_of, successor
+from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.schedule.samples import split_grains
+from zooid.schedule.succession import grains_of, successor, uncomputed_grains_of
 
 NUMBERS = StepNumbers(loss_sum=3.0, weight=8.0, square_sums=(0.5, 0.25))
 
@@ -125,40 +121,151 @@ class TestGrains:
         assert grains_of(second, 10, 8) == [tuple(range(8))]
 
 
-@pytest.mark.parametrize(
-    ("layout", "num_steps", "max_rosters", "num_worlds"),
-    [((2, 1), 3, 3, 4_000), ((1, 2), 3, 3, 1_000), ((2, 2), 1, 2, 15_000)],
-)
-def test_every_order_of_events_leads_to_one_history(
-    layout: tuple[int, int], num_steps: int, max_rosters: int, num_worlds: int
-) -> None:
-    """A history is checked in every world. Larger layouts take minutes: `python -m tests.succession`."""
-    assert len(Model(*layout, num_steps=num_steps, max_rosters=max_rosters).explore()) > num_worlds
+class TestCopies:
+    """A run with one copy for each stage."""
+
+    INSURED = roster(1, 2, (8,), ("x0", 0), ("x1", 1))
+
+    @pytest.mark.parametrize(
+        ("left", "pipeline", "copies"),
+        [
+            ("a0 a1 x0 x1", ("a0", "a1"), {"x0": 0, "x1": 1}),
+            ("a0 x0 x1", ("a0", "x1"), {"x0": 0}),
+            ("a1 x0 x1", ("x0", "a1"), {"x1": 1}),
+            ("x0 x1", ("x0", "x1"), {}),
+            ("a0 a1 x1", ("a0", "a1"), {"x1": 1}),
+            ("x0 a1", ("x0", "a1"), {}),
+        ],
+    )
+    def test_take_the_seats_of_who_is_lost(self, left: str, pipeline: tuple[str, ...], copies: dict[str, int]) -> None:
+        new = following(self.INSURED, answers(left))
+        assert new.ruling == Ruling(kind="unfinished")
+        assert [new.pipeline(replica) for replica in range(new.num_replicas)] == [pipeline]
+        assert {copy.name: copy.stage for copy in new.copies} == copies
+
+    def test_count_as_survivors_of_their_stage(self) -> None:
+        new = following(self.INSURED, answers("a0 x1", prepared="a0 x1"))
+        assert new.ruling == Ruling(kind="stands", numbers=NUMBERS)
+
+    def test_two_losses_one_after_the_other(self) -> None:
+        second = following(self.INSURED, answers("a0 x0 x1"))
+        third = following(second, [structs.replace(answer, change=5) for answer in answers("x0 x1")])
+        assert third.pipeline(0) == ("x0", "x1")
+        assert third.former == ("a1", "a0")
+
+    def test_are_dealt_after_a_rollback(self) -> None:
+        new = following(roster(1, 2, (8,), ("x0", 0), ("y0", 0), ("z0", 0)), answers("a0 x0 y0 z0"))
+        assert (new.pipeline(0), new.resume_step) == (("a0", "x0"), 5)
+        assert {copy.name: copy.stage for copy in new.copies} == {"y0": 0, "z0": 1}
 
 
-def only_if_applied(before: Roster, answered: dict[str, Answer], checkpoint_step: int) -> tuple[int, Ruling]:
-    """A tempting rule: a step that no survivor has applied is computed again."""
-    most = max(answer.num_applied for answer in answered.values())
-    if len({answer.num_applied for answer in answered.values()}) > 1:
-        return most - 1, Ruling(kind="stands", numbers=next(a.applied for a in answered.values() if a.applied))
-    return most, Ruling(kind="unfinished")
+def joiners(names: str, change: int = 4) -> list[Joining]:
+    return [Joining(member=name, change=change) for name in names.split()]
 
 
-@pytest.mark.parametrize(
-    ("place", "name", "rule"),
-    [(succession, "_ruling", only_if_applied), (StepState, "release", lambda state: state)],
-    ids=["computed again unless applied", "votes on after an answer"],
-)
-def test_a_weaker_rule_is_found_out(
-    place: object, name: str, rule: Callable[..., object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place, name, rule)
-    with pytest.raises(AssertionError, match="two histories"):
-        Model(3, 1, num_steps=1, max_rosters=2).explore()
+def joined(before: Roster, given: list[Answer], names: str) -> Roster:
+    return successor(before, given, joiners=joiners(names), checkpoint_step=5, num_grains=lambda step: 8)
 
 
-@pytest.mark.parametrize("layout", [(2, 2), (3, 2), (4, 1), (2, 3)], ids=str)
-def test_runs_end_whoever_vanishes_when(layout: tuple[int, int]) -> None:
-    chance = random.Random(5)
-    ends = {run_schedule(layout, chance) for _ in range(100)}
-    assert {"kept", "undisturbed"} <= ends
+class TestJoiners:
+    def test_make_a_broken_pipeline_whole(self) -> None:
+        new = joined(roster(2, 2, (4, 4)), answers("a0 b0 b1"), "n")
+        assert [new.pipeline(replica) for replica in range(2)] == [("b0", "b1"), ("a0", "n")]
+        assert (new.newcomers, new.former, new.copies) == (("n",), ("a1",), ())
+
+    def test_fill_up_what_was_planned_and_no_more(self) -> None:
+        alone = following(roster(2, 1, (4, 4)), answers("a0"))
+        given = [structs.replace(answer, change=5) for answer in answers("a0")]
+        asking = joiners("n o", change=5)
+        new = successor(alone, given, joiners=asking, checkpoint_step=5, num_grains=lambda step: 8)
+        assert [new.pipeline(replica) for replica in range(2)] == [("a0",), ("n",)]
+        assert {copy.name: copy.stage for copy in new.copies} == {"o": 0}
+
+    def test_are_copies_of_the_stage_with_the_fewest_members(self) -> None:
+        new = joined(roster(1, 2, (8,), ("x0", 0)), answers("a0 a1 x0"), "n o p")
+        assert {copy.name: copy.stage for copy in new.copies} == {"x0": 0, "n": 1, "o": 0, "p": 1}
+        assert new.newcomers == ("n", "o", "p")
+
+    def test_read_the_checkpoint_if_nobody_has_the_state_of_a_stage(self) -> None:
+        new = joined(roster(1, 2, (8,)), answers("a0"), "n")
+        assert (new.ruling, new.resume_step, new.newcomers) == (Ruling(kind="rolled_back"), 5, ())
+        assert new.pipeline(0) == ("a0", "n")
+
+    def test_hold_nothing_before_they_confirm(self) -> None:
+        first = joined(roster(2, 2, (4, 4)), answers("a0 b0 b1"), "n")
+        without = Answer(member="n", change=5, num_applied=0, is_prepared=False, has_state=False)
+        others = [structs.replace(answer, change=5) for answer in answers("a0 b0")]
+        assert following(first, [*others, without]).ruling == Ruling(kind="rolled_back")
+        again = following(first, [*others, *(structs.replace(a, change=5) for a in answers("b1")), without])
+        assert (again.ruling, again.newcomers) == (Ruling(kind="unfinished"), ("n",))
+        confirmed = structs.replace(without, has_state=True, num_applied=9)
+        assert following(first, [*others, confirmed]).ruling == Ruling(kind="unfinished")
+
+    def test_names_that_were_used_before_are_refused(self) -> None:
+        first = following(roster(2, 1, (4, 4)), answers("a0"))
+        given = [structs.replace(answer, change=5) for answer in answers("a0")]
+        asking = joiners("b0 a0", change=5)
+        new = successor(first, given, joiners=asking, checkpoint_step=5, num_grains=lambda step: 8)
+        assert new.stages == {"a0": 0}
+
+    def test_who_asked_an_earlier_roster_has_to_ask_again(self) -> None:
+        late = joiners("n", change=3)
+        new = successor(roster(2, 1, (4, 4)), answers("a0"), joiners=late, checkpoint_step=5, num_grains=lambda step: 8)
+        assert new.stages == {"a0": 0}
+
+    def test_alone_are_no_run(self) -> None:
+        with pytest.raises(ScheduleError):
+            joined(roster(1, 1, (8,)), [], "n o")
+
+
+class TestFinishedGrains:
+    """A pipeline that has computed all of its grains under a roster that could not commit them keeps their sums."""
+
+    def finished(self, names: str, having: str) -> list[Answer]:
+        return [structs.replace(answer, has_finished=answer.member in having.split()) for answer in answers(names)]
+
+    def test_only_lost_grains_are_computed_again(self) -> None:
+        new = following(roster(2, 2, (4, 4)), self.finished("a0 a1 b0", having="a0 a1"))
+        assert new.computed == ((0, 1, 2, 3),)
+        assert uncomputed_grains_of(new, 9, 8) == [(4, 5, 6, 7)]
+        assert uncomputed_grains_of(new, 10, 8) == split_grains(8, (1,)), "of the first step only"
+
+    def test_a_pipeline_keeps_nothing_that_one_of_its_members_lacks(self) -> None:
+        new = following(roster(2, 2, (4, 4)), self.finished("a0 a1 b0", having="a0"))
+        assert new.computed == ()
+        assert uncomputed_grains_of(new, 9, 8) == new.grains
+
+    def test_members_that_are_paired_anew_keep_nothing(self) -> None:
+        new = following(roster(2, 2, (4, 4)), self.finished("a0 b1", having="a0 b1"))
+        assert new.computed == ()
+
+    def test_nothing_is_kept_of_a_step_that_stands(self) -> None:
+        given = [structs.replace(each, has_finished=True) for each in answers("a0 a1 b0", prepared="a0 a1")]
+        assert following(roster(2, 2, (4, 4)), given).computed == ()
+
+
+class TestBrokenConnections:
+    """Members that live, but have lost one another, never get seats in the same roster: they would lose it at once."""
+
+    def suspecting(self, **suspects: str) -> list[Answer]:
+        return [
+            structs.replace(answer, suspects=tuple(suspects[answer.member].split()))
+            for answer in answers(" ".join(suspects))
+        ]
+
+    def test_of_two_one_is_left_out(self) -> None:
+        new = following(roster(2, 1, (4, 4)), self.suspecting(a0="b0", b0="a0"))
+        assert [member.name for member in new.members] == ["a0"]
+        assert new.former == ("b0",)
+
+    def test_it_is_enough_if_one_of_them_says_so(self) -> None:
+        new = following(roster(2, 1, (4, 4)), self.suspecting(a0="", b0="a0"))
+        assert [member.name for member in new.members] == ["a0"]
+
+    def test_who_is_cut_off_from_most_is_left_out(self) -> None:
+        new = following(roster(3, 1, (3, 3, 2)), self.suspecting(a0="b0 c0", b0="a0", c0="a0"))
+        assert [member.name for member in new.members] == ["b0", "c0"]
+
+    def test_who_has_not_answered_is_no_matter(self) -> None:
+        new = following(roster(3, 1, (3, 3, 2)), self.suspecting(a0="c0", b0="c0"))
+        assert [member.name for member in new.members] == ["a0", "b0"]

@@ -1,7 +1,7 @@
 """Runs by hand: a folder as a run leaves it, and a platform whose members only do what is asked of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,20 @@ class ScriptedPlatform:
                 events.write(CheckpointSaved(at_s=time.time(), step=NUM_STEPS, url=url))
         return Exit(0)
 
+    def locate(self, handle: Exit) -> dict[str, str]:
+        return {}
+
+    def find(self, place: Mapping[str, str]) -> Exit | None:
+        return None
+
     def poll(self, handle: Exit) -> Exit | None:
         return handle
 
     def logs(self, handle: Exit) -> str:
         return ""
+
+    def leave(self, handle: Exit) -> None:
+        pass
 
     def terminate(self, handle: Exit) -> None:
         pass

@@ -64,10 +64,10 @@ def answer(name: str) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_process_that_dies_or_takes_too_long_is_an_error() -> None:
-    rows = {row["architecture"]: row for row in run_all(answer, ["waits", "slow", "fine", "dies"], 2, time_limit_s=2)}
+    rows = {row["architecture"]: row for row in run_all(answer, ["waits", "slow", "fine", "dies"], 2, time_limit_s=1)}
     assert rows["fine"]["outcome"] == "exact"
-    assert (rows["slow"]["outcome"], rows["slow"]["reason"]) == ("error", "it took more than 2 s of processor time")
-    assert (rows["waits"]["outcome"], rows["waits"]["reason"]) == ("error", "it has not ended after 20 s")
+    assert (rows["slow"]["outcome"], rows["slow"]["reason"]) == ("error", "it took more than 1 s of processor time")
+    assert (rows["waits"]["outcome"], rows["waits"]["reason"]) == ("error", "it has not ended after 10 s")
     assert (rows["dies"]["outcome"], rows["dies"]["reason"]) == ("error", "its process ended with status 3")
 
 

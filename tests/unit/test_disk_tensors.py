@@ -10,9 +10,10 @@ from torch import nn
 
 from zooid.core.errors import InputError
 from zooid.core.job import Job
+from zooid.core.machine import anonymous_bytes
 from zooid.layers import build_model, check_job, disk_tensors, faithful_layers, trace
 from zooid.layers.comparison import find_difference, run_model
-from zooid.layers.disk_tensors import is_on_disk, release_pages, to_disk
+from zooid.layers.disk_tensors import gradients_on_disk, is_on_disk, release_pages, to_disk
 
 WIDTH = 64
 
@@ -135,3 +136,12 @@ def test_released_pages_keep_their_values() -> None:
     assert is_on_disk(copied)
     release_pages([copied, values])
     assert torch.equal(copied, values)
+
+
+def test_gradients_that_moved_to_disk_leave_no_memory_behind() -> None:
+    """glibc would keep what it has freed, and give the next gradient something else."""
+    layers = [nn.Linear(2048, 2048, bias=False) for _ in range(8)]
+    before_bytes = anonymous_bytes()
+    with gradients_on_disk(nn.Sequential(*layers).parameters()):
+        nn.Sequential(*layers)(torch.rand(4, 2048)).sum().backward()
+    assert anonymous_bytes() - before_bytes < 3 * layers[0].weight.nbytes

@@ -16,7 +16,16 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, PeerLost
 from zooid.core.plan import ScheduleName
 from zooid.core.timeline import Timeline
-from zooid.schedule.actions import RECEIVES_AHEAD, SENDS_BEHIND, Action, Lane, needs_of, parse_action
+from zooid.schedule.actions import (
+    MESSAGES,
+    RECEIVES_AHEAD,
+    SENDS_BEHIND,
+    Action,
+    Kind,
+    Lane,
+    needs_of,
+    parse_action,
+)
 from zooid.schedule.pipelines import StepShape
 from zooid.worker.executor import Executor
 from zooid.worker.underway import Underway
@@ -243,3 +252,28 @@ def test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it() -> None:
     assert (sent.start_s, sent.end_s) == (first.made_s, first.ended_s)
     assert (behind.start_s, behind.end_s) == (first.ended_s, second.ended_s)
     assert behind.end_s <= waited_from_s
+
+
+class TestLostReplica:
+    """A reduce that fails because another pipeline has lost a member does not keep this one from finishing."""
+
+    actions = a_list("1f1b", 0, 2, 2)
+
+    def failing(self, *names: str) -> tuple[Executor, Actor]:
+        actor = Actor(errors={name: PeerLost("a replica is lost") for name in names})
+        executor = Executor("r0s0", actor, Abort())
+        with pytest.raises(PeerLost):
+            executor.run(self.actions, needs_of(self.actions))
+        return executor, actor
+
+    def test_messages_are_waited_for_all_the_same(self) -> None:
+        reduce = next(str(action) for action in self.actions if action.kind is Kind.REDUCE)
+        executor, actor = self.failing(reduce)
+        assert executor.has_computed
+        messages = [f"end {action}" for action in self.actions if action.kind in MESSAGES]
+        assert set(messages) <= set(actor.told)
+
+    def test_a_message_that_fails_means_that_something_is_missing(self) -> None:
+        received = next(str(action) for action in self.actions if action.kind is Kind.RECEIVE_BACKWARD)
+        executor, _ = self.failing(received)
+        assert not executor.has_computed

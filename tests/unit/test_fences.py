@@ -13,6 +13,8 @@ from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.errors import CommAborted, StoreUnavailable, Superseded
 from zooid.core.events import StepCommitted
+from zooid.core.records import encode_record
+from zooid.core.spec import Adoption
 from zooid.store import EventReader, EventWriter, Faults, FaultyStore, Fence, ObjectStore, Rates, fences, open_store
 from zooid.worker.checkpoints import keeper as keeping
 from zooid.worker.precision import LossScale
@@ -42,6 +44,20 @@ class TestLooking:
         with pytest.raises(Superseded, match=r"claims/000001.json replaces claim 0; this one ends and changes nothing"):
             first.check()
         second.check()
+
+    def test_an_adoption_replaces_the_coordinator_but_not_its_members(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(fences, "_FRESH_S", 0.0)
+        member, coordinator = Fence(store, 0), Fence(store, 0, coordinates=True)
+        for number in (1, 2):
+            store.put(keys.claim(number), encode_record(Adoption(run="7", roster=0, nonce=str(number))))
+            member.check()
+            assert coordinator.is_superseded()
+        assert Fence(store, 1, coordinates=True).is_superseded(), "of two who adopt, the later one coordinates"
+        store.put(keys.claim(3), encode_record(Adoption(run="7", roster=1, nonce="of others")))
+        with pytest.raises(Superseded, match=r"claims/000003.json replaces claim 0"):
+            member.check()
 
     def test_a_look_is_good_for_a_moment_only(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
         counting = FaultyStore(store, Faults(get=Rates(delay=1, delay_s=1e-9)), seed=0)

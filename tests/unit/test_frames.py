@@ -49,7 +49,16 @@ frames = st.one_of(
     st.builds(whole, st.just(FrameKind.EAGER), messages, st.integers(0, EAGER_BYTES), checks),
     st.builds(whole, st.just(FrameKind.LEAVE), messages, st.integers(0, MAX_REASON_BYTES), checks),
     st.builds(piece, messages, st.integers(0, 2**60), st.integers(1, PIECE_BYTES), st.integers(0, 2**60), checks),
-    st.builds(Frame, kinds_without_body, messages, st.integers(0, 2**62), st.just(0), st.just(0), st.just(NOT_CHECKED)),
+    st.builds(
+        Frame,
+        kinds_without_body,
+        messages,
+        st.integers(0, 2**62),
+        st.just(0),
+        st.just(0),
+        st.just(NOT_CHECKED),
+        st.integers(0, 2**32 - 1),
+    ),
 )
 
 

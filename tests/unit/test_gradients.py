@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 
 import zooid
 from tests.contract.groups import Opener, Ranks
 from zooid.schedule.buckets import LEAST_BUCKET_BYTES
 from zooid.worker.gradients import Gradients, Reducing
-from zooid.worker.state import Trainee, TrainingState
+from zooid.worker.state import Sharing, Tie, Trainee, TrainingState
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -65,11 +64,14 @@ class Calls:
         self.noted: list[str] = []
         self.reduced: list[Tensor] = []
 
-    def all_reduce(self, tensor: Tensor, *, group: object, async_op: bool) -> None:
-        assert group is self
-        assert async_op
+    def allreduce(self, tensors: list[Tensor]) -> "Calls":
+        [tensor] = tensors
         self.noted.append("reduce")
         self.reduced.append(tensor.clone())
+        return self
+
+    def wait(self) -> None:
+        """What is noted has ended."""
 
 
 @pytest.fixture
@@ -80,10 +82,8 @@ def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch, small_buckets: None) -> Calls:
-    noted = Calls()
-    monkeypatch.setattr(dist, "all_reduce", noted.all_reduce)
-    return noted
+def calls(small_buckets: None) -> Calls:
+    return Calls()
 
 
 @pytest.fixture(params=["memory", "tcp"])
@@ -187,7 +187,7 @@ class TestTwoReplicas:
         def run_grain(state: TrainingState, module: nn.Module, number: int) -> None:
             state.begin_grain()
             output = module(inputs(number))
-            state.end_grain()
+            state.end_grain(number)
             output.sum().backward()
 
         def replica(group: Any, rank: int) -> tuple[Tensor, Tensor]:
@@ -196,15 +196,15 @@ class TestTwoReplicas:
             names = tuple(name for name, _ in module.named_parameters())[::-1]
             trainee = Trainee(module, names, frozenset(module.state_dict()))
             state = TrainingState(trainee, job, reducing=reduced_over(group))
-            state.begin(num_grains=2)
+            state.begin([(0,), (1,)])
             run_grain(state, module, 5)
             state.drop()
             assert all(torch.equal(value, initial[name]) for name, value in module.state_dict().items())
-            state.begin(num_grains=2)
-            state.begin_last_backward()
+            state.begin([(0,), (1,)])
+            state.begin_backward(rank, is_last=True)
             run_grain(state, module, rank)
             for number in range(state.num_buckets):
-                for work in state.reduce(number, torch.zeros(2, dtype=torch.float64)):
+                for work in state.reduce(number, torch.zeros(2, 2, dtype=torch.float64)):
                     work.wait()
             assert float(state.square_sum()) > 0
             state.apply(1.0)
@@ -300,3 +300,112 @@ def test_a_single_replica_reduces_and_copies_nothing(calls: Calls) -> None:
     assert calls.noted == []
     assert all(own is parameter.grad for own, parameter in zip(held, chain.completed, strict=True))
     assert [own is not None for own in held] == [True, False, True, True]
+
+
+class TestTreeOverGrains:
+    """Sums that follow the tree over grains: one replica and two of them hold the same bits."""
+
+    NUM_GRAINS = 7
+
+    @staticmethod
+    def run_grains(state: TrainingState, module: Reached, grains: Sequence[int], *, is_end: bool = True) -> None:
+        for grain in grains:
+            x = torch.randn(4, 3, generator=torch.Generator().manual_seed(grain)) * 10.0 ** (grain % 4)
+            state.begin_grain()
+            loss = module(x, whole=grain in (1, 5))
+            state.end_grain(grain)
+            state.begin_backward(grain, is_last=is_end and grain == grains[-1])
+            loss.backward()
+            state.end_backward(grain)
+
+    @staticmethod
+    def state_of(module: nn.Module, reducing: Reducing) -> TrainingState:
+        names = tuple(name for name, _ in module.named_parameters())[::-1]
+        job = zooid.Job(
+            model=nn.Module,
+            loss=None,
+            data=list,
+            optimizer=lambda named: torch.optim.SGD(named, lr=0.1),
+            batch_size=1,
+            epochs=1,
+        )
+        return TrainingState(Trainee(module, names, frozenset()), job, reducing=reducing)
+
+    def bits(self, state: TrainingState) -> list[bytes | None]:
+        """What is held after a reduce, flags left out."""
+        for number in range(state.num_buckets):
+            for work in state.reduce(number, torch.zeros(self.NUM_GRAINS, 2, dtype=torch.float64)):
+                work.wait()
+        norm = float(state.square_sum())
+        flags, *parts = state.parts_held()
+        assert flags.tolist() == [1.0, 1.0, 0.0, 1.0], "nobody's loss reaches the third"
+        return [*(part.numpy().tobytes() for part in parts), repr(norm).encode()]
+
+    def alone(self) -> list[bytes | None]:
+        module = Reached()
+        state = self.state_of(module, Reducing(num_grains=self.NUM_GRAINS, is_reproducible=True))
+        state.begin([range(self.NUM_GRAINS)])
+        self.run_grains(state, module, range(self.NUM_GRAINS))
+        return self.bits(state)
+
+    @pytest.mark.parametrize("deal", [((0, 1, 2, 3), (4, 5, 6)), ((6, 1, 3), (0, 5, 2, 4)), (range(7), ())], ids=str)
+    def test_any_deal_gives_the_same_bits(
+        self, ranks: Ranks, small_buckets: None, deal: Sequence[Sequence[int]]
+    ) -> None:
+        def replica(group: Any, rank: int) -> list[bytes | None]:
+            module = Reached()
+            state = self.state_of(
+                module,
+                Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True),
+            )
+            state.begin(deal)
+            self.run_grains(state, module, deal[rank])
+            return self.bits(state)
+
+        assert ranks.play(replica) == [self.alone()] * 2
+
+    def test_a_survivor_keeps_its_sums_and_reduces_again(self, ranks: Ranks, small_buckets: None) -> None:
+        """After a reduce of both, the first one takes over the grains of the other and ends the step by itself."""
+        deal = ((0, 1, 4), (2, 3, 5, 6))
+
+        def replica(group: Any, rank: int) -> list[bytes | None]:
+            module = Reached()
+            state = self.state_of(
+                module,
+                Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True),
+            )
+            state.begin(deal)
+            self.run_grains(state, module, deal[rank])
+            self.bits(state)
+            if rank == 1:
+                return []
+            state.regroup(Reducing(num_grains=self.NUM_GRAINS, is_reproducible=True))
+            self.run_grains(state, module, deal[1])
+            state._held = {}  # what was reduced with the lost replica does not count
+            return self.bits(state)
+
+        assert ranks.play(replica)[0] == self.alone()
+
+
+def test_three_stages_add_up_what_they_share_in_their_order(tmp_path: Path) -> None:
+    """An all-reduce around a ring would begin each part elsewhere."""
+    found = [torch.randn(999, generator=torch.Generator().manual_seed(n)) * 10.0**n for n in range(3)]
+    expected = (found[0] + found[1]) + found[2]
+    assert not torch.equal(expected, (found[1] + found[2]) + found[0])
+
+    def stage(group: Any, rank: int) -> Tensor | None:
+        own = found[rank].clone()
+        held: dict[str, Tensor | None] = {"shared": own}
+        sharing = Sharing(
+            Tie(("shared",), group, counts_here=rank == 0), held, [("shared", nn.Parameter(own))], in_order=True
+        )
+        for work in sharing.works:
+            work.wait()
+        sharing.finish()
+        assert torch.equal(own, found[rank]), "the own sum is kept"
+        return held["shared"]
+
+    with Opener("tcp", tmp_path)(3) as opened:
+        for total in opened.play(stage):
+            assert total is not None
+            assert torch.equal(total, expected)

@@ -204,14 +204,14 @@ def step_of_replica(
     training = TrainingState(Trainee(stage.module, names, layered.persistent_names), job)
     member = RosterMember(name="r0s0", stage=0, replica=0)
     roster = Roster(run="test", number=0, resume_step=0, members=(member,), shares=(1,))
-    seat = Seat(roster, 0, 0, 0, None, {}, device, (), {})
+    seat = Seat(roster, 0, device)
     grains = samples.grains(step)
     numbers = split_grains(len(grains), shares)[replica]
     with supply(
         job, checked.data, samples, lambda _, count: split_grains(count, shares)[replica], reads=True, pin=False
     ) as reading:
         runner = StageRunner(Objective(job, checked.loss_form), reading.train, stage, training, seat, device)
-        runner.begin_step(step, grains, len(numbers), LossScale())
+        runner.begin_step(step, grains, [numbers], LossScale())
         for number in numbers:
             runner.compute(Action(0, Kind.FORWARD, number))
             runner.compute(Action(0, Kind.BACKWARD, number))

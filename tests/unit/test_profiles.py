@@ -1,6 +1,6 @@
 """Profiles on several offers: who measures when, what each is told, and how all of it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,6 +109,12 @@ class Pretending:
         self.most_at_once = max(self.most_at_once, sum(self._is_running(each) for each in self.members))
         return member
 
+    def locate(self, handle: Member) -> dict[str, str]:
+        return {}
+
+    def find(self, place: Mapping[str, str]) -> Member | None:
+        return None
+
     def poll(self, handle: Member) -> Exit | None:
         if handle.num_looks <= NUM_PARTS:
             self._go_on(handle)
@@ -119,6 +125,9 @@ class Pretending:
 
     def logs(self, handle: Member) -> str:
         return "its last words"
+
+    def leave(self, handle: Member) -> None:
+        pass
 
     def terminate(self, handle: Member) -> None:
         handle.is_terminated = True

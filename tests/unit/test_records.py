@@ -13,7 +13,7 @@ from zooid.core.offer import EgressPrice, Offer, StoragePrice
 from zooid.core.plan import CostTerm, Limits, Plan, Prediction, StagePlan
 from zooid.core.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
 from zooid.core.records import FileRecord, decode_record, encode_record
-from zooid.core.roster import Roster, RosterMember
+from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling
 
 
 def an_offer(**changed: Any) -> Offer:
@@ -238,6 +238,40 @@ def test_a_roster_knows_its_seats() -> None:
     assert (roster.num_replicas, roster.num_stages) == (2, 2)
     assert roster.rank_of("m3") == roster.rank_at(replica=1, stage=1) == 3
     assert roster.ranks_of_stage(1) == [1, 3]
+
+
+def test_copies_come_after_the_replicas() -> None:
+    roster = a_roster(copies=(RosterSeat(name="c0", stage=1), RosterSeat(name="c1", stage=0)))
+    assert [roster.ranks_of_stage(stage) for stage in range(2)] == [[0, 2, 5], [1, 3, 4]]
+    assert [seat.name for seat in roster.seats] == ["m0", "m1", "m2", "m3", "c0", "c1"]
+    assert (roster.rank_of("c1"), roster.num_voters) == (5, 6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"former": ("m1", "gone")}, "`former` names who has a seat"),
+        ({"newcomers": ("m1",)}, "read their state from a checkpoint"),
+        ({"newcomers": ("m1",), "ruling": Ruling(kind="rolled_back")}, "read their state from a checkpoint"),
+        ({"newcomers": ("m7",), "ruling": Ruling(kind="unfinished")}, "`newcomers` must have seats"),
+        ({"newcomers": ("m1", "m3"), "ruling": Ruling(kind="unfinished")}, "each stage needs a member"),
+        ({"num_planned_replicas": 1}, "`num_planned_replicas` is 1; the roster has 2"),
+    ],
+)
+def test_a_roster_with_impossible_newcomers_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        a_roster(**changed)
+
+
+def test_a_member_without_state_cannot_be_prepared() -> None:
+    with pytest.raises(ValueError, match="`is_prepared` is true of a member without state"):
+        Answer(member="m0", change=0, has_state=False, num_applied=0, is_prepared=True)
+
+
+@pytest.mark.parametrize(("name", "change"), [("a/b", 0), ("m0", -1)])
+def test_an_impossible_wish_to_join_is_refused(name: str, change: int) -> None:
+    with pytest.raises(ValueError, match=r"`member` is|`change` must be"):
+        Joining(member=name, change=change)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,11 @@
 """Going on with a run: from its last checkpoint, in any layout, by one coordinator at a time, or a clear refusal."""
 
+import math
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,18 @@ from tests.unit.scripted_runs import (
 )
 from zooid.cli.options import checkpoints_from
 from zooid.coordinator import cleaning, lease, resumable_step, running
+from zooid.coordinator.adoption import AdoptedMembers, Orphan
 from zooid.coordinator.running import Run
 from zooid.core import keys
 from zooid.core.checkpoint import CheckpointRule
-from zooid.core.errors import CheckpointError, InputError, JobError, PlanError, Superseded
-from zooid.core.events import Event, PhaseStarted, RunStarted, StepCommitted
+from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, Superseded
+from zooid.core.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
 from zooid.core.link import STORE_SITE, Link
 from zooid.core.liveness import ProcessMark, is_alive, own_mark
 from zooid.core.plan import Limits, Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster
-from zooid.core.spec import RunClaim
+from zooid.core.spec import MemberHandle, RunClaim
 from zooid.platforms import Exit, Launch
 from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
@@ -49,7 +51,7 @@ def store(tmp_path: Path) -> ObjectStore:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "_BEAT_S", 0.02)
-    monkeypatch.setattr(lease, "_SILENCE_S", 1.0)
+    monkeypatch.setattr(lease, "SILENCE_S", 1.0)
     monkeypatch.setattr(lease, "_LOOK_S", 0.02)
     monkeypatch.setattr(lease, "_LONGEST_LOOK_S", 0.1)
     monkeypatch.setattr(running, "GRACE_S", 0.1)
@@ -251,13 +253,13 @@ class TestOneAtATime:
         store.put(f"{keys.COMM}/7/000000/letter", b"of a member that is dead")
         began_s = time.monotonic()
         zooid.resume(store.url, platform=ScriptedPlatform())
-        assert time.monotonic() - began_s >= lease._SILENCE_S
+        assert time.monotonic() - began_s >= lease.SILENCE_S
         assert store.list(keys.LEASES) == []
 
     def test_one_that_was_killed_on_this_machine_is_replaced_at_once(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(lease, "_SILENCE_S", 3600.0)
+        monkeypatch.setattr(lease, "SILENCE_S", 3600.0)
         store.put(keys.lease(0), lease_of(killed_process()))
         zooid.resume(store.url, platform=ScriptedPlatform())
         assert store.list(keys.LEASES) == []
@@ -278,7 +280,7 @@ class TestOneAtATime:
             def get(self, key: str) -> memoryview:
                 asked.append(time.monotonic())
                 if len(asked) == 2:
-                    time.sleep(1.5 * lease._SILENCE_S)
+                    time.sleep(1.5 * lease.SILENCE_S)
                 if len(asked) == 4:
                     store.put(key, lease_of(ELSEWHERE) + b"\n")
                 return store.get(key)
@@ -341,7 +343,8 @@ class TestFenced:
         monkeypatch.delattr(Run, "wait_for_earlier_members")
         zooid.resume(store.url, platform=ScriptedPlatform())
 
-    def test_a_coordinator_that_was_replaced_ends_and_leaves_its_successor_alone(self, store: ObjectStore) -> None:
+    def test_a_coordinator_that_was_replaced_deletes_nothing_and_ends_nobody(self, store: ObjectStore) -> None:
+        """What it has started ends by itself. Its successor removes what it leaves."""
         successors = [keys.claim(2), keys.lease(2), f"{keys.comm_of('7', 2)}/letter", keys.plan(2), "plan.json#1"]
 
         def replace(spec: Any) -> None:
@@ -354,12 +357,12 @@ class TestFenced:
         platform = EndlessPlatform(on_launch=replace)
         with pytest.raises(Superseded, match=r"another coordinator has gone on .* claims/000002.json replaces claim 1"):
             zooid.resume(store.url, platform=platform)
-        assert {spec.member for spec in platform.specs if spec.task == "train"} == platform.terminated
+        assert platform.terminated == set()
         listed = store.list("")
         assert all(key in listed for key in successors[:-1])
         assert Path(f"{store.url.removeprefix('file://')}/plan.json#1").exists()
-        assert keys.lease(1) not in listed
-        assert f"{keys.comm_of('7', 1)}/letter" not in listed
+        assert keys.lease(1) in listed
+        assert f"{keys.comm_of('7', 1)}/letter" in listed
 
     def test_what_a_killed_coordinator_began_after_its_claim_is_fenced_too(self, store: ObjectStore) -> None:
         """A claim without a roster counts: the next number is above it, and its lease is the one that is looked at."""
@@ -380,6 +383,90 @@ class TestFenced:
         assert result.losses == tuple(float(step) for step in range(8, NUM_STEPS))
         told = [event.step for event in read_history(store) if isinstance(event, StepCommitted)]
         assert told == list(range(NUM_STEPS)), "every step once"
+
+
+@dataclass
+class OrphanedPlatform(ScriptedPlatform):
+    """Members that another process has started run until they are looked at a few times, and are then gone."""
+
+    num_looks: int = 3
+
+    def find(self, place: Mapping[str, str]) -> Exit | None:
+        return Exit(None)
+
+    def poll(self, handle: Exit) -> Exit | None:
+        if handle.status is not None:
+            return handle
+        self.num_looks -= 1
+        return handle if self.num_looks < 0 else None
+
+
+class TestAdoption:
+    """Members that are at work when their coordinator has died go on, unless something else is asked for."""
+
+    @pytest.fixture(autouse=True)
+    def killed(self, store: ObjectStore) -> None:
+        told = {keys.events_of("r0s0"): 1}
+        sign = lease.LeaseSign(holder="1", process=killed_process(), beat=7, told=told)
+        store.put(keys.lease(0), encode_record(sign))
+        for member in ("r0s0", "r0s1"):
+            handle = MemberHandle(member=member, started_at_s=time.time() - 5.0, place={})
+            store.put(keys.handle(member, 0), encode_record(handle))
+
+    def finish(self, store: ObjectStore, *members: str) -> None:
+        write_checkpoint(store, NUM_STEPS)
+        with EventWriter(store, "r0s0", 0) as events:
+            for step in range(8, NUM_STEPS):
+                events.write(committed(step))
+        for member in members:
+            with EventWriter(store, member, 0) as events:
+                events.write(MemberTrained(at_s=time.time(), member=member, peak_bytes=1))
+
+    def test_what_the_dead_coordinator_has_told_is_not_told_again(self, store: ObjectStore) -> None:
+        self.finish(store, "r0s0", "r0s1")
+        platform, seen = OrphanedPlatform(), list[Event]()
+        result = zooid.resume(store.url, platform=platform, on_event=seen.append)
+        assert platform.specs == []
+        assert result.losses == tuple(float(step) for step in range(8, NUM_STEPS))
+        assert result.checkpoint == f"{store.url}/checkpoints/{NUM_STEPS:08d}"
+        [adopted] = [event for event in seen if isinstance(event, MembersAdopted)]
+        assert (adopted.members, adopted.step) == (("r0s0", "r0s1"), NUM_STEPS)
+        for folder in (keys.LEASES, keys.HANDLES, keys.COMM):
+            assert store.list(folder) == []
+        assert not Fence(store, 0).is_superseded(), "members were never told to end"
+
+    def test_a_member_that_is_gone_without_a_word_has_failed(self, store: ObjectStore) -> None:
+        with pytest.raises(MemberFailed, match=r"member r0s[01] is gone; how it ended is not known"):
+            zooid.resume(store.url, platform=OrphanedPlatform())
+
+    @pytest.mark.parametrize(
+        "given", [{"plan": a_plan()}, {"checkpoints": CheckpointRule(every_s=5.0)}], ids=["plan", "checkpoints"]
+    )
+    def test_whoever_asks_for_something_else_gets_new_members(self, store: ObjectStore, given: dict[str, Any]) -> None:
+        platform = OrphanedPlatform()
+        zooid.resume(store.url, platform=platform, **given)
+        assert [spec.member for spec in platform.specs] == ["checker", "r0s0", "r0s1"]
+        assert Fence(store, 0).is_superseded()
+
+    def test_a_member_that_cannot_be_seen_is_judged_by_what_it_tells(self) -> None:
+        heard_s, trained = {"r0s0": time.monotonic(), "r0s1": -math.inf, "r0s2": -math.inf}, {"r0s2"}
+        members = AdoptedMembers(ScriptedPlatform(), heard_s.__getitem__, trained.__contains__, timeout_s=60.0)
+        ends = [members.poll(Orphan(name, 0.0, None)) for name in heard_s]
+        assert ends == [None, Exit(None), Exit(0)]
+
+    def test_too_few_members_are_not_adopted(self, store: ObjectStore) -> None:
+        store.delete([keys.handle("r0s1", 0)])
+        platform = OrphanedPlatform()
+        zooid.resume(store.url, platform=platform)
+        assert platform.specs != []
+
+    def test_members_that_were_told_to_end_are_not_adopted(self, store: ObjectStore) -> None:
+        """Somebody wanted to start anew, and was killed before there was a roster."""
+        store.put(keys.claim(1), encode_record(RunClaim(run="7", nonce="killed at once")))
+        store.put(keys.lease(1), lease_of(killed_process()))
+        platform = OrphanedPlatform()
+        zooid.resume(store.url, platform=platform)
+        assert {spec.roster for spec in platform.specs} == {2}
 
 
 class TestCleaning:
@@ -425,7 +512,7 @@ class EndlessPlatform(ScriptedPlatform):
         return handle if handle.is_success else None
 
     def terminate(self, handle: Exit) -> None:
-        if not handle.is_success:
+        if handle.status:
             self.terminated.add(f"r0s{chr(-handle.status)}")
 
 

@@ -150,10 +150,10 @@ class TestPlainPyTorch:
         state = TrainingState(Trainee(module, names, frozenset(module.state_dict())), job)
         optimizer = job.optimizer(list(plain.named_parameters()))
         for step in range(10):
-            state.begin(num_grains=1)
+            state.begin([(0,)])
             state.begin_grain()
             output = module(grain(step, dtype))
-            state.end_grain()
+            state.end_grain(0)
             output.square().mean().backward()
             state.apply(1.0)
             optimizer.zero_grad()

@@ -82,7 +82,7 @@ class Measure:
 
     def __call__(self, room_bytes: float | None = None) -> Profile:
         if room_bytes is not None:
-            self._monkeypatch.setattr("zooid.profiler.spans.room_for_state", lambda limit_bytes: room_bytes)
+            self._monkeypatch.setattr("zooid.profiler.spans.room_for_state", lambda *known_bytes: room_bytes)
         store = open_store((self._folder / str(room_bytes)).as_uri())
         spec = ProfilerSpec(
             run="1", member="profiler", store=store.url, job_file="job.py", num_threads=1, site="here",

@@ -51,6 +51,9 @@ Transport = Annotated[
         help="How members exchange: store (if not given); tcp or gloo where they reach one another; nccl between GPUs."
     ),
 ]
+Reproducible = Annotated[
+    bool, typer.Option("--reproducible", help="Train the same bits in every layout, and whatever members are lost.")
+]
 LinksFile = Annotated[
     Path | None,
     typer.Option("--links", help="Links between members, as `zooid probe` writes them; for tcp."),
@@ -75,9 +78,11 @@ def limits_from(
     budget: str | None,
     schedule: str | None = None,
     transport: str | None = None,
+    *,
+    reproducible: bool = False,
 ) -> Limits | None:
     """The limits that the options state; None where they state none."""
-    if all(option is None for option in (layout, members, deadline, budget, schedule, transport)):
+    if not reproducible and all(each is None for each in (layout, members, deadline, budget, schedule, transport)):
         return None
     num_replicas = num_stages = None
     if layout is not None:
@@ -94,6 +99,7 @@ def limits_from(
         max_members=DEFAULT_MAX_MEMBERS if members is None else members,
         schedule=_one_of("--schedule", schedule, get_args(ScheduleName)),
         transport=_one_of("--transport", transport, get_args(TransportName)),
+        reproducible=reproducible,
     )
 
 

@@ -38,6 +38,7 @@ def plan(
     ] = None,
     schedule: options.Schedule = None,
     transport: options.Transport = None,
+    reproducible: options.Reproducible = False,
     links: options.LinksFile = None,
     store: options.Store = None,
     store_at: options.StoreAt = None,
@@ -58,7 +59,7 @@ def plan(
     Example: zooid plan examples/digits.py --on local:aws.lambda.1769 --deadline 10m --budget 0.05
     """
     console = Console()
-    limits = options.limits_from(layout, members, deadline, budget, schedule, transport)
+    limits = options.limits_from(layout, members, deadline, budget, schedule, transport, reproducible=reproducible)
     chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
     _refuse_others(why_not or [], on or ["local"])
     measured = options.profiles_from(profile, job)

@@ -29,6 +29,7 @@ def train(
     goal: options.GoalOption = None,
     schedule: options.Schedule = None,
     transport: options.Transport = None,
+    reproducible: options.Reproducible = False,
     links: options.LinksFile = None,
     on: options.On = None,
     checkpoint_every: options.CheckpointEvery = None,
@@ -52,6 +53,7 @@ def train(
             on=on,
             checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
             profile=profile,
+            reproducible=reproducible,
             on_event=view.show,
         )
     if not as_json:

@@ -4,12 +4,26 @@ Importing this registers the backend `zooid`, as torch.distributed backends do.
 """
 
 from zooid.comm.backend import register
+from zooid.comm.meeting import leave
 from zooid.comm.monitoring import monitored_barrier, statistics
 from zooid.comm.options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import ObjectRendezvous
 from zooid.comm.statistics import Statistics
+from zooid.comm.store.groups import StoreGroups
+from zooid.comm.tcp.links import MemberLinks, connect_members
 
 register()
 
-__all__ = ["ObjectRendezvous", "Options", "ProcessGroup", "Statistics", "monitored_barrier", "statistics"]
+__all__ = [
+    "MemberLinks",
+    "ObjectRendezvous",
+    "Options",
+    "ProcessGroup",
+    "Statistics",
+    "StoreGroups",
+    "connect_members",
+    "leave",
+    "monitored_barrier",
+    "statistics",
+]

@@ -31,7 +31,6 @@ _torch_rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
 
 BACKEND = "zooid"
 SCHEMES = ("s3", "gs", "az")
-_LEAVE_TIMEOUT_S = 30.0
 _FOLDER_SUFFIX = ".zooid"
 """The folder beside torch's own file, for a file:// URL."""
 
@@ -148,7 +147,7 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
     def on_left() -> None:
         if meeting is not None and (is_default or options.transport == "store"):
             prefixes = meeting.prefixes if is_default else (f"{meeting.prefix}/group-{group.group_id}",)
-            leave(meeting.objects, prefixes, rank, size, timeout_s=min(timeout_s, _LEAVE_TIMEOUT_S))
+            leave(meeting.objects, prefixes, rank, size, timeout_s=timeout_s)
         if is_default and meeting is not None:
             _forget(meeting)
 

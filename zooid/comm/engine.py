@@ -166,10 +166,10 @@ class Engine:
             self._error = self._error or CommAborted("the process group was destroyed")
             pending = list(self._pending.values())
         self._abort.forget(self._on_abort)
+        if not failed:
+            self._transport.close(None)  # first, so that nothing is written any more to the memory of what has ended
         for each in pending:
             each.done.end(self._error)
-        if not failed:
-            self._transport.close(None)
         return not failed
 
     def check_deadlines(self) -> None:

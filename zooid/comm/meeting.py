@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = (0.002, 0.3)
 _PAUSE_SHARE = 0.2
+_LEAVE_TIMEOUT_S = 30.0
+"""The longest that a rank waits for a store when it leaves."""
 
 
 class _Call(msgspec.Struct):
@@ -77,8 +79,11 @@ def meet(objects: ObjectStore, rank: int, size: int, *, timeout_s: float, abort:
 
 
 def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *, timeout_s: float) -> None:
-    """Say that this rank needs nothing under these prefixes any more; the last to say so removes all of it."""
-    store = RetryingStore(objects, Abort(), give_up_s=timeout_s)
+    """Say that this rank needs nothing under these prefixes any more; the last to say so removes all of it.
+
+    A store that fails is waited for as long as `timeout_s` allows, but not for long: nobody needs what is left.
+    """
+    store = RetryingStore(objects, Abort(), give_up_s=min(timeout_s, _LEAVE_TIMEOUT_S))
     try:
         store.put(f"{prefixes[0]}/left/{rank:06d}", b"left")
         if len(store.list(f"{prefixes[0]}/left")) == size:

@@ -32,7 +32,7 @@ def clean(store: str, *, force: bool = False) -> int:
     was_killed = False
     if not force:
         was_killed = refuse_living(objects, number)
-        _refuse_busy(objects, number)
+        _refuse_busy(objects)
     if was_killed and claim is not None:
         number = _fence_off(objects, claim, number)
     num_removed = sum(clear(objects, folder) for folder in (keys.COMM, keys.PROBES))
@@ -52,13 +52,13 @@ def _newest_claim(store: ObjectStore) -> tuple[int, RunClaim | None]:
         return 0, None
 
 
-def _refuse_busy(store: ObjectStore, number: int) -> None:
+def _refuse_busy(store: ObjectStore) -> None:
     """Refuse a folder in which messages come and go, or events: members over TCP, or one alone, exchange no objects."""
-    before = store.list(keys.COMM), store.list(keys.events_under(number))
+    before = store.list(keys.COMM), store.list(keys.EVENTS)
     if not any(before):
         return
     time.sleep(_LOOK_AGAIN_S)
-    if (store.list(keys.COMM), store.list(keys.events_under(number))) != before:
+    if (store.list(keys.COMM), store.list(keys.EVENTS)) != before:
         raise InputError(
             f"somebody is exchanging messages or telling of steps in {store.url} right now; end that run first, or use "
             "--force if you are sure, which makes it fail"

@@ -13,7 +13,7 @@ from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordEr
 from zooid.core.interrupts import uninterrupted
 from zooid.core.offer import Offer
 from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import Failure, MemberSpec
+from zooid.core.spec import Failure, MemberHandle, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
@@ -30,8 +30,10 @@ _LOG_LINES = 20
 class _Running:
     member: str
     roster: int
+    offer: Offer
     handle: Any
     started_s: float
+    """When the member was started. The clock is this process's, even if another process has started the member."""
 
 
 def ready_platform(offer: Offer) -> LocalPlatform:
@@ -56,18 +58,32 @@ def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
         time.sleep(_POLL_S)
 
 
+_LEFT_OUT_S = 3.0
+"""How long a member that the others do without has to end by itself."""
+
+
 class Crew:
     """Members on one platform. Leaving the context ends every one that still runs.
 
+    `is_replaced` says whether they obey another coordinator by now. They are then left to it.
     Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
     `during` says what members do whose names no user knows, as `while the job was being measured`.
     """
 
-    def __init__(self, platform: Platform[Any], store: ObjectStore, *, checks_input: bool, during: str = "") -> None:
+    def __init__(
+        self,
+        platform: Platform[Any],
+        store: ObjectStore,
+        *,
+        checks_input: bool,
+        during: str = "",
+        is_replaced: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._platform = platform
         self._store = store
         self._checks_input = checks_input
         self._during = during
+        self._is_replaced = is_replaced
         self._running: list[_Running] = []
         self._ended_s: dict[str, float] = {}
         """When each member was first seen to have exited."""
@@ -89,18 +105,43 @@ class Crew:
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
-                self._running.append(_Running(spec.member, spec.roster, handle, time.monotonic()))
+                self._running.append(_Running(spec.member, spec.roster, offer, handle, time.monotonic()))
+
+    def record_handles(self) -> None:
+        """Write down where the members are, for a coordinator that may have to adopt them."""
+        for running in self._running:
+            record = MemberHandle(
+                member=running.member,
+                started_at_s=time.time() - (time.monotonic() - running.started_s),
+                place=self._platform.locate(running.handle),
+            )
+            self._store.put(keys.handle(running.member, running.roster), encode_record(record))
+
+    def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
+        """Take over a member that another process has started."""
+        started_s = time.monotonic() - max(0.0, time.time() - started_at_s)
+        self._running.append(_Running(member, roster, offer, handle, started_s))
 
     def wait(self, on_poll: Callable[[], None]) -> None:
         """Until every member has exited well; raises for the first that did not."""
         wait_for_all([self], on_poll)
 
-    def wait_for_survivors(self, on_poll: Callable[[], None], on_lost: Callable[[str, str], None]) -> None:
+    def wait_for_survivors(
+        self,
+        on_poll: Callable[[], None],
+        on_lost: Callable[[str, str], None],
+        is_left_out: Callable[[str], bool],
+    ) -> None:
         """Wait until all members have exited. Members that were killed are told to `on_lost`, and the rest goes on.
+
+        Members that the others do without end by themselves, and so do all if one finds that the run cannot go on.
+        Those that hang, are stopped or cut off are ended.
 
         Raises for a member that has ended with an error of its own, and if no member has exited well.
         """
         lost: set[str] = set()
+        left_out_s: dict[str, float] = {}
+        can_go_on = True
         while True:
             exits = {running.member: self._platform.poll(running.handle) for running in self._running}
             for member, end in exits.items():
@@ -109,11 +150,17 @@ class Crew:
                     if words is not None and not words.is_consequence:
                         raise self._failure()
                     lost.add(member)
+                    can_go_on &= words is None or is_left_out(member)
                     if words is None:
                         on_lost(member, str(end))
             on_poll()
             if all(end is not None for end in exits.values()):
                 break
+            for running in self._running:
+                if exits[running.member] is None and (not can_go_on or is_left_out(running.member)):
+                    since_s = left_out_s.setdefault(running.member, time.monotonic())
+                    if time.monotonic() - since_s > _LEFT_OUT_S:
+                        self._platform.terminate(running.handle)
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._failure()
@@ -127,17 +174,22 @@ class Crew:
 
     def end(self) -> None:
         """End all members at the same time; returns when they are gone."""
-        if self._running:
+        if self._running and self._is_replaced():
+            for running in self._running:
+                self._platform.leave(running.handle)
+        elif self._running:
             with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
                 list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
 
-    def running_s(self) -> list[float]:
-        """How long each member has run so far, or until it exited."""
+    def running_s(self) -> list[tuple[Offer, float]]:
+        """How long each member has run on its offer so far, or until it exited."""
         now_s = time.monotonic()
         for running in self._running:
             if running.member not in self._ended_s and self._platform.poll(running.handle) is not None:
                 self._ended_s[running.member] = now_s
-        return [self._ended_s.get(running.member, now_s) - running.started_s for running in self._running]
+        return [
+            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s) for running in self._running
+        ]
 
     def _failure(self) -> ZooidError:
         """The cause rather than its consequences: members that only lost a peer are not it."""

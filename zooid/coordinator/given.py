@@ -24,6 +24,15 @@ def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | 
     check_memory(plan)
 
 
+def check_reproducible(plan: Plan, *, wanted: bool) -> None:
+    """Refuse a plan that was made without the option: its time and its memory are predicted for other sums."""
+    if wanted and not plan.reproducible:
+        raise InputError(
+            "`reproducible` is asked for, but the plan was made without it; make it with `zooid plan --reproducible` "
+            "(in Python, zooid.Limits(reproducible=True))"
+        )
+
+
 def fixed_layout(
     plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offer: Offer
 ) -> FixedLayout:
@@ -51,6 +60,7 @@ def fixed_layout(
         num_stages=limits.num_stages,
         schedule=limits.schedule or "1f1b",
         transport=limits.transport or "store",
+        reproducible=limits.reproducible,
         offer=offer,
     )
 

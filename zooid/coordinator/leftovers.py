@@ -11,19 +11,23 @@ def clear_messages(store: ObjectStore, run: str, newest: int) -> int:
 
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
-    """Remove what the members of one claim have exchanged, under all of its rosters."""
-    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS):
+    """Remove what the members of one claim have exchanged, under all of its rosters, and how to find them."""
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.JOINING, keys.HANDLES):
         for name in _numbered(store, folder, range(number, number + 1)):
             clear(store, f"{folder}/{name}")
 
 
-def clear_earlier(store: ObjectStore, run: str, number: int) -> None:
-    """Remove messages, last words, specs and leases of all rosters before this one."""
+def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None = None) -> None:
+    """Remove messages, last words, specs and handles of all rosters before this one, and earlier leases.
+
+    `claim` is the number of the newest claim, where that is an adoption of this roster.
+    """
     clear_messages(store, run, number - 1)
-    for folder in (keys.FAILURES, keys.SPECS, keys.ANSWERS):
+    for folder in (keys.FAILURES, keys.SPECS, keys.ANSWERS, keys.JOINING, keys.HANDLES):
         for name in _numbered(store, folder, range(number)):
             clear(store, f"{folder}/{name}")
-    earlier = [keys.lease(other) for other in keys.numbers(store.list(keys.LEASES)) if other < number]
+    newest = number if claim is None else claim
+    earlier = [keys.lease(other) for other in keys.numbers(store.list(keys.LEASES)) if other < newest]
     if earlier:
         store.delete(earlier)
 

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import structs
 
@@ -42,13 +42,23 @@ class Relay:
     """Calls back for every event of a run, in the caller's thread."""
 
     def __init__(
-        self, store: ObjectStore, on_event: OnEvent, roster: int = 0, guard: Callable[[], None] = lambda: None
+        self,
+        store: ObjectStore,
+        on_event: OnEvent,
+        roster: int = 0,
+        guard: Callable[[], None] = lambda: None,
+        told: Mapping[str, int] | None = None,
     ) -> None:
-        """`roster` is the one whose events are passed on; `guard` is called before each look and may raise."""
+        """`roster` is the one whose events are passed on; `guard` is called before each look and may raise.
+
+        `told` is that of another relay: what it has passed on is left out.
+        """
+        self.told = dict(told or {})
+        """How far events have been passed on: the number of the next object, by the folder of its writer."""
         self.roster = roster
         self._guard = guard
         self._store = store
-        self._readers = [EventReader(store, roster)]
+        self._readers = [EventReader(store, roster, begin=self.told)]
         """One reader for each roster of the claim. Members may still replace the last roster."""
         self._last_step = -1
         """The last step that was passed on; steps that a later roster tells again are not."""
@@ -70,8 +80,9 @@ class Relay:
             self._pass_on(self._readers[-1])  # what was told before it was replaced
             if roster.ruling is not None and roster.ruling.kind == "rolled_back":
                 self._last_step = roster.resume_step - 1
-            self._readers.append(EventReader(self._store, roster.number, roster.change))
+            self._readers.append(EventReader(self._store, roster.number, roster.change, self.told))
             self._pass_on(self._readers[-1])
+        self.told = {folder: number for reader in self._readers for folder, number in reader.next_numbers.items()}
         self._last_s = time.monotonic()
 
     def _pass_on(self, reader: EventReader) -> None:

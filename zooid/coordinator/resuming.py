@@ -7,10 +7,11 @@ from typing import Any
 
 from msgspec import structs
 
+from zooid.coordinator.adoption import Orphans, find_orphans
 from zooid.coordinator.crew import ready_platform
 from zooid.coordinator.given import check_continues, check_given, check_memory
 from zooid.coordinator.job_objects import check_job_file, keep_source, kept_source, refuse_while_loading
-from zooid.coordinator.lease import refuse_living
+from zooid.coordinator.lease import refuse_living, told_until
 from zooid.coordinator.leftovers import clear_earlier
 from zooid.coordinator.offers import resolve_offer
 from zooid.coordinator.planning import measure
@@ -59,6 +60,9 @@ def resume(
 ) -> RunResult:
     """Go on with the run in this folder, from its last complete checkpoint to its end.
 
+    Where the run's coordinator has died and its members still train, they are adopted: they go on as they are, unless
+    a job file, a plan, limits, a goal, `on` or another rule for checkpoints is given.
+
     A run that has stopped early is complete, unless `past_stop` says to go on all the same. Without a plan, limits, a
     goal and `on`, members are as many as before. What is not given is as it was. The losses are the same as if the run
     had not been interrupted, in whatever layout.
@@ -82,6 +86,11 @@ def resume(
         checkpoints=checkpoints or before.checkpoints,
         nonce=secrets.token_hex(8),
     )
+    are_as_before = all(given is None for given in (job_file, plan, limits, goal, on))
+    if was_killed and are_as_before and claim.checkpoints == before.checkpoints:
+        orphans = find_orphans(objects, own_platform, last_plan, told_until(objects, number - 1))
+        if orphans is not None:
+            return _adopt(objects, before, number, own_platform, on_event, orphans, last_plan)
     with Run(objects, claim, number, own_platform, on_event) as run:
         if was_killed:  # its members may have written checkpoints since, and pruned others, until they saw the claim
             run.wait_for_earlier_members()
@@ -94,13 +103,43 @@ def resume(
             measured = _profile(objects, manifest, chosen, run)
             run.enter("plan")
             limits = limits or Limits()
-            limits = structs.replace(limits, transport=limits.transport or last_plan.transport)
+            limits = structs.replace(
+                limits,
+                transport=limits.transport or last_plan.transport,
+                reproducible=limits.reproducible or last_plan.reproducible,
+            )
             peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, objects.url)
         run.check(plan)
         keep_source(objects, file)
         return run.train(plan, manifest.step)
+
+
+def _adopt(
+    store: ObjectStore,
+    claim: RunClaim,
+    number: int,
+    platform: Platform[Any],
+    on_event: OnEvent,
+    orphans: Orphans,
+    plan: Plan,
+) -> RunResult:
+    """Go on with members that train already. If this is left early, they end."""
+    with Run(store, claim, number, platform, on_event, orphans) as run:
+        try:
+            return run.adopt(plan)
+        except BaseException:
+            if not (orphans.are_seen or run.is_replaced):
+                with contextlib.suppress(InputError):  # somebody else has gone on, and that ends them, too
+                    _end_by_claim(store, claim, number + 1, platform, on_event)
+            raise
+
+
+def _end_by_claim(store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent) -> None:
+    """End members that no process here can reach: they leave when they see a claim that does not adopt them."""
+    with Run(store, structs.replace(claim, nonce=secrets.token_hex(8)), number, platform, on_event) as run:
+        run.wait_for_earlier_members()
 
 
 def resumable_step(store: str) -> int | None:

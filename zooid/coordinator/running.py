@@ -2,19 +2,21 @@
 
 import contextlib
 import math
-import statistics
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import structs
 
+from zooid.coordinator.accounts import bill, median_step_s, run_started, timeout_s
+from zooid.coordinator.adoption import AdoptedMembers, Orphans
 from zooid.coordinator.crew import Crew, wait_for_all
 from zooid.coordinator.lease import Lease
 from zooid.coordinator.leftovers import clear_earlier, clear_exchanged
-from zooid.coordinator.offers import num_threads, prices_in_words
+from zooid.coordinator.offers import num_threads
 from zooid.coordinator.relay import OnEvent, Relay
 from zooid.core import keys
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
@@ -22,31 +24,28 @@ from zooid.core.events import (
     CheckpointSaved,
     Event,
     MemberExited,
+    MembersAdopted,
+    MemberTrained,
     Metered,
     ModelTraced,
     OptimizerChanged,
     PhaseStarted,
+    RosterChanged,
     RunFinished,
-    RunStarted,
     StepCommitted,
 )
 from zooid.core.offer import Offer
-from zooid.core.plan import FixedLayout, Plan, Prediction
+from zooid.core.plan import FixedLayout, Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.roster import Roster, RosterMember
-from zooid.core.spec import RunClaim, WorkerSpec
+from zooid.core.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import even_shares
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoints import last_step, read_manifest
 from zooid.store.fences import GRACE_S
+from zooid.store.rosters import read_roster
 
-_LEAST_TIMEOUT_S = 120.0
-_TIMEOUT_FACTOR = 10.0
-"""A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
-member long before; this is for members that are left alone."""
-_UNKNOWN_TIMEOUT_S = 1800.0
-"""The same, where nobody knows how long a step takes."""
 _LOOK_S = 0.02
 _METER_INTERVAL_S = 0.5
 _HASTE_S = 10.0
@@ -77,7 +76,8 @@ class RunResult:
     usd: float
     """At the plan's prices."""
     losses: tuple[float, ...]
-    """Of every step that was run, in order; a run that was resumed begins with the step that it went on with."""
+    """The loss of every step, in order. After a resume, they begin with the step that the run went on with. After an
+    adoption, they begin with the first step that nobody had been told of."""
 
 
 class Run:
@@ -86,27 +86,50 @@ class Run:
     Entering writes the claim of a run that goes on. Leaving removes what members exchanged, however it is left. Where
     no member ever trained, all that was written for this roster goes too: a new run's folder is then empty again, and
     one that was to be resumed is as it was, but for the claim, whose number is never used again.
+
+    A run that adopts members has a claim of its own, but their roster. Once another coordinator has gone on, this one
+    deletes nothing and ends nobody.
     """
 
     def __init__(
-        self, store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent
+        self,
+        store: ObjectStore,
+        claim: RunClaim,
+        number: int,
+        platform: Platform[Any],
+        on_event: OnEvent,
+        orphans: Orphans | None = None,
     ) -> None:
+        """`claim` is the one under which members train. With `orphans` it is theirs, which was written before."""
         self.platform = platform
         self._store = RetryingStore(store)  # its own patience, which is short when the run is left with an error
         self._claim = claim
         self._number = number
+        """Number of the own claim."""
+        self._roster = number if orphans is None else orphans.roster.number
+        """Number of the claim under which members were started."""
+        self._orphans = orphans
         self._on_event = on_event
         self._has_begun = False
         self._has_lost_members = False
-        self._fence = Fence(self._store, number)
-        self._lease = Lease(self._store, number, self._fence)
-        self._writer = EventWriter(self._store, "coordinator", number, self._fence)
-        self.relay = Relay(self._store, self._take, number, self._lease.check)
+        self._fence = Fence(self._store, number, coordinates=True)
+        self._lease = Lease(self._store, number, self._fence, lambda: self.relay.told)
+        name = "coordinator" if orphans is None else f"coordinator-{number:06d}"
+        self._writer = EventWriter(self._store, name, self._roster, self._fence)
+        told: Mapping[str, int] = {} if orphans is None else orphans.told
+        self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._steps: dict[int, StepCommitted] = {}
         """The steps that were told, by number."""
         self._checkpoint = ""
         self._settings: dict[str, tuple[str, ...]] = {}
         self._trace = ""
+        self._trained: set[str] = set()
+        """Members that have told that they have done all their steps."""
+        self._heard_s = time.monotonic()
+        """When an event was last passed on."""
+        self._seated: frozenset[str] | None = None
+        """Members that the present roster names; None before members have replaced the first one."""
+        """Members that the present roster does without."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -118,7 +141,8 @@ class Run:
         try:
             self._lease.begin()  # before the claim: whoever finds the claim also finds its holder alive
             if self._number > 0:
-                self._store.create(keys.claim(self._number), encode_record(self._claim))
+                self._store.create(keys.claim(self._number), encode_record(self._own_claim()))
+                self._lease.renew()
         except ObjectExists as error:
             self._lease.end()
             raise InputError(
@@ -139,6 +163,16 @@ class Run:
             self._tidy()
         self._lease.end()
 
+    def _own_claim(self) -> RunClaim | Adoption:
+        if self._orphans is None:
+            return self._claim
+        return Adoption(run=self._claim.run, roster=self._roster, nonce=secrets.token_hex(8))
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another coordinator has gone on with the run."""
+        return self._lease.is_replaced()
+
     def wait_for_earlier_members(self) -> None:
         """Wait until members that a killed coordinator has left behind have seen this run's claim, and have ended."""
         self.enter("waiting until members that were left behind have ended")
@@ -148,14 +182,14 @@ class Run:
             time.sleep(_GRACE_LOOK_S)
 
     def _tidy(self) -> None:
-        """Remove what is this run's own; where its claim is still the newest, also what earlier ones have left."""
-        clear_exchanged(self._store, self._claim.run, self._number)
-        if self._fence.is_superseded():
+        """Where the own claim is still the newest, remove what is this run's own, and what earlier ones have left."""
+        if self._lease.is_replaced() or self._fence.is_superseded():
             return
+        clear_exchanged(self._store, self._claim.run, self._roster)
         if self._number == 0 and not self._has_begun:
             clear(self._store, "")
         else:
-            clear_earlier(self._store, self._claim.run, self._number)
+            clear_earlier(self._store, self._claim.run, self._roster, self._number)
             clear(self._store, keys.PROBES)
             if not self._has_begun:
                 self._store.delete([keys.plan(self._number)])
@@ -206,31 +240,76 @@ class Run:
         )
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
-        self._emit(_run_started(plan, roster, self._store))
+        self._emit(run_started(plan, roster, self._store))
         self._writer.flush()  # before anything that members tell, which may be soon
         begin_s = time.monotonic()
-        with Crew(self.platform, self._store, checks_input=False) as crew:
+        with self._crew(self.platform) as crew:
             offers = plan.member_offers
             specs = [
                 self._spec(member.name, "train", offer, plan)
                 for member, offer in zip(roster.members, offers, strict=True)
             ]
+            self._fence.check()
             crew.start("worker", specs, offers)
+            crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            try:
-                if plan.survives_losses:
-                    crew.wait_for_survivors(self._meter(plan, crew), self._tell_exit)
-                else:
-                    crew.wait(self._meter(plan, crew))
-            except MemberFailed as failure:
-                self._tell_exit(failure.member, failure.exit_text)
-                raise
-            usd = _bill(plan, crew)
+            return self._attend(plan, crew, first_step, begin_s)
+
+    def adopt(self, plan: Plan) -> RunResult:
+        """Take over members that train already, and wait for the end of the last step."""
+        assert self._orphans is not None
+        self._has_begun = True
+        begin_s = time.monotonic()
+        orphans, roster = self._orphans, self._orphans.roster
+        self._has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.members)
+        self._emit(run_started(plan, structs.replace(roster, resume_step=orphans.step), self._store))
+        names = tuple(member.name for member in orphans.members)
+        self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
+        self._writer.flush()
+        first = read_roster(self._store, self._roster)
+        offers = dict(zip((member.name for member in first.members), plan.member_offers, strict=True))
+        platform = AdoptedMembers(
+            self.platform, self._last_sign_of_life_s, self._has_trained, timeout_s(plan.predicted)
+        )
+        with self._crew(platform) as crew:
+            for member in orphans.members:
+                crew.adopt(member.name, self._roster, offers[member.name], member, member.started_at_s)
+            return self._attend(plan, crew, orphans.step, begin_s)
+
+    def _crew(self, platform: Platform[Any]) -> Crew:
+        return Crew(platform, self._store, checks_input=False, is_replaced=self._lease.is_replaced)
+
+    def _last_sign_of_life_s(self, member: str) -> float:
+        """When a member was last heard of. Members compute in step: what one tells shows that all of them live."""
+        return -math.inf if self._is_left_out(member) else self._heard_s
+
+    def _is_left_out(self, member: str) -> bool:
+        """True if the others go on without this member."""
+        return self._seated is not None and member not in self._seated
+
+    def _has_trained(self, member: str) -> bool:
+        if member not in self._trained:
+            self.relay.flush()
+        return member in self._trained
+
+    def _attend(self, plan: Plan, crew: Crew, first_step: int, begin_s: float) -> RunResult:
+        """Wait until the members have ended, and say how the run did."""
+        try:
+            if plan.survives_losses:
+                crew.wait_for_survivors(self._meter(crew), self._tell_exit, self._is_left_out)
+            else:
+                crew.wait(self._meter(crew))
+        except MemberFailed as failure:
+            self._fence.check()  # members that another coordinator has ended have not failed
+            self._tell_exit(failure.member, failure.exit_text)
+            raise
+        self._fence.check()
+        usd = bill(crew)
         self.relay.flush()
         wall_s = time.monotonic() - begin_s
         steps = [self._steps[number] for number in sorted(self._steps)]
-        step_s = _median_step_s(steps, plan, first_step)
+        step_s = median_step_s(steps, plan, first_step)
         manifest = read_manifest(self._store, last_step(self._store))
         ledger = manifest.ledger
         if self._has_lost_members and manifest.step < plan.num_steps and not ledger.stopped:
@@ -238,13 +317,14 @@ class Run:
                 f"all members have ended, but the last checkpoint in {self._store.url} has {manifest.step} of "
                 f"{plan.num_steps} steps; `zooid resume {self._store.url}` goes on from there"
             )
-        self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=self._checkpoint))
+        checkpoint = self._checkpoint or f"{self._store.url}/{keys.checkpoint(manifest.step)}"
+        self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=checkpoint))
         losses = tuple(step.loss for step in steps)
         best = None if ledger.best_step is None else f"{self._store.url}/{keys.checkpoint(ledger.best_step)}"
         return RunResult(
             store=self._store.url,
             plan=plan,
-            checkpoint=self._checkpoint,
+            checkpoint=checkpoint,
             best_checkpoint=best,
             stopped=ledger.stopped,
             step_s=step_s,
@@ -258,18 +338,23 @@ class Run:
         self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
 
     def _take(self, event: Event) -> None:
+        self._heard_s = time.monotonic()
         match event:
+            case MemberTrained():
+                self._trained.add(event.member)
             case StepCommitted():
                 self._steps[event.step] = event
             case CheckpointSaved():
                 self._checkpoint = event.url
             case OptimizerChanged():
                 self._settings = event.settings
+            case RosterChanged():
+                self._seated = frozenset(event.members)
             case ModelTraced():
                 self._trace = event.digest
         self._on_event(event)
 
-    def _meter(self, plan: Plan, crew: Crew) -> Callable[[], None]:
+    def _meter(self, crew: Crew) -> Callable[[], None]:
         """Relays events, and tells now and then what the members have cost; that is not worth an object each time."""
         last_s = 0.0
 
@@ -277,7 +362,7 @@ class Run:
             nonlocal last_s
             if time.monotonic() - last_s > _METER_INTERVAL_S:
                 last_s = time.monotonic()
-                self._on_event(Metered(at_s=time.time(), usd=_bill(plan, crew)))
+                self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
             self.relay.poll()
 
         return poll
@@ -293,7 +378,7 @@ class Run:
             num_threads=num_threads(offer),
             task=task,
             roster=self._number,
-            timeout_s=_timeout_s(given.predicted if isinstance(given, Plan) else None),
+            timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None),
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
             trace=self._trace,
@@ -301,12 +386,6 @@ class Run:
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
-
-
-def _timeout_s(predicted: Prediction | None) -> float:
-    if predicted is None:
-        return _UNKNOWN_TIMEOUT_S
-    return max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
 
 
 def read_plan(store: ObjectStore, number: int) -> Plan:
@@ -329,43 +408,3 @@ def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
         ),
         shares=plan.shares or even_shares(num_grains, plan.num_replicas),
     )
-
-
-def _run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
-    """With what is predicted for the steps that are left."""
-    whole = plan.predicted
-    run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
-    if whole is not None and roster.resume_step:
-        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
-        from zooid.predictor import bill_usd
-
-        usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
-    return RunStarted(
-        at_s=time.time(),
-        run=roster.run,
-        store=store.url,
-        layout=plan.layout,
-        num_steps=plan.num_steps,
-        first_step=roster.resume_step,
-        batch_size=plan.batch_size,
-        predicted_step_s=None if whole is None else whole.step_s,
-        predicted_run_s=run_s,
-        predicted_usd=usd,
-        members=tuple(member.name for member in roster.members),
-        prices=prices_in_words(plan.offers[0]),
-        why_whole=plan.why_whole,
-    )
-
-
-def _bill(plan: Plan, crew: Crew) -> float:
-    """What the members have cost so far, at the plan's prices."""
-    from zooid.predictor import bill_usd  # numpy and the simulator come with it, while members are starting
-
-    pairs = zip(plan.member_offers, crew.running_s(), strict=True)
-    return math.fsum(bill_usd(offer, running_s) for offer, running_s in pairs)
-
-
-def _median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:
-    """Full steps only, without the first, which also warms up; 0 where a run stopped before any step."""
-    full = [step.step_s for step in steps if step.step > first_step and step.num_samples == plan.batch_size]
-    return statistics.median(full or [step.step_s for step in steps] or [0.0])

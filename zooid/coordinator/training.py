@@ -4,8 +4,10 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from zooid.coordinator.crew import ready_platform
-from zooid.coordinator.given import check_given, fixed_layout
+from zooid.coordinator.given import check_given, check_reproducible, fixed_layout
 from zooid.coordinator.job_objects import check_job_file, keep_source
 from zooid.coordinator.offers import LOCAL, resolve_offer
 from zooid.coordinator.relay import OnEvent, PrintsOnly
@@ -36,6 +38,7 @@ def train(
     on: str | None = None,
     checkpoints: CheckpointRule | None = None,
     profile: bool = True,
+    reproducible: bool = False,
     on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
@@ -44,15 +47,21 @@ def train(
     With `profile=False` and limits that pin replicas and stages, the job is neither profiled nor planned: stages are as
     even as the traced model can tell, and nothing is known about time, money and memory.
 
+    With `reproducible`, gradients are added up in a fixed tree over grains. Then every layout trains the same bits,
+    whatever members are lost, as long as the grain size is the same. A plan that is given must have been made so.
+
     Without `on_event`, what the job prints in its members is printed here. What was trained until the last checkpoint
     is not lost if the run ends before: `resume` goes on from there.
     """
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     offer = resolve_offer(on or LOCAL)
+    if reproducible and plan is None:
+        limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
         check_given(plan, limits, goal, on)
+        check_reproducible(plan, wanted=reproducible)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),

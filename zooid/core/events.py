@@ -157,6 +157,14 @@ class RosterChanged(BaseEvent, frozen=True, kw_only=True, tag="roster_changed"):
     """Time from when the loss was noticed until all members were ready again."""
 
 
+class MembersAdopted(BaseEvent, frozen=True, kw_only=True, tag="members_adopted"):
+    """A coordinator has taken over members that were training without one."""
+
+    members: tuple[str, ...]
+    step: int
+    """The next step that they tell of."""
+
+
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
     """Dollars so far, at the plan's prices."""
 
@@ -187,6 +195,7 @@ Event = (
     | StoppedEarly
     | MemberExited
     | RosterChanged
+    | MembersAdopted
     | Metered
     | RunFinished
 )

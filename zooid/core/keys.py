@@ -20,11 +20,14 @@ CLAIM = "run.json"
 CLAIMS = "claims"
 """Claims are numbered without gaps and never deleted, so that one look for the next number tells of a newer one."""
 JOB = "job.py"
+SHARD_SUFFIX = ".safetensors"
 """Source of a job that was given as an object, where it does not lie in a file of its own."""
 LEASES = "leases"
 ROSTERS = "rosters"
 ANSWERS = "answers"
+JOINING = "joining"
 SPECS = "specs"
+HANDLES = "handles"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -51,6 +54,11 @@ def spec(member: str, roster_number: int = 0) -> str:
     return f"{specs_under(roster_number)}/{member}.json"
 
 
+def handle(member: str, roster_number: int) -> str:
+    """How to find the process of a member."""
+    return f"{HANDLES}/{label(roster_number)}/{member}.json"
+
+
 def failures_under(roster_number: int) -> str:
     return f"{FAILURES}/{roster_number:06d}"
 
@@ -60,7 +68,7 @@ def failure(member: str, roster_number: int = 0) -> str:
 
 
 def claim(number: int) -> str:
-    """Who may write the roster of this number, and its plan."""
+    """Who may write the roster of this number, and its plan; or who has adopted the members of an earlier one."""
     return CLAIM if number == 0 else f"{CLAIMS}/{number:06d}.json"
 
 
@@ -100,6 +108,15 @@ def answers_under(number: int, change: int) -> str:
 
 def answer(member: str, number: int, change: int) -> str:
     return f"{answers_under(number, change)}/{member}.json"
+
+
+def joining_under(number: int, change: int) -> str:
+    """Prefix of what processes write that ask for a seat in the roster after this one."""
+    return f"{JOINING}/{label(number, change)}"
+
+
+def joining(member: str, number: int, change: int) -> str:
+    return f"{joining_under(number, change)}/{member}.json"
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
@@ -190,7 +207,7 @@ def trace_constants(digest: str) -> str:
 def shard(step: int, kind: str, number: int, total: int, roster_number: int, change: int = 0) -> str:
     """One of so many shards of a checkpoint; `kind` is `model` or `optimizer`."""
     writers = f"-{label(roster_number, change)}" if roster_number or change else ""
-    return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{writers}.safetensors"
+    return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{writers}{SHARD_SUFFIX}"
 
 
 def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:

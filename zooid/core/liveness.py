@@ -9,6 +9,7 @@ _PROC = Path("/proc")
 _STATE, _START = 0, 19
 """Places in /proc/PID/stat, counted behind the name, which may hold anything."""
 _ENDED = ("Z", "X")
+_STOPPED = ("T", "t")
 
 
 class ProcessMark(Record, frozen=True, kw_only=True):
@@ -23,7 +24,12 @@ class ProcessMark(Record, frozen=True, kw_only=True):
 
 def own_mark() -> ProcessMark:
     """The mark of the calling process."""
-    return ProcessMark(machine=_machine(), pid=os.getpid(), started=_started(os.getpid()) or "")
+    return mark_of(os.getpid())
+
+
+def mark_of(pid: int) -> ProcessMark:
+    """The mark of a process of this machine."""
+    return ProcessMark(machine=_machine(), pid=pid, started=_started(pid) or "")
 
 
 def is_alive(mark: ProcessMark) -> bool | None:
@@ -31,6 +37,11 @@ def is_alive(mark: ProcessMark) -> bool | None:
     if not mark.machine or mark.machine != _machine():
         return None
     return _started(mark.pid) == mark.started
+
+
+def is_stopped(mark: ProcessMark) -> bool:
+    """Whether that process runs on this machine, but does nothing until it is sent SIGCONT."""
+    return is_alive(mark) is True and _fields(mark.pid)[_STATE] in _STOPPED
 
 
 def _machine() -> str:
@@ -43,8 +54,12 @@ def _machine() -> str:
 
 def _started(pid: int) -> str | None:
     """When a process was started; None where it has ended, whether or not its parent has asked how."""
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
+    fields = _fields(pid)
     return None if fields[_STATE] in _ENDED else fields[_START]
+
+
+def _fields(pid: int) -> list[str]:
+    try:
+        return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return [_ENDED[0]]

@@ -124,6 +124,12 @@ def peak_resident_bytes(process: Path = SELF) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
+def anonymous_bytes(process: Path = SELF) -> int:
+    """What this process has in memory that is in no file: the kernel cannot take it back."""
+    status = (process / "status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
 def forget_peak(process: Path = SELF) -> None:
     """Let the peak begin anew; where the kernel does not allow it, it stays what it was."""
     with suppress(OSError):

@@ -39,6 +39,8 @@ class Limits(Record, frozen=True, kw_only=True):
     """Pins the pipeline schedule; None lets the planner choose."""
     transport: TransportName | None = None
     """How members exchange: through the store, which is what None means, or connected with one another."""
+    reproducible: bool = False
+    """True asks for the same bits in every layout, and whatever members are lost."""
 
     @property
     def is_direct(self) -> bool:
@@ -63,6 +65,7 @@ class FixedLayout(Record, frozen=True, kw_only=True):
     num_stages: int
     schedule: ScheduleName
     transport: TransportName
+    reproducible: bool = False
     offer: Offer
     """What every member stands on."""
 
@@ -136,6 +139,8 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     """Whole grains of a full step for each replica; evenly where nothing is given."""
     transport: TransportName
     all_reduce: AllReduceName
+    reproducible: bool = False
+    """True adds up gradients in a fixed tree over grains, so that the trained bits do not depend on the layout."""
     replica_offers: tuple[str, ...] = ()
     """What all members of each replica stand on, where replicas differ; otherwise what their stages say."""
     offers: tuple[Offer, ...]
@@ -210,7 +215,7 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     @property
     def survives_losses(self) -> bool:
         """True if members notice when another one is lost, and can go on without it."""
-        return self.transport == "tcp"
+        return self.transport in ("store", "tcp")
 
     @property
     def layout(self) -> str:

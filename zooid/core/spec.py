@@ -30,6 +30,35 @@ class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
         require_name("run", self.run)
 
 
+class Adoption(FileRecord, frozen=True, kw_only=True, tag="adoption"):
+    """A claim on members that train already. It replaces their coordinator, but not them.
+
+    It has the next number of the claims, and is written create-only as they are.
+    """
+
+    run: str
+    roster: int
+    """Number of the claim under which the members were started."""
+    nonce: str
+    """Drawn by the writer, so that two who adopt the same members are told apart."""
+
+    def __post_init__(self) -> None:
+        require_name("run", self.run)
+
+
+class MemberHandle(FileRecord, frozen=True, kw_only=True, tag="member_handle"):
+    """How a coordinator that did not start a member can find it. Written when the member is started."""
+
+    member: str
+    started_at_s: float
+    """Unix time on the clock of the coordinator that started it."""
+    place: dict[str, str]
+    """What its platform needs to find it; only the platform reads this."""
+
+    def __post_init__(self) -> None:
+        require_name("member", self.member)
+
+
 class MemberSpec(FileRecord, frozen=True, kw_only=True):
     """Common to every program that a platform can start."""
 

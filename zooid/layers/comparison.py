@@ -218,9 +218,12 @@ def _between(
     what: str, wanted: Tensors, found: Mapping[str, torch.Tensor], *, is_in_forward: bool
 ) -> Difference | None:
     """The first that differs, in the model's order; a missing one differs by all of its size."""
+    differing = {name: tensor for name, tensor in wanted.items() if not _is_same(tensor, found.get(name))}
+    if not differing:  # as most are, to the bit: none of them is read again
+        return None
     sizes = {name: _largest(tensor) for name, tensor in wanted.items()}
-    largest = max(sizes.values(), default=0.0)
-    for name, tensor in wanted.items():
+    largest = max(sizes.values())
+    for name, tensor in differing.items():
         other = found.get(name)
         if other is None or other.shape != tensor.shape:
             if other is None and sizes[name] == 0:
@@ -234,10 +237,12 @@ def _between(
     return None
 
 
+def _is_same(wanted: torch.Tensor, found: torch.Tensor | None) -> bool:
+    return found is not None and wanted.dtype == found.dtype and torch.equal(wanted, found)
+
+
 def _largest_difference(wanted: torch.Tensor, found: torch.Tensor) -> float:
     """Where both are the same infinity, or both not a number, they do not differ."""
-    if wanted.dtype == found.dtype and torch.equal(wanted, found):  # as most are, to the bit
-        return 0.0
     pairs = zip(_pieces(wanted), _pieces(found), strict=True)
     largest = [_without_equals(own.double(), other.double()).abs().max() for own, other in pairs]
     return float(torch.stack(largest).max()) if largest else 0.0

@@ -38,9 +38,12 @@ _SHARE_IN_MEMORY = 1 / 8
 _PREFIX = "zooid-tensor-"
 
 
-def room_for_state(limit_bytes: int) -> float:
-    """The most parameters and buffers, in bytes, that can be measured at once within this memory."""
-    return (_SHARE_OF_MEMORY * limit_bytes - _RUNTIME_BYTES) / COPIES
+def room_for_state(limit_bytes: int, runtime_bytes: int = 0) -> float:
+    """The most parameters and buffers, in bytes, that can be measured at once within this memory.
+
+    `runtime_bytes` is what the process has taken already, if that is known.
+    """
+    return (_SHARE_OF_MEMORY * limit_bytes - max(runtime_bytes, _RUNTIME_BYTES)) / COPIES
 
 
 def fits_whole(model: nn.Module) -> bool:
@@ -93,6 +96,8 @@ def gradients_on_disk(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     def move(parameter: torch.Tensor) -> None:
         assert parameter.grad is not None
         parameter.grad = to_disk(parameter.grad)
+        if is_on_disk(parameter.grad):
+            give_back_freed()
 
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     handles = [
@@ -104,6 +109,14 @@ def gradients_on_disk(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def give_back_freed() -> None:
+    """Give freed memory back to the system: glibc may keep as much as all gradients together, in pieces that fit none
+    of the next ones."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def settle(model: nn.Module) -> None:

@@ -65,8 +65,9 @@ def draft(proposal: Proposal, market: Market) -> Draft:
     layout, shares = place(proposal, world)
     kept = grains_kept(proposal.schedule, len(proposal.partition), proposal.ahead, max(shares))
     rows = proposal.rows
+    copies = proposal.gradient_copies(shares)
     memory_bytes = tuple(
-        stage_memory_bytes(market.profile, *span, proposal.grain_size, kept[stage], num_replicas=proposal.num_replicas)
+        stage_memory_bytes(market.profile, *span, proposal.grain_size, kept[stage], **copies)
         for stage, span in enumerate(proposal.partition)
     )
     if any(offer.site == "local" for row in rows for offer in row):  # members of one machine share what it has
@@ -107,6 +108,7 @@ def evaluate(made: Draft, market: Market) -> Plan:
         shares=proposal.shares,
         transport=proposal.transport,
         all_reduce=proposal.all_reduce,
+        reproducible=proposal.reproducible,
         replica_offers=tuple(offer.name for offer in proposal.replica_offers),
         offers=tuple(dict.fromkeys(proposal.member_offers)),
         store_at=market.world.prices.store_at,

@@ -21,6 +21,7 @@ from zooid.planner.partition import Partition, best_partitions, partitions_for_e
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
 from zooid.predictor.bounds import downlink, latency_s, reduced_share
 from zooid.predictor.closed_forms.arrays import Array
+from zooid.schedule.samples import even_shares
 
 PARTITIONS_EACH = 3
 """Of each family that turns out well, so many of the closed form's best cuts are simulated."""
@@ -40,6 +41,7 @@ class Family:
     grain_size: int
     schedule: ScheduleName | None
     """Where only one is allowed."""
+    reproducible: bool = False
     at_least_s: float | None = None
     """Of a step, where all its cuts were looked at."""
 
@@ -118,9 +120,11 @@ class Family:
         if self.num_stages == 1 or any(made.missing_bytes <= 0 for made in found):
             return found
         profile, table = self.market.profile, known.table_of(self)
+        example = self._proposal(((0, len(profile.layers)),), "1f1b", 0)
+        copies = example.gradient_copies(even_shares(self.num_grains, self.num_replicas))
         for kept in dict.fromkeys((min(self.own_grains, self.num_stages), 1)):  # as first and last stages of 1F1B do
             needed = np.zeros_like(table.forward_s)
-            needed[:-1] = stage_memory_table(profile, self.grain_size, kept, num_replicas=self.num_replicas)
+            needed[:-1] = stage_memory_table(profile, self.grain_size, kept, **copies)
             smaller = replace(table, fits=needed <= self.offer.memory_bytes)
             fitting = self._drafts(best_partitions(smaller, self.num_stages, most=most))
             if any(made.missing_bytes <= 0 for made in fitting):
@@ -143,6 +147,7 @@ class Family:
             schedule=schedule,
             ahead=ahead,
             transport=self.transport,
+            reproducible=self.reproducible,
         )
 
 
@@ -242,6 +247,7 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                             stage_counts=stage_counts,
                             grain_size=grain_size,
                             schedule=limits.schedule,
+                            reproducible=limits.reproducible,
                         )
 
 

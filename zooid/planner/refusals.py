@@ -8,6 +8,7 @@ from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft
 from zooid.planner.market import Market
 from zooid.predictor import stage_memory_bytes
+from zooid.schedule.samples import even_shares
 
 
 def no_layout(market: Market, limits: Limits, smallest_grain: int) -> str:
@@ -101,8 +102,10 @@ def too_large(closest: Draft, market: Market) -> str:
         f"(layers {first} to {end - 1}) needs {format_bytes(closest.memory_bytes[at])}, "
         f"and a member has {format_bytes(row[at].memory_bytes)}; "
     )
+    num_grains = math.ceil(profile.batch_size / proposal.grain_size)
+    copies = proposal.gradient_copies(proposal.shares or even_shares(num_grains, proposal.num_replicas))
     alone = [
-        stage_memory_bytes(profile, layer, layer + 1, proposal.grain_size, 1, num_replicas=proposal.num_replicas)
+        stage_memory_bytes(profile, layer, layer + 1, proposal.grain_size, 1, **copies)
         for layer in range(len(profile.layers))
     ]
     missing = max(alone) - row[at].memory_bytes

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -121,6 +122,7 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
                 schedule=schedule,
                 ahead=ahead,
                 transport="store",
+                reproducible=limits.reproducible,
             )
 
 
@@ -251,7 +253,7 @@ def _of_members(
         return
     if not _within(market, offers):
         return
-    yield whole_models(market, grain_size, transport, members)
+    yield replace(whole_models(market, grain_size, transport, members), reproducible=limits.reproducible)
 
 
 def whole_models(

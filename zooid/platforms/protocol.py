@@ -1,6 +1,7 @@
-"""What zooid asks of a platform: start a member, say whether it still runs, show its log, end it."""
+"""What zooid asks of a platform: start a member, find it again, say whether it still runs, show its log, end it."""
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
@@ -35,7 +36,8 @@ class Launch:
 class Exit:
     """How a member ended: a status, negative for a signal, as subprocess has it."""
 
-    status: int
+    status: int | None
+    """None where nobody has seen how it ended."""
     exceeded_bytes: int | None = None
     """The memory that it was held to, where the kernel ended it for using more."""
 
@@ -46,6 +48,8 @@ class Exit:
     def __str__(self) -> str:
         if self.exceeded_bytes is not None:
             return f"was ended by the kernel: it used more than its {format_bytes(self.exceeded_bytes)} of memory"
+        if self.status is None:
+            return "is gone; how it ended is not known"
         if self.status >= 0:
             return f"exited with status {self.status}"
         try:
@@ -59,16 +63,25 @@ Handle = TypeVar("Handle")
 
 
 class Platform(Protocol[Handle]):
-    """Members are started, never imported; a handle is good for this process only."""
+    """Members are started, never imported. A handle is good for this process only, a place for every process."""
 
     def launch(self, launch: Launch) -> Handle:
         """Start a member."""
+
+    def locate(self, handle: Handle) -> dict[str, str]:
+        """The member's place: what another process needs to find it."""
+
+    def find(self, place: Mapping[str, str]) -> Handle | None:
+        """A handle for a member that another process has started; None where it cannot be seen from here."""
 
     def poll(self, handle: Handle) -> Exit | None:
         """None while it runs."""
 
     def logs(self, handle: Handle) -> str:
         """What it has printed, also after its end."""
+
+    def leave(self, handle: Handle) -> None:
+        """Leave it to another process, which has adopted it: it outlives this one."""
 
     def terminate(self, handle: Handle) -> None:
         """End it, by force if need be; returns when it is gone. Ending one that is gone is fine."""

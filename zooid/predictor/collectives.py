@@ -8,6 +8,7 @@ from zooid.core.plan import AllReduceName, OwnTransportName
 from zooid.predictor.events import Done
 from zooid.predictor.passing import Group, Message, Passing
 from zooid.schedule.choosing import AllReduceChoice
+from zooid.schedule.collectives import tree_reduce
 from zooid.schedule.program import Program
 
 
@@ -46,6 +47,13 @@ def parts_of(
     choice = AllReduceChoice(transport, preferred, num_ranks, latency_s)
     transfers = choice.transfers(num_elements, element_bytes)
     return [_Part(program) for program in Program.of_all(transfers, num_ranks, in_rounds=transport == "store")]
+
+
+@lru_cache(maxsize=64)
+def tree_parts_of(transport: OwnTransportName, num_elements: int, num_nodes: tuple[int, ...]) -> list[_Part]:
+    """All ranks' parts of a reduce along a tree over grains, of whose nodes each rank has so many."""
+    transfers = tree_reduce(num_elements, num_nodes)
+    return [_Part(program) for program in Program.of_all(transfers, len(num_nodes), in_rounds=transport == "store")]
 
 
 class Collective:

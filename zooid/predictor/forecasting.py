@@ -153,7 +153,7 @@ def _memory_problem(proposal: Proposal, world: World) -> str:
             *span,
             proposal.grain_size,
             max(most_kept(stages[stage]) for stages in schedule.lists),
-            num_replicas=proposal.num_replicas,
+            **proposal.gradient_copies([len(own) for own in schedule.grains]),
         )
         for stage, (offer, span) in enumerate(zip(proposal.offers, proposal.partition, strict=True))
     ]

@@ -55,6 +55,8 @@ class Layout:
     ways: Ways
     transport: TransportName
     all_reduce: AllReduceName = "auto"
+    reproducible: bool = False
+    """True adds up gradients in a fixed tree over grains."""
     host_cores: float | None = None
     """Cores that all members share, where they run on one machine; None where each has its own."""
     ties: tuple[Tie, ...] = ()

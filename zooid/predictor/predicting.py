@@ -1,8 +1,9 @@
 """What a plan takes and costs: the simulated step, how sure that is, where its time goes, and the bill of the run."""
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import PlanError
@@ -12,6 +13,7 @@ from zooid.core.profile import Profile
 from zooid.core.stage import StageTimes
 from zooid.core.timeline import Timeline, parts_of_step
 from zooid.predictor.layout import AllReduceTime, Layout, Looks, Ways
+from zooid.predictor.memory import more_gradients_of_tree
 from zooid.predictor.money import FREE, Prices, run_cost, total_usd
 from zooid.predictor.simulator import Noise, simulate_steps
 from zooid.predictor.stages import stage_times, ties_between
@@ -22,6 +24,13 @@ from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
 P95 = 1.645
 """Standard deviations above the mean that 95 % of a normal distribution do not exceed."""
+
+
+class GradientCopies(TypedDict):
+    """Arguments of `stage_memory_bytes` that say how many sets of gradients a member has."""
+
+    num_replicas: int
+    more_gradients: float
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class Proposal:
     shares: tuple[int, ...] = ()
     replica_offers: tuple[Offer, ...] = ()
     """or those of each replica, where replicas differ."""
+    reproducible: bool = False
+    """True adds up gradients in a fixed tree over grains."""
 
     @classmethod
     def of(cls, plan: Plan) -> "Proposal":
@@ -54,6 +65,7 @@ class Proposal:
             transport=plan.transport,
             all_reduce=plan.all_reduce,
             shares=plan.shares,
+            reproducible=plan.reproducible,
             replica_offers=tuple(plan.offer_of(0, replica) for replica in range(plan.num_replicas))
             if plan.replica_offers
             else (),
@@ -62,6 +74,11 @@ class Proposal:
     @property
     def num_members(self) -> int:
         return self.num_replicas * len(self.partition)
+
+    def gradient_copies(self, shares: Sequence[int]) -> "GradientCopies":
+        """What the memory of a member depends on beside its stage, given the grains of each replica."""
+        more = more_gradients_of_tree(split_grains(sum(shares), shares)) if self.reproducible else 0.0
+        return {"num_replicas": self.num_replicas, "more_gradients": more}
 
     @property
     def rows(self) -> tuple[tuple[Offer, ...], ...]:
@@ -138,6 +155,7 @@ def place(proposal: Proposal, world: World) -> tuple[Layout, tuple[int, ...]]:
         ways=world.ways,
         transport=proposal.transport,
         all_reduce=proposal.all_reduce,
+        reproducible=proposal.reproducible,
         host_cores=cores,
         ties=ties,
         library=world.library,
@@ -235,6 +253,7 @@ def _usage(
         layout.stages[0],
         all_reduce=layout.all_reduce,
         is_direct=layout.is_direct,
+        reproducible=layout.reproducible,
         ties=layout.ties,
         element_bytes=layout.parameter_element_bytes,
         rtt_s=between.rtt_s if between is not None else None,

@@ -13,12 +13,13 @@ from functools import partial
 from zooid.core.plan import OwnTransportName
 from zooid.core.stage import StageTimes
 from zooid.core.timeline import Interval, Timeline
-from zooid.predictor.collectives import Collective, parts_of
+from zooid.predictor.collectives import Collective, parts_of, tree_parts_of
 from zooid.predictor.events import Done, Simulation
 from zooid.predictor.layout import Layout
 from zooid.predictor.passing import DirectPassing, Message, Network, Passing, StorePassing
 from zooid.schedule.actions import Action, Kind, Lane, peer_action
 from zooid.schedule.buckets import reduces_early
+from zooid.schedule.grain_tree import maximal_nodes
 from zooid.schedule.pipelines import StepSchedule
 from zooid.schedule.steps import VOTE_ELEMENT_BYTES, vote_elements
 
@@ -123,6 +124,9 @@ class _StepSimulation:
         self._lists = lists
         self._num_stages = schedule.num_stages
         self._num_replicas = schedule.num_replicas
+        num_grains = sum(map(len, schedule.grains))
+        self._num_nodes = tuple(len(maximal_nodes(own, num_grains)) for own in schedule.grains)
+        """Nodes of the tree over grains that each replica adds up by itself."""
         self._noise = noise
         self._random = generator
         self._simulation = Simulation()
@@ -264,7 +268,9 @@ class _StepSimulation:
             return
         gathering_s = stage.reduce_s * num_bytes / sum(bucket.num_bytes for bucket in stage.buckets)
         group = ("stage", action.stage)
-        join = partial(self._join, (group, action.number), group, members, num_bytes, None, member, done)
+        join = partial(
+            self._join, (group, action.number), group, members, num_bytes, None, member, done, is_reduce=True
+        )
         self._network.compute(member, gathering_s, join)
 
     def _share(self, member: int, action: Action, done: Done) -> None:
@@ -291,6 +297,8 @@ class _StepSimulation:
         element_bytes: int | None,
         member: int,
         done: Done,
+        *,
+        is_reduce: bool = False,
     ) -> None:
         library = self._layout.library
         if library is not None:
@@ -307,7 +315,10 @@ class _StepSimulation:
             latency_s = None
             if self._layout.is_direct and len(members) > 2:  # as the first two measured it when they met
                 latency_s = self._network.way(members[1], members[0]).rtt_s
-            parts = parts_of(transport, self._layout.all_reduce, len(members), latency_s, num_bytes // size, size)
+            if self._layout.reproducible and is_reduce:
+                parts = tree_parts_of(transport, num_bytes // size, self._num_nodes)
+            else:
+                parts = parts_of(transport, self._layout.all_reduce, len(members), latency_s, num_bytes // size, size)
             collective = Collective(name, group, members, parts, size, self._passing)
             self._collectives[name] = collective
         collective.join(member, done)

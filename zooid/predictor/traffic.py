@@ -20,6 +20,8 @@ from zooid.core.plan import AllReduceName
 from zooid.core.stage import StageTimes, Tie
 from zooid.schedule.actions import Action, Kind, taking_action
 from zooid.schedule.choosing import AllReduceChoice
+from zooid.schedule.collectives import TransferList, tree_reduce
+from zooid.schedule.grain_tree import maximal_nodes
 from zooid.schedule.pipelines import StepSchedule
 from zooid.schedule.steps import VOTE_ELEMENT_BYTES, vote_elements
 from zooid.schedule.waiting import SETTLED_MISSES, is_urgent
@@ -74,11 +76,15 @@ def step_traffic(
     ties: Sequence[Tie] = (),
     element_bytes: int = 4,
     rtt_s: float | None = None,
+    reproducible: bool = False,
 ) -> Traffic:
     """Bytes and requests of one step for every seat of its lists.
 
-    `rtt_s` is the round trip between connected members, who choose their all-reduce by it.
+    `rtt_s` is the round trip between connected members, who choose their all-reduce by it. If the run is to be
+    `reproducible`, gradients are reduced along a tree over grains.
     """
+    num_grains = sum(map(len, schedule.grains))
+    num_nodes = tuple(len(maximal_nodes(own, num_grains)) for own in schedule.grains)
     seats = [(replica, stage) for replica, own in enumerate(schedule.lists) for stage in range(len(own))]
     tally = _Tally(seats, is_direct)
     latency_s = rtt_s if is_direct else None
@@ -102,7 +108,11 @@ def step_traffic(
             num_bytes = stages[owner].buckets[bucket].num_bytes if kind is Kind.REDUCE else ties[bucket].num_bytes
             size, width = -(-num_bytes // element_bytes), element_bytes
         if size and len(members) > 1:
-            tally.add_collective(members, _call(size, width, len(members), all_reduce, is_direct, latency_s), width)
+            if kind is Kind.REDUCE and reproducible:
+                call = _call_of_transfers(tree_reduce(size, num_nodes), width, len(members), is_direct)
+            else:
+                call = _call(size, width, len(members), all_reduce, is_direct, latency_s)
+            tally.add_collective(members, call, width)
     return tally.read()
 
 
@@ -135,7 +145,10 @@ def _call(
     latency_s: float | None,
 ) -> _Call:
     choice = AllReduceChoice("tcp" if is_direct else "store", all_reduce, num_ranks, latency_s)
-    transfers = choice.transfers(num_elements, element_bytes)
+    return _call_of_transfers(choice.transfers(num_elements, element_bytes), element_bytes, num_ranks, is_direct)
+
+
+def _call_of_transfers(transfers: TransferList, element_bytes: int, num_ranks: int, is_direct: bool) -> _Call:
     sources = np.fromiter((each.source for each in transfers), np.int64)
     sizes = np.fromiter((each.stop - each.start for each in transfers), np.int64)
     num_readers = np.fromiter((len(each.readers) for each in transfers), np.int64)

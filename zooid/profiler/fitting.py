@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from zooid.layers.disk_tensors import give_back_freed
+
 _MARGIN = 0.95
 """Of the memory that is allowed; the rest is for what comes and goes."""
 
@@ -33,6 +35,7 @@ def runs_within(work: Callable[[], None], memory_bytes: int) -> bool:
     What it asks for beyond is refused to it; and should the kernel run out of memory first, it ends that copy and
     nobody else.
     """
+    give_back_freed()  # what the child takes counts beside it
     child = os.fork()
     if child == 0:
         _try(work, memory_bytes)

@@ -8,6 +8,7 @@ import torch
 from zooid.core.machine import forget_peak, memory_bytes, peak_resident_bytes
 from zooid.core.profile import Bytes
 from zooid.layers import Batch
+from zooid.layers.disk_tensors import give_back_freed
 from zooid.predictor import grain_bytes
 from zooid.profiler.fitting import runs_on_gpu, runs_within
 from zooid.profiler.marks import run_backward
@@ -76,7 +77,11 @@ def measure_memory(timer: LayerTimer, sizes: Sequence[int], batch_of: Callable[[
 
 
 def _peak_of(timer: LayerTimer, batch: Batch, num_grains: int) -> int:
-    """The most memory that this process has while so many grains are under way, as in a pipeline."""
+    """The most memory that this process has while so many grains are under way, as in a pipeline.
+
+    Memory that was freed before, and that the allocator has kept, is no part of it.
+    """
+    give_back_freed()
     forget_peak()
     losses = [timer.forward(batch) for _ in range(num_grains)]
     while losses:

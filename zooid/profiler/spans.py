@@ -16,9 +16,10 @@ from torch import nn
 
 from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import JobError
+from zooid.core.machine import anonymous_bytes
 from zooid.core.profile import GradientReady
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
-from zooid.layers.disk_tensors import bring_to_memory, room_for_state
+from zooid.layers.disk_tensors import bring_to_memory, give_back_freed, room_for_state
 from zooid.profiler.company import busy_neighbours
 from zooid.profiler.fitting import largest_that_fits
 from zooid.profiler.interference import MessageCost, measure_message_cost
@@ -83,7 +84,8 @@ def cut_spans(layered: LayeredModel, limit_bytes: int) -> list[Span]:
 
     A layer that is too large is a span of its own, and is tried.
     """
-    room_bytes = room_for_state(limit_bytes)
+    give_back_freed()
+    room_bytes = room_for_state(limit_bytes, anonymous_bytes())
     starts = [0]
     for layer in range(1, layered.num_layers):
         if sum(layered.state_bytes(starts[-1], layer + 1).values()) > room_bytes:
@@ -111,6 +113,7 @@ def measure_spans(task: SpanTask, inputs: SpanInputs, progress: Callable[[int], 
     with _settled_garbage():
         for span in task.spans:
             gc.collect()  # the span before this one: generated modules refer to themselves
+            give_back_freed()
             measures, inputs = _measure_span(task, span, inputs, tell)
             measured.append(measures)
     return measured

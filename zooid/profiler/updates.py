@@ -9,6 +9,7 @@ from torch import nn
 
 from zooid.comm.tensors import reduction_of, wire_view
 from zooid.core.job import Job
+from zooid.layers.disk_tensors import give_back_freed
 from zooid.profiler.timing import is_throttled
 
 
@@ -17,12 +18,16 @@ def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) 
     named = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     if not named:
         return 0.0, 0
+    for _, parameter in named:
+        parameter.grad = None
+    give_back_freed()  # there may be no room for more than is measured
     weights = [parameter.detach().clone() for _, parameter in named]
+    gradients = [torch.zeros_like(parameter) for _, parameter in named]
     optimizer = job.optimizer(named)
     times = []
     for _ in range(5):
-        for _, parameter in named:
-            parameter.grad = torch.zeros_like(parameter)
+        for (_, parameter), gradient in zip(named, gradients, strict=True):
+            parameter.grad = gradient.zero_()
         begin_s = time.perf_counter()
         optimizer.step()
         if any(parameter.is_cuda for _, parameter in named):
@@ -44,13 +49,15 @@ def measure_reduction(parameters: Sequence[nn.Parameter]) -> float:
     """Time to gather all gradients into one buffer, and to add those of one other replica."""
     if not parameters:
         return 0.0
+    give_back_freed()
     gradients = [torch.zeros(p.numel(), dtype=p.dtype) for p in parameters]
-    other = wire_view(torch.cat(gradients))
+    own = torch.cat(gradients)  # which members keep from step to step
+    other = wire_view(own.clone())
+    adding = reduction_of(torch.distributed.ReduceOp.SUM, own.dtype)
     times = []
     for _ in range(5):
         begin_s = time.perf_counter()
-        own = torch.cat(gradients)
-        adding = reduction_of(torch.distributed.ReduceOp.SUM, own.dtype)
+        torch.cat(gradients, out=own)
         adding.combine(adding.numbers(own), [(1, other)], 0)
         times.append(time.perf_counter() - begin_s)
     return _typical(times)

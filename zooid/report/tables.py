@@ -112,7 +112,7 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
     table = Table(
         title=cell(
             f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
-            f"batch {plan.batch_size} in grains of {plan.grain_size}"
+            f"batch {plan.batch_size} in grains of {plan.grain_size}{', reproducible' if plan.reproducible else ''}"
         )
     )
     for name in ("stage", "layers", "offer", "memory"):

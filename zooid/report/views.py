@@ -13,6 +13,7 @@ from zooid.core.events import (
     Evaluated,
     Event,
     MemberPrinted,
+    MembersAdopted,
     MemberStarted,
     Metered,
     OptimizerChanged,
@@ -131,6 +132,8 @@ class LineView(_Quiet):
                 self._line(_predicted(event))
                 if event.why_whole:
                     self._line(_whole(event))
+            case MembersAdopted():
+                self._line(_adopted(event))
             case StepCommitted() if self._started and self._is_due(event):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
@@ -203,6 +206,9 @@ class BarView:
                 if event.why_whole:
                     self._line(_whole(event))
                 self._next_task("starting the members", len(event.members))
+            case MembersAdopted() if self._started:
+                self._line(_adopted(event))
+                self._next_task(f"training {self._started.layout}", self._started.num_steps)
             case MemberStarted() if self._started:
                 self._num_members += 1
                 self._update(completed=self._num_members)
@@ -252,6 +258,12 @@ def _saved(event: CheckpointSaved) -> str:
 
 def _stopped(event: StoppedEarly) -> str:
     return f"stopped early after step {event.step}: {event.reason}"
+
+
+def _adopted(event: MembersAdopted) -> str:
+    num_members = len(event.members)
+    who = "1 member that trains" if num_members == 1 else f"{num_members} members that train"
+    return f"adopting {who} at step {event.step}; nobody starts anew"
 
 
 def _whole(event: RunStarted) -> str:

@@ -30,6 +30,10 @@ class Kind(Enum):
     __hash__ = object.__hash__  # Enum's own hashes the name, in Python: actions are looked up millions of times
 
 
+MESSAGES = (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD, Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)
+"""Kinds of actions that pass values between neighbouring stages."""
+
+
 class Lane(Enum):
     """What an action keeps busy. A member computes in list order; the rest begins as soon as what it needs is there."""
 

@@ -235,6 +235,25 @@ def all_to_all(num_ranks: int) -> TransferList:
     )
 
 
+@lru_cache(maxsize=512)
+def tree_reduce(num_elements: int, num_nodes: tuple[int, ...]) -> TransferList:
+    """A sum along a tree over grains, of whose nodes each rank has so many: everyone sends each owner its part of all
+    of its nodes, and takes everybody's sums. With one node on each rank that is 2s(n−1)/n bytes, as in a ring."""
+    num_ranks = len(num_nodes)
+    size = -(-num_elements // num_ranks)
+    transfers: list[Transfer] = []
+    arriving: list[list[int]] = [[] for _ in range(num_ranks)]
+    for distance in range(1, num_ranks):
+        for source in range(num_ranks):
+            owner = (source + distance) % num_ranks
+            arriving[owner].append(len(transfers))
+            transfers.append(Transfer(source, (owner,), 0, num_nodes[source] * size, "copy"))
+    for owner in range(num_ranks):
+        after = tuple(arriving[owner])
+        transfers.append(Transfer(owner, _others(owner, num_ranks), 0, size, "copy", after))
+    return tuple(transfers)
+
+
 ALL_REDUCE: dict[str, Callable[[int, int], TransferList]] = {
     "exchange": exchange,
     "three_phase": three_phase,

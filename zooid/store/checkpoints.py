@@ -64,6 +64,15 @@ def prune(store: ObjectStore, keep: int, best_step: int | None = None) -> None:
             _remove(store, step)
 
 
+def remove_strays(store: ObjectStore, step: int) -> None:
+    """Delete what a roster that was replaced has written of a checkpoint that is complete without it."""
+    manifest = read_manifest(store, step)
+    named = {part.key for part in (*manifest.shards, *manifest.optimizer, *manifest.constants)}
+    shards = {key for key in store.list(keys.checkpoint(step)) if key.endswith(keys.SHARD_SUFFIX)}
+    if strays := shards - named:
+        store.delete(sorted(strays))
+
+
 def sweep_incomplete(store: ObjectStore) -> int:
     """Delete what there is of checkpoints that never became complete; how many objects. Nobody may be writing one."""
     incomplete = [step for step, is_complete in _checkpoints(store).items() if not is_complete]

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 
 from zooid.core import keys
@@ -136,11 +136,20 @@ class EventReader:
     the names of the writers are listed, and each writer's objects once.
     """
 
-    def __init__(self, store: ObjectStore, roster: int = 0, change: int = 0) -> None:
+    def __init__(
+        self, store: ObjectStore, roster: int = 0, change: int = 0, begin: Mapping[str, int] | None = None
+    ) -> None:
+        """`begin` has the `next_numbers` of a reader that has returned everything before them."""
         self._store = store
         self._roster = (roster, change)
-        self._next_numbers: dict[str, int] = {}
+        prefix = f"{keys.events_under(roster, change)}/"
+        self._next_numbers = {folder: number for folder, number in (begin or {}).items() if folder.startswith(prefix)}
         self._unreturned: list[Event] = []
+
+    @property
+    def next_numbers(self) -> dict[str, int]:
+        """The number of the next object of every writer, by its folder."""
+        return dict(self._next_numbers)
 
     def read_new(self) -> list[Event]:
         """The events that were not returned before, by time; after a StoreError none is lost."""

@@ -1,14 +1,19 @@
-"""The newest claim is a fence: whoever works under an earlier one must end, and must not change anything any more."""
+"""The newest claim is a fence: whoever works under an earlier one must end, and must not change anything any more.
+
+A claim that adopts members is a fence for coordinators only.
+"""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.errors import ObjectNotFound, StoreError, Superseded
+from zooid.core.errors import ObjectNotFound, RecordError, StoreError, Superseded
+from zooid.core.records import decode_record
+from zooid.core.spec import Adoption
 from zooid.store.protocol import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -26,10 +31,16 @@ GRACE_S = LOOK_INTERVAL_S + _FRESH_S + _HEED_S
 class Fence:
     """Looks for a claim that is newer than one's own. Claims have numbers without gaps, so that one request tells."""
 
-    def __init__(self, store: ObjectStore, number: int) -> None:
-        """`number` is that of the own claim, which is also the roster's."""
+    def __init__(self, store: ObjectStore, number: int, *, coordinates: bool = False) -> None:
+        """`number` is that of the own claim, which for a member is also the roster's.
+
+        A member stays when somebody adopts it. Whoever `coordinates` is replaced by every newer claim.
+        """
         self._store = store
         self._number = number
+        self._coordinates = coordinates
+        self._next = number + 1
+        """The first claim that was not there, or that is not an adoption of this member."""
         self._lock = threading.Lock()
         self._looked_s: float | None = None
         self._is_superseded = False
@@ -51,7 +62,7 @@ class Fence:
     def error(self) -> Superseded:
         """What to raise where there is a newer claim."""
         return Superseded(
-            f"another coordinator has gone on with the run in {self._store.url}: {keys.claim(self._number + 1)} "
+            f"another coordinator has gone on with the run in {self._store.url}: {keys.claim(self._next)} "
             f"replaces claim {self._number}; this one ends and changes nothing any more"
         )
 
@@ -84,8 +95,17 @@ class Fence:
             ending.set()
 
     def _look(self) -> bool:
-        try:
-            self._store.get(keys.claim(self._number + 1))
-        except ObjectNotFound:
-            return False
-        return True
+        while True:
+            try:
+                data = bytes(self._store.get(keys.claim(self._next)))
+            except ObjectNotFound:
+                return False
+            if self._coordinates or not self._is_adopted_by(data):
+                return True
+            self._next += 1
+
+    def _is_adopted_by(self, data: bytes) -> bool:
+        """Whether a claim leaves this member at work; one that cannot be read does not."""
+        with suppress(RecordError):
+            return decode_record(data, Adoption, "a claim").roster == self._number
+        return False

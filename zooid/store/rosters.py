@@ -20,6 +20,12 @@ def find_roster(store: ObjectStore, number: int, change: int) -> Roster | None:
         return None
 
 
+def last_roster(store: ObjectStore, number: int) -> Roster | None:
+    """The last roster of a claim: the one by which its members train; None if nobody has written any."""
+    changes = [change for claim, change in keys.rosters(store.list(keys.ROSTERS)) if claim == number]
+    return find_roster(store, number, max(changes)) if changes else None
+
+
 def last_number(store: ObjectStore) -> int:
     """The number of the last claim that has a roster; 0 if none has."""
     return max((number for number, _ in keys.rosters(store.list(keys.ROSTERS))), default=0)

@@ -46,5 +46,5 @@ class Counted:
         scale = self.nominal_weight / self.weight
         if job.clip_norm is None:
             return scale
-        norm = self._device_numbers[0].sqrt() * scale
-        return torch.clamp(clip_factor(job.clip_norm, norm), max=1.0) * scale
+        norm = self._device_numbers[0].sqrt() * self.nominal_weight / self.weight
+        return torch.where(norm > job.clip_norm, clip_factor(job.clip_norm, norm) * scale, scale)

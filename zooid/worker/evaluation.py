@@ -1,5 +1,6 @@
 """Evaluation: the data set goes forward through the same pipeline, in the model's evaluation mode."""
 
+import math
 import time
 
 import torch
@@ -48,27 +49,28 @@ class Evaluator:
         self._num_samples: list[int] = []
         self._messages: dict[int, torch.Tensor] = {}
         self._outputs: dict[int, list[torch.Tensor]] = {}
-        self._totals: dict[str, list[float]] = {}
+        self._first_grain = 0
+        """Number of grains of all batches before the present one."""
+        self._found: dict[str, dict[int, tuple[float, float]]] = {}
+        """A sum and a weight for each metric and each of this member's grains. The loss stands under an empty name."""
 
     def run(self, shape: StepShape, abort: Abort, epoch: int, step: int) -> Evaluated:
         start_s = time.perf_counter()
-        self._totals = {name: [0.0, 0.0] for name in ("", *self._job.metrics)}
+        self._found = {name: {} for name in ("", *self._job.metrics)}
         executor = Executor(self._seat.name, self, abort)
         num_samples = 0
-        self._batch = 0
+        self._batch = self._first_grain = 0
         while self._num_samples_of_next():
             schedule = shape.evaluation(split_grains(len(self._num_samples), self._seat.roster.shares))
             if self._batch == 0:
                 check_schedule(schedule)
             replica, stage = self._seat.replica, self._seat.stage
-            executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+            if replica is not None:
+                executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
             num_samples += sum(self._num_samples)
             self._batch += 1
-        totals = self._seat.add_up([number for pair in self._totals.values() for number in pair])
-        means = {
-            name: total / weight if weight else float("nan")
-            for name, total, weight in zip(self._totals, totals[::2], totals[1::2], strict=True)
-        }
+            self._first_grain += len(self._num_samples)
+        means = self._means(self._first_grain)
         return Evaluated(
             at_s=time.time(),
             epoch=epoch,
@@ -78,6 +80,18 @@ class Evaluator:
             num_samples=num_samples,
             wall_s=time.perf_counter() - start_s,
         )
+
+    def _means(self, num_grains: int) -> dict[str, float]:
+        """The means over all grains. Every grain has a place of its own, so that the layout makes no difference."""
+        nothing = (0.0, 0.0)
+        own = [number for of in self._found.values() for at in range(num_grains) for number in of.get(at, nothing)]
+        numbers = self._seat.add_up(own)
+        means = {}
+        for at, name in enumerate(self._found):
+            pairs = numbers[2 * num_grains * at : 2 * num_grains * (at + 1)]
+            total, weight = math.fsum(pairs[::2]), math.fsum(pairs[1::2])
+            means[name] = total / weight if weight else float("nan")
+        return means
 
     def _num_samples_of_next(self) -> int:
         self._num_samples = self._sizes(self._batch)
@@ -104,11 +118,11 @@ class Evaluator:
             assert batch is not None
             output = self._stage.model_output(tuple(outputs))
             weight = self._objective.weight(read, self._sizes.num_samples)
-            self._add("", self._objective.sum_and_weight(output, batch.target, weight))
+            self._add("", grain, self._objective.sum_and_weight(output, batch.target, weight))
             for name, metric in self._job.metrics.items():
                 try:
                     value = metric(output, batch.target)
-                    self._add(name, sum_and_weight(f"job.metrics[{name!r}]", value, batch.num_samples))
+                    self._add(name, grain, sum_and_weight(f"job.metrics[{name!r}]", value, batch.num_samples))
                 except Exception as error:
                     if isinstance(error, JobError):
                         raise
@@ -124,6 +138,5 @@ class Evaluator:
         self._messages[action.number] = message
         return self._messenger.receive(action.kind, action.number, message)
 
-    def _add(self, name: str, found: tuple[torch.Tensor, float]) -> None:
-        self._totals[name][0] += float(found[0])
-        self._totals[name][1] += found[1]
+    def _add(self, name: str, grain: int, found: tuple[torch.Tensor, float]) -> None:
+        self._found[name][self._first_grain + grain] = float(found[0]), found[1]

@@ -49,6 +49,7 @@ def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, j
         schedule=layout.schedule,
         transport=layout.transport,
         all_reduce="auto",
+        reproducible=layout.reproducible,
         offers=(layout.offer,),
         unpredicted_steps=SamplePlan.of(checked.job, checked.num_samples, grain_size).num_steps,
     )

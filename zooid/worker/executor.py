@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zooid.core.abort import Abort
+from zooid.core.errors import CommError
 from zooid.core.timeline import Interval, Timeline
-from zooid.schedule.actions import Action, Lane, Needs
+from zooid.schedule.actions import MESSAGES, Action, Kind, Lane, Needs
 from zooid.worker.underway import Underway
 
 _Ran = tuple[Action, float, float]
@@ -37,11 +38,19 @@ class Executor:
         self._member = member
         self._actor = actor
         self._abort = abort
+        self.has_computed = False
+        """True after a step that failed when all of its computing was done and all messages had gone and come."""
 
     def run(self, actions: Sequence[Action], needs: Needs) -> "Recording":
         """Run one step's list and return when every action is done."""
         start_at_s, start_s = time.time(), time.perf_counter()
-        ran = _Step(self._actor, self._abort, actions, needs).run()
+        self.has_computed = False
+        step = _Step(self._actor, self._abort, actions, needs)
+        try:
+            ran = step.run()
+        except CommError:
+            self.has_computed = step.finish_messages()
+            raise
         return Recording(self._member, start_at_s, start_s, ran)
 
 
@@ -100,6 +109,21 @@ class _Step:
         for action in list(self._underway):
             self._finish(action)
         return self._ran
+
+    def finish_messages(self) -> bool:
+        """After a reduce or a commit has failed: let all messages end, since neighbours may still need them.
+
+        Returns True if nothing is missing of what this member and its neighbours have computed.
+        """
+        computed = [action for action in self._actions if action.kind in (Kind.FORWARD, Kind.BACKWARD)]
+        if not self._done.issuperset(computed):
+            return False
+        try:
+            for action in [action for action in self._underway if action.kind in MESSAGES]:
+                self._finish(action)
+        except CommError:
+            return False
+        return True
 
     def _compute(self, action: Action) -> None:
         start_s = time.perf_counter()

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from zooid.schedule.buckets import cut_buckets
+from zooid.worker.underway import adding_up
 
 
 class _Bucket:
@@ -31,8 +32,8 @@ class _Bucket:
         self.flags: list[torch.Tensor] = []
         self.statistics: list[torch.Tensor] = []
 
-    def fill(self, changes: Sequence[torch.Tensor]) -> None:
-        """Copy the gradients in, and let autograd's own go."""
+    def fill(self, changes: Sequence[torch.Tensor], *, keeps_own: bool) -> None:
+        """Copy the gradients in, and let autograd's own go unless they are kept."""
         if not self.flat:
             self._make_room()
         for parameter, gradient, flag in zip(self.parameters, self.gradients, self.flags, strict=True):
@@ -41,7 +42,8 @@ class _Bucket:
                 gradient.zero_()
             else:
                 gradient.copy_(parameter.grad)
-                parameter.grad = None
+                if not keeps_own:
+                    parameter.grad = None
         for statistic, change in zip(self.statistics, changes, strict=True):
             statistic.copy_(change)
 
@@ -72,6 +74,12 @@ class Reducing:
     """Whether they are connected; otherwise messages go through a store."""
     is_early: bool = True
     """Whether buckets go on their way while the last backward still runs."""
+    keeps_own: bool = False
+    """Whether a member's own sums stay until the next step begins, so that they can be reduced again with others."""
+    num_grains: int = 1
+    """The most grains that a step has, those of all replicas together."""
+    is_reproducible: bool = False
+    """True adds up in a fixed tree over grains, whichever replica has computed them."""
 
 
 class Gradients:
@@ -87,6 +95,7 @@ class Gradients:
         group = reducing.group
         self._parameters = list(parameters)
         self._group = group
+        self._keeps_own = reducing.keeps_own
         sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
         cuts = cut_buckets(sizes, is_direct=reducing.is_direct)
         self._buckets = [
@@ -132,9 +141,8 @@ class Gradients:
             return []
         while len(self._works) <= number:
             bucket = self._buckets[len(self._works)]
-            bucket.fill(changes() if bucket.has_statistics else ())
-            works = [dist.all_reduce(flat, group=self._group, async_op=True) for flat in bucket.flat.values()]
-            self._works.append([work for work in works if work is not None])
+            bucket.fill(changes() if bucket.has_statistics else (), keeps_own=self._keeps_own)
+            self._works.append([adding_up(flat, self._group) for flat in bucket.flat.values()])
         return self._works[number]
 
     def held(self) -> list[torch.Tensor | None]:

@@ -8,45 +8,43 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 
-from torch import distributed as dist
+import torch
 
 from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest
-from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
+from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
 from zooid.core.machine import peak_resident_bytes
 from zooid.core.records import encode_record
 from zooid.core.roster import Answer, Roster
 from zooid.core.spec import WorkerSpec
-from zooid.layers import Stage, build_stage
+from zooid.layers import build_stage
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.samples import split_grains
-from zooid.schedule.steps import Phase, StepState
-from zooid.schedule.succession import grains_of
+from zooid.schedule.steps import Phase
+from zooid.schedule.succession import uncomputed_grains_of
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.events import last_told
 from zooid.store.program import EXIT_FAILED, end_process
+from zooid.worker.body import load_body
 from zooid.worker.callbacks import Callbacks
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.contents import Tensors
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
-from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.evaluation import Evaluator
 from zooid.worker.gradients import Reducing
-from zooid.worker.precision import LossScale
 from zooid.worker.prints import shown_prints
+from zooid.worker.reach import open_reach
 from zooid.worker.role import Role, learn, manifest_of
-from zooid.worker.seat import MEETING_S, Seat, take_seat
+from zooid.worker.seat import Seat, take_seat
+from zooid.worker.stage_numbers import finite
 from zooid.worker.stage_runner import StageRunner
-from zooid.worker.standing import Standing
-from zooid.worker.state import Tie, Trainee, TrainingState
+from zooid.worker.state import Tie
 from zooid.worker.supply import Supply, supply
 from zooid.worker.survey import Survey
 from zooid.worker.training import Trainer
-from zooid.worker.transactions import Assignment, Place, Transactions
+from zooid.worker.transactions import Assignment, Transactions
 
 logger = logging.getLogger(__name__)
 
@@ -95,22 +93,6 @@ def employed(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator["Me
             yield member
 
 
-@dataclass
-class _Body:
-    """A stage with everything that training changes."""
-
-    stage: Stage
-    kept: Tensors
-    """What the member keeps without training on it: for the checkpoint, or for evaluation only."""
-    manifest: CheckpointManifest
-    """The checkpoint that it was read from."""
-    state: TrainingState
-    standing: Standing
-    place: Place
-    saved: tuple[int, float]
-    """The step of the last complete checkpoint that is known, and when that was."""
-
-
 class Member:
     """One process, under one roster after the other. What it has learned and trained outlives them."""
 
@@ -130,13 +112,15 @@ class Member:
         self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
         """What the first member tells; it may be lost before it can."""
         self._work = ExitStack()
-        self._body = self._load(role.first_roster, role.manifest)
+        self._body = load_body(store, role, role.manifest, role.first_roster.stages[spec.member])
         self._supply = self._open_supply()
+        self._reach = open_reach(spec, store, role.plan, role.first_roster, role.device, abort)
 
     def __enter__(self) -> "Member":
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._reach.close(in_peace=kind is None)
         self._work.close()
 
     @contextmanager
@@ -145,12 +129,19 @@ class Member:
         role, body = self.role, self._body
         self._seat = self._keeper = None
         try:
-            seat = self._seat = self._sit_down(roster)
+            seat = self._seat = take_seat(self._reach, roster, self._spec.member, list(role.ties), self._device_of_sums)
             body.state.regroup(
                 Reducing(
-                    seat.stage_group, roster.num_replicas, seat.replica, role.plan.is_direct, reduces_early(seat.stage)
+                    seat.groups.stage,
+                    roster.num_replicas,
+                    seat.replica or 0,
+                    role.plan.is_direct,
+                    reduces_early(seat.stage),
+                    keeps_own=role.plan.survives_losses,
+                    num_grains=role.samples.num_grains(0),
+                    is_reproducible=role.plan.reproducible,
                 ),
-                {number: _tie(role, seat, number) for number in seat.tie_groups},
+                {number: _tie(role, seat, number) for number in seat.groups.ties},
             )
             keeper = self._keeper = self._new_keeper(seat)
             callbacks = Callbacks(
@@ -174,23 +165,13 @@ class Member:
             seat.meet()  # nobody's clock starts before all are here
             yield trainer, keeper
         except (PeerLost, CommTimeout):
-            if role.plan.survives_losses and dist.is_initialized():
-                dist.destroy_process_group()
+            if role.plan.survives_losses:
+                self._reach.end(in_peace=False)
             raise
         except BaseException as error:
             self._abort.set(f"{type(error).__name__}: {error}")  # others hear why, and do not take this one for lost
             raise
-        dist.destroy_process_group()
-
-    def _sit_down(self, roster: Roster) -> Seat:
-        """Meet the others. Whoever cannot be reached, although it answered a moment ago, is lost."""
-        role = self.role
-        try:
-            return take_seat(self._spec, self._store, role.plan, roster, list(role.ties), role.device, self._abort)
-        except CommError as error:
-            if roster.change == 0 or isinstance(error, CommAborted):
-                raise
-            raise PeerLost(f"the members of roster {roster.label} did not meet: {error}") from error
+        self._reach.end(in_peace=True)
 
     def next_roster(self, roster: Roster, loss: PeerLost | CommTimeout) -> Roster | None:
         """The roster that follows after a loss, as the survivors agree; None if it has no seat for this member.
@@ -205,13 +186,15 @@ class Member:
         survey = Survey(
             self._store,
             roster,
-            timeout_s=MEETING_S if self._seat is None else self._spec.timeout_s,
+            timeout_s=self._spec.timeout_s,
             num_grains=self.role.samples.num_grains,
+            lost=lambda: self._reach.lost,
             abort=self._abort,
         )
+        self._reach.call()
         found = survey.replace(self._answer(roster))
         self.events.turn_to(found.number, found.change, self._spec.member)
-        if self._spec.member not in {member.name for member in found.members}:
+        if self._spec.member not in found.stages:
             return None
         self._take_up(found)
         return found
@@ -220,22 +203,21 @@ class Member:
         place = self._body.place
         place.step = place.step.release()
         prepared = place.prepared if place.step.phase is Phase.PREPARED else None
-        is_finite = prepared is None or prepared.is_finite
-        told = prepared if is_finite else None
         return Answer(
             member=self._spec.member,
             change=roster.change,
             num_applied=place.step.num_applied,
             is_prepared=prepared is not None,
-            is_finite=is_finite,
-            square_sum=told.square_sum if told else 0.0,
-            loss_sum=told.loss_sum if told else 0.0,
-            weight=told.weight if told else 0.0,
+            is_finite=prepared is None or prepared.is_finite,
+            square_sum=finite(prepared.square_sum) if prepared else 0.0,
+            loss_sum=finite(prepared.loss_sum) if prepared else 0.0,
+            weight=finite(prepared.weight) if prepared else 0.0,
             applied=place.applied,
+            has_finished=place.finished is not None,
             is_between_steps=place.is_between_steps,
             num_evaluations=len(self._body.standing.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
-            suspects=tuple(self._seat.lost) if self._seat is not None else (),
+            suspects=tuple(sorted(self._reach.lost)),
         )
 
     def _take_up(self, roster: Roster) -> None:
@@ -248,31 +230,24 @@ class Member:
         if roster.ruling.kind == "rolled_back":
             self._work.close()
             self._work = ExitStack()
-            self._body = self._load(roster, manifest_of(self._store, roster))
+            self._body = load_body(
+                self._store, self.role, manifest_of(self._store, roster), roster.stages[self._spec.member]
+            )
             self._supply = self._open_supply()
             return
-        if roster.ruling.kind == "unfinished" and body.place.step.phase is Phase.PREPARED:
-            body.state.drop()
+        if roster.ruling.kind == "unfinished":
+            has_sums = body.place.finished is not None or body.place.step.phase is Phase.PREPARED
             body.place.prepared = None
+            if has_sums and not self._keeps_sums(roster):
+                body.place.finished = None
+                body.state.drop()
         body.place.step = body.place.step.obey(roster)
         body.place.is_between_steps = roster.is_between_steps
 
-    def _load(self, roster: Roster, manifest: CheckpointManifest) -> _Body:
-        """The stage that this member has under the roster, as a checkpoint left it."""
-        role = self.role
-        number = roster.stages[self._spec.member]
-        stage, kept = _load_stage(self._store, role, manifest, number)
-        completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
-        state = TrainingState(
-            Trainee(stage.module, completed, role.layered.persistent_names, stage.is_last, role.layered.hooks),
-            role.job,
-        )
-        standing = Standing(role.job, manifest.ledger)
-        scale = _restore(self._store, role, manifest, state, standing)
-        place = Place(
-            StepState.resumed(manifest.step), scale, is_between_steps=manifest.step == 0 and role.job.evaluate_first
-        )
-        return _Body(stage, kept, manifest, state, standing, place, (manifest.step, time.monotonic()))
+    def _keeps_sums(self, roster: Roster) -> bool:
+        """True if this member goes on with the sums of the grains that its pipeline has finished."""
+        replica = roster.replica_of(self._spec.member)
+        return replica is not None and bool(roster.computed and roster.computed[replica])
 
     def _open_supply(self) -> Supply:
         stage, role = self._body.stage, self.role
@@ -284,10 +259,12 @@ class Member:
     def _deal(self, step: int | None, num_grains: int) -> tuple[int, ...]:
         """The grains of this member's replica, in a step of the present roster; the step is None in evaluation."""
         roster = self._roster
-        replica = roster.members[roster.rank_of(self._spec.member)].replica
+        replica = roster.replica_of(self._spec.member)
+        if replica is None:
+            return ()
         if step is None:
             return split_grains(num_grains, roster.shares)[replica]
-        return grains_of(roster, step, num_grains)[replica]
+        return uncomputed_grains_of(roster, step, num_grains)[replica]
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
         role, roster = self.role, seat.roster
@@ -307,7 +284,7 @@ class Member:
         )
 
     def _model_tensors(self) -> Tensors:
-        return _state_dict(self._body.stage) | self._body.kept
+        return self._body.model_tensors()
 
     def _evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
         """(epoch, steps so far) -> what the evaluation data give, on the parameters and buffers that are trained."""
@@ -319,6 +296,10 @@ class Member:
         evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
         evaluator = Evaluator(role.objective, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
         return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
+
+    @property
+    def _device_of_sums(self) -> torch.device:
+        return self.role.device if self.role.plan.transport == "nccl" else torch.device("cpu")
 
     def _tell_start(self, seat: Seat) -> None:
         stage, roster = self._body.stage, seat.roster
@@ -340,7 +321,7 @@ class Member:
                 RosterChanged(
                     at_s=time.time(),
                     change=roster.change,
-                    members=tuple(member.name for member in roster.members),
+                    members=tuple(seat.name for seat in roster.seats),
                     step=roster.first_computed,
                     ruling=roster.ruling.kind,
                     wall_s=time.perf_counter() - self._lost_at_s,
@@ -369,39 +350,6 @@ class Member:
         return roster.resume_step if roster.is_between_steps else roster.resume_step + 1
 
 
-def _load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> tuple[Stage, Tensors]:
-    """The member's own stage with its weights, and what it keeps without training on it: for the checkpoint, or because
-    the model uses it in evaluation only."""
-    first, end = role.spans[number]
-    names = role.layered.state_of(first, end)
-    unused = role.layered.unused_names if number == 0 else frozenset()
-    tensors = contents.read_tensors(store, manifest, {*names, *unused})
-    placed = {name: tensors[name].to(role.device) for name in names}
-    stage = build_stage(role.layered, first, end, placed, role.device)
-    trained_on = {name for name, _ in (*stage.module.named_parameters(), *stage.module.named_buffers())}
-    kept = {name: tensor for name, tensor in placed.items() if name not in trained_on}
-    return stage, kept | {name: tensors[name] for name in unused}
-
-
-def _restore(
-    store: ObjectStore, role: Role, manifest: CheckpointManifest, state: TrainingState, standing: Standing
-) -> LossScale:
-    """Bring optimizer, learning rate and loss scale to where the checkpoint left them."""
-    if state.optimizer is not None:
-        named = state.named_parameters
-        tensors = contents.read_optimizer_tensors(store, manifest, [name for name, _ in named])
-        load_optimizer_tensors(state.optimizer, named, tensors)
-    state.resume(manifest.step, standing.values)
-    if manifest.step == 0 or manifest.loss_scale == 1.0:  # nothing was scaled before
-        return LossScale.for_job(role.job.autocast)
-    return LossScale(manifest.loss_scale, manifest.num_good_steps)
-
-
 def _tie(role: Role, seat: Seat, number: int) -> Tie:
     stages, names = list(role.ties.items())[number]
-    return Tie(names, seat.tie_groups[number], counts_here=seat.stage == stages[0])
-
-
-def _state_dict(stage: Stage) -> Tensors:
-    persistent = stage.model.persistent_names
-    return {name: tensor for name, tensor in stage.module.state_dict().items() if name in persistent}
+    return Tie(names, seat.groups.ties[number], counts_here=seat.stage == stages[0])

@@ -24,8 +24,10 @@ from zooid.schedule.samples import split_grains
 from zooid.schedule.steps import vote_elements
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker.executor import Executor
+from zooid.worker.reach import open_reach
 from zooid.worker.seat import Messenger, Seat, take_seat
-from zooid.worker.underway import Underway
+from zooid.worker.tree_reduce import Deal, ReduceBuffer, ReduceQueue
+from zooid.worker.underway import Underway, adding_up
 
 _CPU = torch.device("cpu")
 
@@ -35,21 +37,24 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
     roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
     ties = tuple(tie.stages for tie in spec.ties)
-    seat = take_seat(spec, store, plan, roster, ties, _CPU, abort)
+    reach = open_reach(spec, store, plan, roster, _CPU, abort)
+    seat = take_seat(reach, roster, spec.member, ties, _CPU)
     buckets = tuple(len(stage.buckets) for stage in spec.stages)
     shape = StepShape(plan.schedule, len(spec.stages), plan.ahead, buckets, ties)
     num_grains = -(-plan.batch_size // plan.grain_size)
     schedule = shape.step(split_grains(num_grains, roster.shares))
     check_schedule(schedule)
-    stage = RehearsedStage(spec, seat, len(schedule.grains[seat.replica]), abort)
+    deal = Deal(schedule.grains) if plan.reproducible else None
+    replica = roster.members[seat.rank].replica
+    stage = RehearsedStage(spec, seat, len(schedule.grains[replica]), abort, deal)
     executor = Executor(seat.name, stage, abort)
     timelines = []
     with EventWriter(store, spec.member, spec.roster) as events:
-        dist.barrier()
+        seat.meet()
         for step in range(spec.num_steps):  # one after the other, as in training: whoever is done goes on
             start_s = time.perf_counter()
             stage.begin_step()
-            own = (schedule.lists[seat.replica][seat.stage], schedule.needs[seat.replica][seat.stage])
+            own = (schedule.lists[replica][seat.stage], schedule.needs[replica][seat.stage])
             timelines.append(executor.run(*own).timeline())
             if seat.rank == 0:
                 events.write(
@@ -64,17 +69,22 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
                 )
         for step, timeline in enumerate(timelines):
             store.put(keys.timeline(step, spec.member), encode_record(timeline))
-        dist.barrier()
+        seat.meet()
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
-    dist.destroy_process_group()
+    reach.end(in_peace=True)
+    reach.close(in_peace=True)
 
 
 class RehearsedStage:
     """Does what a stage does, as far as others can tell."""
 
-    def __init__(self, spec: RehearsalSpec, seat: Seat, num_grains: int, abort: Abort) -> None:
+    def __init__(
+        self, spec: RehearsalSpec, seat: Seat, num_grains: int, abort: Abort, deal: Deal | None = None
+    ) -> None:
+        """`deal` says which replica has which grains, where gradients are added up in a tree over grains."""
         self._stage = spec.stages[seat.stage]
         self._seat = seat
+        self._replica = seat.roster.members[seat.rank].replica
         self._abort = abort
         self._num_grains = num_grains
         self._messenger = Messenger(seat)
@@ -86,7 +96,11 @@ class RehearsedStage:
             Kind.RECEIVE_FORWARD: before,
             Kind.SEND_BACKWARD: before,
         }
-        self._buckets = [torch.zeros(-(-bucket.num_bytes // 4)) for bucket in self._stage.buckets]
+        sizes = [-(-bucket.num_bytes // 4) for bucket in self._stage.buckets]
+        self._buckets = [torch.zeros(size) for size in sizes]
+        self._deal = deal
+        self._queue = ReduceQueue()
+        self._buffers = [ReduceBuffer(torch.zeros(0), size, deal, self._replica) for size in sizes if deal is not None]
         self._ties = [torch.zeros(-(-tie.num_bytes // 4)) for tie in spec.ties]
         self._num_backwards_left = num_grains
         self._reducing: list[list[dist.Work]] = []
@@ -94,6 +108,7 @@ class RehearsedStage:
     def begin_step(self) -> None:
         self._num_backwards_left = self._num_grains
         self._reducing = []
+        self._queue = ReduceQueue()
 
     def compute(self, action: Action) -> None:
         match action.kind:
@@ -102,7 +117,7 @@ class RehearsedStage:
             case Kind.BACKWARD:
                 self._backward()
             case _:
-                dist.all_reduce(torch.zeros(vote_elements(self._seat.roster.num_stages), dtype=torch.float64))
+                self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
                 self._abort.sleep(self._stage.update_s)
 
     def begin(self, action: Action) -> Underway:
@@ -117,9 +132,7 @@ class RehearsedStage:
             case Kind.REDUCE:
                 return Underway(self._reduce(action.number))
             case _:
-                group = self._seat.tie_groups[action.number]
-                work = dist.all_reduce(self._ties[action.number], group=group, async_op=True)
-                return Underway([work] if work is not None else [])
+                return Underway([adding_up(self._ties[action.number], self._seat.groups.ties[action.number])])
 
     def _backward(self) -> None:
         """The last one sends its buckets on their way at their moments."""
@@ -135,10 +148,14 @@ class RehearsedStage:
         self._abort.sleep(max(0.0, begin_s + whole_s - time.perf_counter()))
 
     def _reduce(self, number: int) -> list[dist.Work]:
-        if self._seat.stage_group is None:
+        group = self._seat.groups.stage
+        if group is None:
             return []
         while len(self._reducing) <= number:
-            bucket = self._buckets[len(self._reducing)]
-            work = dist.all_reduce(bucket, group=self._seat.stage_group, async_op=True)
-            self._reducing.append([work] if work is not None else [])
+            at = len(self._reducing)
+            if self._deal is not None:
+                work = self._queue.begin([self._buffers[at]], self._deal, self._replica, group)
+            else:
+                work = adding_up(self._buckets[at], group)
+            self._reducing.append([work])
         return self._reducing[number]

@@ -35,6 +35,16 @@ class RunningStatistics:
         """Tensors of the sizes and types that `changes` has."""
         return self._converted([own.decrease for own in self._by_type])
 
+    @property
+    def num_changes(self) -> int:
+        """Number of tensors that `changes` has."""
+        return len(self._by_type)
+
+    @property
+    def is_single(self) -> bool:
+        """True if the step has a single grain, whose changes are complete when its backward is done."""
+        return self._num_grains == 1
+
     def begin(self, num_grains: int) -> None:
         """Begin a step of so many grains, those of all replicas together."""
         self._num_grains = num_grains
@@ -67,6 +77,13 @@ class RunningStatistics:
                 own.decrease.zero_()
                 own.add_change()
         return self._converted([own.decrease for own in self._by_type])
+
+    def take_changes(self) -> list[torch.Tensor]:
+        """What grains have changed since this was called last, for somebody else to add up."""
+        taken = [change.clone() for change in self.changes()]
+        for own in self._by_type:
+            own.decrease.zero_()
+        return taken
 
     def apply(self, reduced: Sequence[torch.Tensor] | None) -> None:
         """End the step, given the sums of all replicas' changes; None where there is one replica."""

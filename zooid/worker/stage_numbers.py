@@ -3,7 +3,14 @@
 import math
 from dataclasses import dataclass, replace
 
+import torch
+
 from zooid.schedule.steps import Vote
+
+
+def finite(number: float) -> float:
+    """The number, or 0 if it is not finite: records have finite numbers only."""
+    return number if math.isfinite(number) else 0.0
 
 
 @dataclass(frozen=True)
@@ -18,6 +25,21 @@ class StageNumbers:
     """Sum of the losses of all replicas; 0 on a stage that is not the last."""
     weight: float
     """What `loss_sum` is divided by to give the mean loss; 0 on a stage that is not the last."""
+
+    @staticmethod
+    def room() -> torch.Tensor:
+        """Room for `values`."""
+        return torch.zeros(3, dtype=torch.float64)
+
+    def values(self) -> torch.Tensor:
+        """What all who have this stage know alike."""
+        return torch.tensor([self.square_sum, self.loss_sum, self.weight], dtype=torch.float64)
+
+    @classmethod
+    def of(cls, values: torch.Tensor) -> "StageNumbers":
+        """The numbers of a member that has no grains of its own."""
+        square_sum, loss_sum, weight = values.tolist()
+        return cls(square_sum, 0.0, loss_sum, weight)
 
     @property
     def is_finite(self) -> bool:

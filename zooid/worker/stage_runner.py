@@ -11,6 +11,7 @@ import torch
 from zooid.layers import Batch, Objective, Stage, autocasting, grain_randomness
 from zooid.schedule.actions import Action, Kind
 from zooid.worker.boundary import Boundary
+from zooid.worker.loss_sums import NUM_SUMS, total
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Messenger, Seat
 from zooid.worker.state import TrainingState
@@ -26,6 +27,19 @@ Read = Callable[[int, int], Batch]
 class _Grain:
     inputs: list[torch.Tensor]
     outputs: list[torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A member's part of a step that its whole pipeline has computed, but that could not be reduced or committed.
+
+    The sums of gradients and changes of statistics are in its state.
+    """
+
+    step: int
+    losses: torch.Tensor
+    """The loss and the weight of every grain of the step; 0 for those of others."""
+    weights: tuple[float, ...]
 
 
 class StageRunner:
@@ -66,20 +80,39 @@ class StageRunner:
         self._scale = LossScale()
         self._grains: dict[int, _Grain] = {}
         self._messages: dict[tuple[Kind, int], torch.Tensor] = {}
-        self._loss_sum: torch.Tensor = torch.zeros(())
-        self._weight = 0.0
+        self._losses: torch.Tensor = torch.zeros(0, NUM_SUMS)
+        """The loss and the weight of every grain of the step; 0 for those of others."""
+        self._weights: list[float] = []
 
-    def begin_step(self, step: int, indices: Indices, num_own: int, scale: LossScale) -> None:
-        """Start a step, given the samples of all of its grains, and how many of them are this replica's."""
+    def begin_step(
+        self,
+        step: int,
+        indices: Indices,
+        grains: Sequence[Sequence[int]],
+        scale: LossScale,
+        *,
+        finished: Finished | None = None,
+        num_finished: int = 0,
+    ) -> None:
+        """Start a step, given the samples of all of its grains, and which of them each replica has.
+
+        `finished` is given where this member has computed some of its grains before, and how many.
+        """
         self._step = step
         self._num_samples = [len(own) for own in indices]
-        self._num_backwards_left = num_own
+        assert self._seat.replica is not None, "copies run no grains"
+        self._num_backwards_left = len(grains[self._seat.replica]) - num_finished
         self._scale = scale
         self._grains.clear()
         self._messages.clear()
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self._device)
-        self._weight = 0.0
-        self._state.begin(len(indices))
+        self._losses = torch.zeros(len(indices), NUM_SUMS, dtype=torch.float64, device=self._device)
+        self._weights = [0.0] * len(indices)
+        if finished is None:
+            self._state.begin(grains)
+        else:
+            self._losses.copy_(finished.losses)
+            self._weights = list(finished.weights)
+            self._state.continue_step(grains)
 
     @property
     def nominal_weight(self) -> float:
@@ -93,7 +126,7 @@ class StageRunner:
     @property
     def weight(self) -> float:
         """The weight of the samples of this member's grains."""
-        return self._weight
+        return float(total(torch.tensor(self._weights, dtype=torch.float64)))
 
     def count(self) -> torch.Tensor:
         """What is known of the step once its gradients are reduced.
@@ -102,10 +135,12 @@ class StageRunner:
         over all replicas.
         """
         square_sum = self._state.square_sum().to(self._device)
-        return torch.cat([torch.stack([square_sum, self._loss_sum]), self._state.losses(self._own_losses())])
+        own_sum = total(self._losses)[0]
+        return torch.cat([torch.stack([square_sum, own_sum]), self._state.losses(self._losses)])
 
-    def _own_losses(self) -> torch.Tensor:
-        return torch.stack([self._loss_sum, torch.full_like(self._loss_sum, self._weight)])
+    def finished(self) -> Finished:
+        """What this member has computed of the step, when all of its grains are done."""
+        return Finished(self._step, self._losses, tuple(self._weights))
 
     def drop(self) -> None:
         """Nothing of the step remains, here or in the state."""
@@ -129,7 +164,7 @@ class StageRunner:
                 self._messages[action.kind, _number(action)] = message
                 return self._messenger.receive(action.kind, _number(action), message)
             case Kind.REDUCE:
-                return Underway(self._state.reduce(_number(action), self._own_losses()))
+                return Underway(self._state.reduce(_number(action), self._losses))
             case Kind.SHARE:
                 sharing = self._state.share(_number(action))
                 return Underway(sharing.works, sharing.finish)
@@ -151,27 +186,27 @@ class StageRunner:
             with grain_randomness(self._job.seed, self._step, grain):
                 self._state.begin_grain()
                 outputs = list(self._stage.run(*inputs))
-                self._state.end_grain()
+                self._state.end_grain(grain)
             if is_last:
                 assert read is not None
                 assert batch is not None
-                outputs = [self._loss(outputs, batch, self._objective.weight(read, sum(self._num_samples)))]
+                outputs = [self._loss(grain, outputs, batch, self._objective.weight(read, sum(self._num_samples)))]
         self._grains[grain] = _Grain(inputs, outputs)
 
-    def _loss(self, values: list[torch.Tensor], batch: Batch, weight: float) -> torch.Tensor:
+    def _loss(self, grain: int, values: list[torch.Tensor], batch: Batch, weight: float) -> torch.Tensor:
         """Gradients are divided by the step's nominal weight here; the apply corrects for the true one, which nobody
         knows before all grains are computed. Where the two are equal, hooks see the gradient of the step's loss."""
         output = self._stage.model_output(tuple(values))
-        total, weight = self._objective.sum_and_weight(output, batch.target, weight)
-        self._loss_sum += total.detach()
-        self._weight += weight
-        return total * (self._scale.factor / self.nominal_weight)
+        loss_sum, weight = self._objective.sum_and_weight(output, batch.target, weight)
+        self._losses[grain, 0] = loss_sum.detach()
+        self._losses[grain, 1] = weight
+        self._weights[grain] = weight
+        return loss_sum * (self._scale.factor / self.nominal_weight)
 
     def _backward(self, number: int) -> None:
         grain = self._grains[number]
         self._num_backwards_left -= 1
-        if self._num_backwards_left == 0:
-            self._state.begin_last_backward()
+        self._state.begin_backward(number, is_last=self._num_backwards_left == 0)
         if self._stage.is_last:
             torch.autograd.backward(grain.outputs)
         else:
@@ -179,6 +214,7 @@ class StageRunner:
             outputs = _where(grain.outputs, self._stage.differentiable_outputs)
             pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
             torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        self._state.end_backward(number)
         grain.outputs = []
         if self._stage.first_layer == 0:
             del self._grains[number]

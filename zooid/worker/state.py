@@ -13,6 +13,9 @@ from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
 from zooid.worker import loss_sums
 from zooid.worker.gradients import Gradients, Reducing
 from zooid.worker.running_statistics import RunningStatistics
+from zooid.worker.tree_gradients import OwnSums, TreeGradients
+from zooid.worker.tree_reduce import Deal
+from zooid.worker.underway import adding_up
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class TrainingState:
         """Reduced gradients, from when they are complete until the next step begins."""
         self._held_changes: list[torch.Tensor] | None = None
         """What all replicas did to the statistics; None if this is the only one."""
+        self._own_sums: OwnSums | None = None
+        """The sums of this member's own grains by the tree over grains; None where sums follow no tree."""
         self._gradients = self._regrouped(reducing, ties)
         self.optimizer: torch.optim.Optimizer | None = job.optimizer(self._named) if trained else None
         """None where nothing is trained: a job that leaves frozen parameters out would be asked to make one of none."""
@@ -80,11 +85,14 @@ class TrainingState:
     def _regrouped(self, reducing: Reducing, ties: dict[int, Tie] | None) -> Gradients:
         self._ties = ties or {}
         self._is_reduced = reducing.group is not None
-        self._replica = reducing.replica
         like = self._parameters[0].detach() if self._parameters else torch.zeros(0)
-        self._loss_slots = [loss_sums.slots_for(reducing.num_replicas, like)] if self._has_loss else []
-        """The sums of losses of all replicas, on their way with the gradients."""
-        return Gradients(self._parameters, [*self._statistics.like_changes(), *self._loss_slots], reducing)
+        self._loss_slots = [loss_sums.slots_for(reducing.num_grains, like)] if self._has_loss else []
+        """The losses of all grains, on their way with the gradients."""
+        statistics = [*self._statistics.like_changes(), *self._loss_slots]
+        if not reducing.is_reproducible:
+            return Gradients(self._parameters, statistics, reducing)
+        self._own_sums = self._own_sums or OwnSums()
+        return TreeGradients(self._parameters, statistics, reducing, self._own_sums)
 
     @property
     def num_buckets(self) -> int:
@@ -115,42 +123,71 @@ class TrainingState:
         if self._scheduler is not None and not isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.step()
 
-    def begin(self, num_grains: int) -> None:
-        """Begin a step of so many grains, those of all replicas together."""
-        self._statistics.begin(num_grains)
+    def begin(self, grains: Sequence[Sequence[int]]) -> None:
+        """Begin a step of which every replica has these grains."""
+        deal = Deal(tuple(map(tuple, grains)))
+        self._statistics.begin(deal.num_grains)
         self._held = {}
         self._held_changes = None
         self._gradients.begin()
+        if isinstance(self._gradients, TreeGradients):
+            self._gradients.begin_deal(deal)
+        if self._own_sums is not None:
+            self._own_sums.begin(deal.num_grains)
+
+    def continue_step(self, grains: Sequence[Sequence[int]]) -> None:
+        """Go on with a step after the replicas have changed: the sums of this member's finished grains are kept.
+
+        `grains` are those that every replica has now. `regroup` comes first.
+        """
+        self._held = {}
+        self._held_changes = None
+        if isinstance(self._gradients, TreeGradients):
+            self._gradients.begin_deal(Deal(tuple(map(tuple, grains))))
 
     def begin_grain(self) -> None:
         """Called before the forward of every grain."""
         self._statistics.begin_grain()
 
-    def end_grain(self) -> None:
+    def end_grain(self, grain: int) -> None:
         """Called after the forward of every grain."""
         self._statistics.end_grain()
+        if self._own_sums is not None and not self._statistics.is_single:
+            self._own_sums.put_statistics(grain, self._statistics.take_changes())
 
-    def begin_last_backward(self) -> None:
-        self._gradients.begin_last_backward()
+    def begin_backward(self, grain: int, *, is_last: bool) -> None:
+        """Called before the backward of every grain."""
+        if self._own_sums is not None:
+            self._own_sums.begin_backward(grain)
+        if is_last:
+            self._gradients.begin_last_backward()
+
+    def end_backward(self, grain: int) -> None:
+        """Called after the backward of every grain."""
+        if self._own_sums is not None:
+            self._own_sums.end_backward()
+            if self._statistics.is_single:
+                self._own_sums.put_statistics(grain, self._statistics.take_changes())
 
     def reduce(self, bucket: int, losses: torch.Tensor) -> list[dist.Work]:
         """Begin to sum a bucket of gradients over the replicas, and with the last bucket the statistics.
 
-        `losses` are this member's sums of losses and weights. They travel with the last bucket of the last stage.
+        `losses` has the loss and the weight of every grain of the step, or 0 for grains of others. They travel with the
+        last bucket of the last stage.
         """
         for slots in self._loss_slots:
-            loss_sums.fill(slots, self._replica, losses)
+            loss_sums.fill(slots, losses)
         return self._gradients.reduce(bucket, lambda: [*self._statistics.changes(), *self._loss_slots])
 
     def losses(self, own: torch.Tensor) -> torch.Tensor:
-        """Sums of losses and weights over all replicas, once all buckets are reduced; `own` are this member's."""
+        """Sums of losses and weights over all grains, once all buckets are reduced; `own` are those of this member."""
         if not (self._is_reduced and self._loss_slots):
-            return own
-        return loss_sums.total(self._gradients.statistics()[-1])
+            return loss_sums.total(own)
+        return loss_sums.total(loss_sums.read(self._gradients.statistics()[-1], num_grains=len(own)))
 
     def share(self, number: int) -> "Sharing":
         """Begin to add up what every stage that uses the same parameters found for them."""
-        return Sharing(self._ties[number], self._hold(), self._named)
+        return Sharing(self._ties[number], self._hold(), self._named, in_order=self._own_sums is not None)
 
     def square_sum(self) -> torch.Tensor:
         """Σg² of the held gradients, tied ones at one of their stages; not finite where any of them is not.
@@ -158,9 +195,8 @@ class TrainingState:
         They are complete now, so that hooks on parameters run here, once in a step, as in the plain loop.
         """
         self._held = {**self._hold(), **apply_hooks(self._hooks, self._complete())}
-        if self._is_reduced:
-            changes = self._gradients.statistics()
-            self._held_changes = changes[: len(changes) - len(self._loss_slots)]
+        if self._is_reduced or self._own_sums is not None:
+            self._held_changes = self._gradients.statistics()[: self._statistics.num_changes]
         elsewhere = {name for tie in self._ties.values() if not tie.counts_here for name in tie.names}
         own = [gradient for name, gradient in self._hold().items() if gradient is not None and name not in elsewhere]
         if not own:
@@ -195,6 +231,8 @@ class TrainingState:
         self._held = {}
         self._held_changes = None
         self._gradients.begin()
+        if self._own_sums is not None:
+            self._own_sums.forget()
 
     def parts_held(self) -> list[torch.Tensor]:
         """What a member needs to apply a prepared step: a flag for each gradient, gradients, changes of statistics.
@@ -204,7 +242,7 @@ class TrainingState:
         held = self._held or dict.fromkeys(self._names)
         flags = torch.tensor([float(held[name] is not None) for name in self._names], dtype=torch.float64)
         parts = [flags, *(self._part(p, held[n]) for n, p in zip(self._names, self._parameters, strict=True))]
-        changes = self._held_changes or [torch.zeros_like(each) for each in self._statistics.like_changes()]
+        changes = self._held_changes or self._statistics.changes()
         return [*parts, *changes]
 
     def take_held(self, parts: Sequence[torch.Tensor]) -> None:
@@ -235,19 +273,37 @@ class Sharing:
     """Sums tied gradients between stages: one flat message for each type of number, flags included."""
 
     def __init__(
-        self, tie: Tie, held: dict[str, torch.Tensor | None], named: Sequence[tuple[str, nn.Parameter]]
+        self,
+        tie: Tie,
+        held: dict[str, torch.Tensor | None],
+        named: Sequence[tuple[str, nn.Parameter]],
+        *,
+        in_order: bool = False,
     ) -> None:
+        """`in_order` adds up in the order of stages; an all-reduce of three or more has an order of its own."""
         self._parameters = {name: parameter for name, parameter in named if name in tie.names and name in held}
         self._held = held
         self._flat: dict[torch.dtype, torch.Tensor] = {}
         for dtype in dict.fromkeys(parameter.dtype for parameter in self._parameters.values()):
             parts = [part for name in self._of(dtype) for part in self._parts(name)]
             self._flat[dtype] = torch.cat(parts)
-        works = [dist.all_reduce(flat, group=tie.group, async_op=True) for flat in self._flat.values()]
-        self.works = [work for work in works if work is not None]
+        self._gathered: dict[torch.dtype, torch.Tensor] = {}
+        num_stages = tie.group.size()
+        if in_order and num_stages > 2:
+            self._gathered = {dtype: flat.new_empty(num_stages, len(flat)) for dtype, flat in self._flat.items()}
+            self.works = [
+                tie.group.allgather([list(self._gathered[dtype].unbind(0))], [flat])
+                for dtype, flat in self._flat.items()
+            ]
+        else:
+            self.works = [adding_up(flat, tie.group) for flat in self._flat.values()]
 
     def finish(self) -> None:
-        """Give the sums back to where the gradients are held."""
+        """Let the sums be what is held. The gradients that were added up stay as they are."""
+        for dtype, rows in self._gathered.items():
+            self._flat[dtype] = rows[0]
+            for row in rows[1:]:
+                self._flat[dtype] += row
         for dtype, flat in self._flat.items():
             offset = 0
             for name in self._of(dtype):
@@ -255,10 +311,7 @@ class Sharing:
                 total = flat[offset : offset + parameter.numel()].view(parameter.shape)
                 is_touched = bool(flat[offset + parameter.numel()])
                 offset += parameter.numel() + 1
-                own = self._held[name]
-                if own is not None:
-                    own.copy_(total)
-                elif is_touched:
+                if is_touched:
                     self._held[name] = total
         self._flat.clear()
 

@@ -6,9 +6,7 @@ seen; the rule is the same for all, so that it does not matter who wins.
 
 import logging
 import time
-from collections.abc import Callable
-
-from msgspec import structs
+from collections.abc import Callable, Collection
 
 from zooid.core import keys
 from zooid.core.abort import Abort
@@ -26,14 +24,28 @@ _LOOK_S = 0.01
 _SUSPECTED_S = 0.15
 """How long a member that another one suspects has for its answer: connections may break between two that live."""
 
+_MINORITY_S = 2.0
+"""The same for members that have heard of less than half of the roster."""
+
 
 class Survey:
     """One member's part in replacing a roster."""
 
     def __init__(
-        self, store: ObjectStore, roster: Roster, *, timeout_s: float, num_grains: Callable[[int], int], abort: Abort
+        self,
+        store: ObjectStore,
+        roster: Roster,
+        *,
+        timeout_s: float,
+        num_grains: Callable[[int], int],
+        lost: Callable[[], Collection[str]],
+        abort: Abort,
     ) -> None:
-        """`timeout_s` is how long a member that nobody suspects has for its answer: it may be computing."""
+        """`timeout_s` is how long a member that nobody suspects has for its answer: it may be computing.
+
+        `lost` names members that this one has lost so far.
+        """
+        self._lost = lost
         self._store = store
         self._roster = roster
         self._timeout_s = timeout_s
@@ -57,10 +69,11 @@ class Survey:
     def _is_complete(self, answers: list[Answer], waited_s: float) -> bool:
         """True if nobody else will answer, as far as can be known."""
         missing = self._roster.stages.keys() - {answer.member for answer in answers}
-        suspects = {name for answer in answers for name in answer.suspects}
+        suspects = {name for answer in answers for name in answer.suspects} | set(self._lost())
         if not missing or waited_s >= self._timeout_s:
             return True
-        return missing <= suspects and waited_s >= _SUSPECTED_S
+        is_minority = 2 * len(answers) < len(self._roster.stages)  # it may be this member that is cut off
+        return missing <= suspects and waited_s >= (_MINORITY_S if is_minority else _SUSPECTED_S)
 
     def _answers(self) -> list[Answer]:
         folder = keys.answers_under(self._roster.number, self._roster.change)
@@ -82,7 +95,6 @@ class Survey:
             )
         except ScheduleError as error:
             raise PeerLost(f"the run cannot go on: {error}") from error
-        roster = structs.replace(roster, copies=())  # members that would only keep a copy of their stage end
         try:
             self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
         except ObjectExists:

@@ -1,7 +1,7 @@
 """The steps of a member as transactions: actions run, then all members vote, then each applies the step or drops it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -19,14 +19,14 @@ from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.steps import Decision, Phase, StepState, Vote
-from zooid.schedule.succession import grains_of
+from zooid.schedule.succession import grains_of, uncomputed_grains_of
 from zooid.worker.counting import Counted
 from zooid.worker.executor import Executor, Recording
-from zooid.worker.handover import hand_over
+from zooid.worker.handover import give_to_copies, hand_over, take_as_copy
 from zooid.worker.precision import LossScale
 from zooid.worker.seat import Seat
-from zooid.worker.stage_numbers import StageNumbers
-from zooid.worker.stage_runner import StageRunner
+from zooid.worker.stage_numbers import StageNumbers, finite
+from zooid.worker.stage_runner import Finished, StageRunner
 from zooid.worker.state import TrainingState
 from zooid.worker.underway import Underway
 from zooid.worker.verdict import Verdict
@@ -90,6 +90,9 @@ class Place:
     """Numbers of the last step that this member applied under a roster."""
     is_between_steps: bool = False
     """True until evaluation, checkpoint and early stop after the last step are done."""
+    finished: Finished | None = None
+    """This member's part of the next step, if its whole pipeline has computed it under a roster that could not commit
+    it. The state has the sums."""
 
 
 class Transactions:
@@ -122,7 +125,7 @@ class Transactions:
         self._start_s = 0.0
         self._unjudged: Counted | None = None
         """A step that is applied, but not judged."""
-        is_alone_on_gpu = len(self._seat.roster.members) == 1 and assignment.device.type == "cuda"
+        is_alone_on_gpu = self._seat.roster.num_voters == 1 and assignment.device.type == "cuda"
         self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
         self._schedules: dict[tuple[tuple[int, ...], ...], StepSchedule] = {}
         self._executor = Executor(self._seat.name, self, abort)
@@ -147,12 +150,26 @@ class Transactions:
         self.place.step = self.place.step.begin()
         step = self.place.step.step
         indices = self._samples.grains(step)
-        schedule = self._schedule(step, len(indices))
         replica, stage = self._seat.replica, self._seat.stage
+        grains = grains_of(self._seat.roster, step, len(indices))
+        if replica is None:
+            self._run_as_copy(grains)
+            return
+        schedule = self._schedule(step, len(indices))
+        finished, self.place.finished = self.place.finished, None
         try:
-            self._runner.begin_step(step, indices, len(schedule.grains[replica]), self.scale)
+            self._runner.begin_step(
+                step,
+                indices,
+                grains,
+                self.scale,
+                finished=finished,
+                num_finished=len(grains[replica]) - len(schedule.grains[replica]),
+            )
             recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         except CommError:
+            if self._executor.has_computed:
+                self.place.finished = self._runner.finished()
             if self.place.step.phase is Phase.RUNNING:  # else it is prepared, and the step may still be applied
                 self._drop()
             raise
@@ -162,11 +179,28 @@ class Transactions:
         if self._samples.step_size(step) == self._samples.batch_size:
             self.last_full = (step, recording)
 
+    def _run_as_copy(self, grains: Sequence[Sequence[int]]) -> None:
+        """Wait for what the replicas of this stage have reduced, and commit it as they do."""
+        try:
+            self._state.begin(grains)
+            own = self.place.prepared = take_as_copy(self._seat, self._state)
+            self.place.step = self.place.step.prepare()
+            learning_rate = self._state.learning_rate
+            weight = self._runner.nominal_weight_of(self._samples.step_size(self.place.step.step))
+            self._end_step(self._judge(own, self.place.step, weight), learning_rate)
+        except CommError:
+            if self.place.step.phase is Phase.RUNNING:
+                self._drop()
+            raise
+        except BaseException:
+            self._drop()
+            raise
+
     def settle(self) -> None:
         """Judge the step that was applied without a verdict, if there is one."""
         counted, self._unjudged = self._unjudged, None
         if counted is not None:
-            verdict = self._judge(counted)
+            verdict = self._judge(counted.read(self.scale.factor), counted.step, counted.nominal_weight)
             if verdict.decision is not Decision.APPLY:
                 raise verdict.refusal(self._seat.name)
             self._tell(verdict, counted.learning_rate, counted.start_s)
@@ -182,11 +216,12 @@ class Transactions:
 
     def _drop(self) -> None:
         if self.place.step.phase is not Phase.APPLIED:
-            self._runner.drop()
+            if self.place.finished is None:
+                self._runner.drop()
             self.place.step = self.place.step.drop()
 
     def _schedule(self, step: int, num_grains: int) -> StepSchedule:
-        grains = tuple(grains_of(self._seat.roster, step, num_grains))
+        grains = tuple(uncomputed_grains_of(self._seat.roster, step, num_grains))
         if grains not in self._schedules:
             schedule = self._shape.step(grains)
             check_schedule(schedule)
@@ -213,12 +248,16 @@ class Transactions:
             self._apply(counted.scale(self._job), self._ballot())
             self._unjudged = counted
             return
-        verdict = self._judge(counted)
+        own = self.place.prepared = counted.read(self.scale.factor)
+        give_to_copies(self._seat, self._state, own)
+        self._end_step(self._judge(own, counted.step, counted.nominal_weight), counted.learning_rate)
+
+    def _end_step(self, verdict: Verdict, learning_rate: float | None) -> None:
         if verdict.decision is Decision.DROP:
             self._drop()
             raise verdict.refusal(self._seat.name)
         self._carry_out(verdict)
-        self._tell(verdict, counted.learning_rate)
+        self._tell(verdict, learning_rate)
 
     def apply_standing(self) -> None:
         """Apply the step that stands by the roster's ruling. Those who lack its gradients get them first.
@@ -238,14 +277,14 @@ class Transactions:
         vote = replace(self._ballot(), num_prepared=1.0, square_sums=(0.0,) * seat.roster.num_stages)
         total = replace(
             Vote.of(seat.add_up(vote.values())),
-            num_finite=float(len(seat.roster.members)) if ruling.numbers.is_finite else 0.0,
+            num_finite=float(seat.roster.num_voters) if ruling.numbers.is_finite else 0.0,
             loss_sum=ruling.numbers.loss_sum,
             weight=ruling.numbers.weight,
             square_sums=ruling.numbers.square_sums,
         )
         nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step))
         own = StageNumbers(total.square_sum, total.loss_sum, total.loss_sum, total.weight)
-        decided = StepState(step, Phase.PREPARED).decide(total, len(seat.roster.members), may_skip=self._may_skip)
+        decided = StepState(step, Phase.PREPARED).decide(total, seat.roster.num_voters, may_skip=self._may_skip)
         verdict = Verdict(self._job, step, own, total, decided, nominal_weight)
         learning_rate = self._state.learning_rate
         if has_applied:
@@ -262,10 +301,11 @@ class Transactions:
         if self._job.autocast == "fp16":
             self.place.scale = self.scale.after(is_finite=is_applied)
         self._apply(factor, total)
-        self.place.applied = (
-            StepNumbers(loss_sum=total.loss_sum, weight=total.weight, square_sums=total.square_sums)
-            if is_applied
-            else StepNumbers(loss_sum=0.0, weight=0.0, square_sums=(0.0,) * len(total.square_sums), is_finite=False)
+        self.place.applied = StepNumbers(
+            loss_sum=finite(total.loss_sum),
+            weight=finite(total.weight),
+            square_sums=tuple(map(finite, total.square_sums)),
+            is_finite=is_applied,
         )
 
     def _apply(self, factor: float | torch.Tensor | None, total: Vote) -> None:
@@ -280,13 +320,14 @@ class Transactions:
         self.place.step = self.place.step.apply()
         self.place.is_between_steps = True
         self.place.prepared = None
+        self.place.finished = None
         self._agree(total)
         if factor is not None:
             self._on_apply(self.num_applied)
 
     def _agree(self, total: Vote) -> None:
         """Note what the vote says beside the step itself."""
-        if total.num_saved == len(self._seat.roster.members):
+        if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
         self.place.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
 
@@ -298,13 +339,13 @@ class Transactions:
             wishes=float(self.agenda.noted.value),
         )
 
-    def _judge(self, counted: Counted) -> Verdict:
+    def _judge(self, own: StageNumbers, step: StepState, nominal_weight: float) -> Verdict:
+        """What all members say about a step, of which this member's stage has found these numbers."""
         seat = self._seat
-        own = self.place.prepared = counted.read(self.scale.factor)
         vote = own.vote(self._ballot(), seat.stage, seat.roster.num_stages, is_first_replica=seat.replica == 0)
         total = Vote.of(seat.add_up(vote.values()))
-        decision = counted.step.decide(total, len(seat.roster.members), may_skip=self._may_skip)
-        return Verdict(self._job, counted.step.step, own, total, decision, counted.nominal_weight)
+        decision = step.decide(total, seat.roster.num_voters, may_skip=self._may_skip)
+        return Verdict(self._job, step.step, own, total, decision, nominal_weight)
 
     @property
     def _may_skip(self) -> bool:

@@ -56,13 +56,22 @@ class Underway:
         return min(max(called_s, free_s), self.end_s)
 
 
-def sending(message: torch.Tensor, target: int, tag: int, group: dist.ProcessGroup | None) -> dist.Work:
-    work = dist.isend(message, dst=target, tag=tag, group=group)
-    assert work is not None, "every member is in the group"
-    return work
+def sending(message: torch.Tensor, target: int, tag: int, group: dist.ProcessGroup) -> dist.Work:
+    return group.send([message], target, tag)
 
 
-def receiving(message: torch.Tensor, source: int, tag: int, group: dist.ProcessGroup | None) -> dist.Work:
-    work = dist.irecv(message, src=source, tag=tag, group=group)
-    assert work is not None, "every member is in the group"
-    return work
+def receiving(message: torch.Tensor, source: int, tag: int, group: dist.ProcessGroup) -> dist.Work:
+    return group.recv([message], source, tag)
+
+
+def adding_up(values: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """Begin to replace the values by their sums over the group."""
+    return group.allreduce([values])
+
+
+def copying(values: torch.Tensor, source: int, group: dist.ProcessGroup) -> dist.Work:
+    """Begin to replace the values by those of one rank of the group."""
+    options = dist.BroadcastOptions()
+    options.rootRank = source
+    options.rootTensor = 0
+    return group.broadcast([values], options)

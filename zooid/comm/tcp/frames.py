@@ -14,10 +14,10 @@ from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
 from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
 
-_FIELDS = struct.Struct("<HBBIqqQQII")
+_FIELDS = struct.Struct("<HBBIIqqQQII")
 _CHECK = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECK.size
-_MAGIC = 0x5A01
+_MAGIC = 0x5A02
 MAX_REASON_BYTES = 2**14
 """The longest explanation with which a rank may leave."""
 MAX_MESSAGE_BYTES = 2**62
@@ -38,6 +38,8 @@ class FrameKind(IntEnum):
     """The reader has taken eager messages, so that the sender may send as many more."""
     LEAVE = 6
     """The sender is done with the group; the body says why, unless it leaves in peace."""
+    PULSE = 7
+    """The sender is alive."""
 
 
 class Frame(NamedTuple):
@@ -53,6 +55,8 @@ class Frame(NamedTuple):
     """Size of the body that follows."""
     body_check: int = NOT_CHECKED
     """Checksum of the body."""
+    channel: int = 0
+    """Number of the group that it belongs to, where several groups share a connection."""
 
     def pack(self, body_check: int | None = None) -> bytes:
         """The header as it travels, with the checksum of its body where one is given."""
@@ -62,6 +66,7 @@ class Frame(NamedTuple):
             self.kind,
             message.kind,
             message.part,
+            self.channel,
             message.tag,
             message.number,
             self.total_bytes,
@@ -74,7 +79,8 @@ class Frame(NamedTuple):
     @classmethod
     def unpack(cls, data: memoryview) -> "Frame":
         """The frame of a header; DamagedMessage where it is none, or where its lengths make no sense."""
-        magic, kind, space, part, tag, number, total_bytes, offset, num_bytes, body_check = _FIELDS.unpack_from(data)
+        fields = _FIELDS.unpack_from(data)
+        magic, kind, space, part, channel, tag, number, total_bytes, offset, num_bytes, body_check = fields
         if magic != _MAGIC:
             raise DamagedMessage(
                 "what arrived is no frame of this protocol; do all ranks run the same version of zooid?"
@@ -85,7 +91,8 @@ class Frame(NamedTuple):
             raise DamagedMessage(
                 f"a frame of the unknown kind {kind} arrived; do all ranks run the same version of zooid?"
             )
-        frame = cls(_KINDS[kind], Message(space, tag, number, part), total_bytes, offset, num_bytes, body_check)
+        message = Message(space, tag, number, part)
+        frame = cls(_KINDS[kind], message, total_bytes, offset, num_bytes, body_check, channel)
         if not frame._is_consistent():
             raise DamagedMessage(
                 f"a frame {frame.kind.name} has impossible lengths: {num_bytes} bytes at {offset} of {total_bytes}"
@@ -104,6 +111,8 @@ class Frame(NamedTuple):
                 return offset == 0 and num_bytes == total_bytes <= MAX_REASON_BYTES
             case FrameKind.READY | FrameKind.OFFER | FrameKind.CREDIT:
                 return offset == num_bytes == 0 and total_bytes <= MAX_MESSAGE_BYTES
+            case FrameKind.PULSE:
+                return offset == num_bytes == total_bytes == 0
 
 
 _KINDS = {kind.value: kind for kind in FrameKind}

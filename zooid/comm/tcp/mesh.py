@@ -21,7 +21,7 @@ from zooid.comm.tcp.handshake import SECRET_BYTES
 from zooid.comm.tcp.loop import process_loop
 from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
 from zooid.comm.tcp.sockets import listen
-from zooid.comm.tcp.stream import Stream
+from zooid.comm.tcp.stream import Receiver, Stream
 from zooid.comm.tcp.transport import TcpTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
@@ -42,18 +42,8 @@ def connect(
 ) -> tuple[TcpTransport, float | None]:
     """Connect with all other ranks; the transport, and the round trip as all ranks know it."""
     transport = TcpTransport(counter)
-    mesh = _Mesh(store, rank, size, options, timeout_s, abort)
-    sockets = mesh.connect()
-    loop = process_loop()
-    transport.start(
-        {
-            peer: [
-                Stream(sock, peer, transport, loop, read_ahead=0 if number else _READ_AHEAD_BYTES)
-                for number, sock in sorted(numbered.items())
-            ]
-            for peer, numbered in sockets.items()
-        }
-    )
+    mesh = Mesh(store, rank, size, options, timeout_s, abort)
+    transport.start({peer: streams_over(sockets, peer, transport) for peer, sockets in mesh.connect().items()})
     try:
         return transport, mesh.agree_on_latency()
     except BaseException as error:
@@ -61,7 +51,18 @@ def connect(
         raise
 
 
-class _Mesh:
+def streams_over(sockets: dict[int, socket.socket], peer: int, receiver: Receiver) -> list[Stream]:
+    """The streams to one peer, in order of their numbers."""
+    loop = process_loop()
+    return [
+        Stream(sock, peer, receiver, loop, read_ahead=0 if number else _READ_AHEAD_BYTES)
+        for number, sock in sorted(sockets.items())
+    ]
+
+
+class Mesh:
+    """One rank's part in connecting each with each."""
+
     def __init__(self, store: Any, rank: int, size: int, options: Options, timeout_s: float, abort: Abort) -> None:
         self._store = store
         self._rank = rank

@@ -53,6 +53,7 @@ class _Incoming:
         self.body = body
         self._num_bytes = num_bytes
         self._running = None if frame.body_check == NOT_CHECKED else RunningChecksum(body)
+        self._is_unwanted = False
 
     @property
     def missing(self) -> memoryview:
@@ -66,7 +67,15 @@ class _Incoming:
         return self._num_bytes == self.body.nbytes
 
     def check(self) -> int:
+        if self._is_unwanted:
+            return self.frame.body_check
         return NOT_CHECKED if self._running is None else self._running.finish()
+
+    def divert(self) -> None:
+        """Write the rest elsewhere: the memory that it was for may be used again."""
+        self.body = memoryview(bytearray(self.body.nbytes))
+        self._running = None
+        self._is_unwanted = True
 
 
 class Stream:
@@ -97,6 +106,10 @@ class Stream:
         self._have = 0
         self._incoming: _Incoming | None = None
         """The frame whose body is being read, where it was not in the inbox as a whole."""
+        self._reading = threading.RLock()
+        """Held while bytes are written to where they belong."""
+        self.heard_s = time.monotonic()
+        """When something last arrived."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -148,10 +161,30 @@ class Stream:
             time.sleep(0.002)
         return False
 
+    def drain_pieces(self, channel: int, deadline_s: float) -> bool:
+        """Wait until all pieces of this channel have their turn."""
+        while time.monotonic() < deadline_s:
+            with self._lock:
+                if self._is_closed or all(frame.channel != channel for frame, *_ in self._pieces):
+                    return True
+            time.sleep(0.002)
+        return False
+
     def end_sending(self) -> None:
         with self._lock:
             if not self._is_closed:
                 _shutdown(self._socket, socket.SHUT_WR)
+
+    def forget(self, channel: int) -> None:
+        """Leave the memory of this channel's messages alone from now on; the stream serves other channels as before."""
+        with self._lock:
+            self._pieces = deque(
+                piece for piece in self._pieces if piece[0].channel != channel or piece[0].kind is not FrameKind.PIECE
+            )
+            self._out = deque((memoryview(bytes(data)), done) for data, done in self._out)  # they have begun
+        with self._reading:
+            if self._incoming is not None and self._incoming.frame.channel == channel:
+                self._incoming.divert()
 
     def cut(self) -> None:
         """End it at once; the loop closes the socket."""
@@ -169,6 +202,7 @@ class Stream:
                 for each in finished:
                     each(None)
             if readable:
+                self.heard_s = time.monotonic()
                 self._read()
         except OSError as error:
             self._close(error.strerror or str(error))
@@ -235,9 +269,10 @@ class Stream:
         budget = _READ_AT_ONCE
         while budget > 0 and not self._is_closed:
             incoming = self._incoming
-            place = memoryview(self._inbox)[self._have :] if incoming is None else incoming.missing
             try:
-                count = self._socket.recv_into(place)
+                with self._reading:
+                    place = memoryview(self._inbox)[self._have :] if incoming is None else incoming.missing
+                    count = self._socket.recv_into(place)
             except BlockingIOError:
                 return
             if count == 0:
@@ -261,14 +296,15 @@ class Stream:
         while self._incoming is None and self._have - at >= HEADER_BYTES:
             frame = Frame.unpack(inbox[at : at + HEADER_BYTES])
             at += HEADER_BYTES
-            body = self._receiver.body_of(self.peer, frame) if frame.num_bytes else inbox[0:0]
             here = min(frame.num_bytes, self._have - at)
-            body[:here] = inbox[at : at + here]
+            with self._reading:
+                body = self._receiver.body_of(self.peer, frame) if frame.num_bytes else inbox[0:0]
+                body[:here] = inbox[at : at + here]
+                if here < frame.num_bytes:
+                    self._incoming = _Incoming(frame, body, here)
             at += here
             if here == frame.num_bytes:
                 self._deliver(frame, body, NOT_CHECKED if frame.body_check == NOT_CHECKED else checksum(body))
-            else:
-                self._incoming = _Incoming(frame, body, here)
         rest = self._have - at
         self._inbox[:rest] = self._inbox[at : self._have]
         self._have = rest
@@ -278,7 +314,7 @@ class Stream:
             raise DamagedMessage(
                 f"{frame.num_bytes} bytes of a message were altered on their way: their checksum is wrong"
             )
-        if frame.kind is FrameKind.LEAVE:
+        if frame.kind is FrameKind.LEAVE and frame.channel == 0:
             self._has_left = True
         self._receiver.on_frame(self.peer, frame, body)
 

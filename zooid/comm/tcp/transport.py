@@ -9,14 +9,14 @@ the credit: a rank that runs ahead, or one that is broken, cannot fill the memor
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from zooid.comm.statistics import Counter
 from zooid.comm.tcp.frames import MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, Outbox, cost_bytes
-from zooid.comm.tcp.stream import Stream
 from zooid.comm.transport import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
 from zooid.schedule.streams import EAGER_BYTES, num_stripes, piece_bytes
@@ -29,6 +29,28 @@ _LEAVE_TIMEOUT_S = 10.0
 
 Place = tuple[int, Message]
 """The rank at the other end, and the message."""
+
+
+class Carrier(Protocol):
+    """One of the streams to a peer: all of it, or the part that belongs to one group."""
+
+    def start(self) -> None:
+        """Begin to read."""
+
+    def send(self, frame: Frame, body: memoryview | None = None, done: Done | None = None) -> None:
+        """Queue a frame; `done` comes when the body has left this process."""
+
+    def send_now(self, frame: Frame, body: bytes) -> bool:
+        """Send a last frame if nothing is in its way, and say whether it went."""
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until everything that was sent is sure to be delivered."""
+
+    def end_sending(self) -> None:
+        """Nothing more will be sent."""
+
+    def cut(self) -> None:
+        """End it at once."""
 
 
 @dataclass(eq=False)
@@ -61,7 +83,7 @@ class TcpTransport:
     def __init__(self, counter: Counter) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
         self._counter = counter
-        self._streams: dict[int, list[Stream]] = {}
+        self._streams: Mapping[int, Sequence[Carrier]] = {}
         self._outboxes: dict[int, Outbox] = {}
         self._lock = threading.Lock()
         self._wanted: dict[Place, _Wanted] = {}
@@ -89,7 +111,7 @@ class TcpTransport:
     def trouble(self) -> None:
         """A broken connection fails at once, so nothing lingers."""
 
-    def start(self, streams: dict[int, list[Stream]]) -> None:
+    def start(self, streams: Mapping[int, Sequence[Carrier]]) -> None:
         self._streams = streams
         self._outboxes = {
             peer: Outbox(peer, of_peer[0].send, partial(self._send_pieces, of_peer[1:]))
@@ -186,6 +208,8 @@ class TcpTransport:
                 else:
                     self.lost.add(peer)
                     self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
+            case FrameKind.PULSE:
+                pass  # it lives
 
     def on_broken(self, peer: int, why: str) -> None:
         self.lost.add(peer)
@@ -408,7 +432,7 @@ class TcpTransport:
                     return place
         return None
 
-    def _send_pieces(self, streams: Sequence[Stream], message: Message, data: memoryview, done: Done) -> None:
+    def _send_pieces(self, streams: Sequence[Carrier], message: Message, data: memoryview, done: Done) -> None:
         """Send a message that its reader has a place for, over all streams that it is large enough for."""
         size = piece_bytes(data.nbytes, len(streams))
         num_streams = num_stripes(data.nbytes, len(streams))

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from zooid.core.environment import member_environment
+from zooid.platforms.local.adopted import AdoptedProcess, place_of, process_at
 from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
 from zooid.platforms.local.limits import Confinement, confine
 from zooid.platforms.protocol import Exit, Launch
@@ -25,7 +26,7 @@ _GRACE_S = 2.0
 class LocalHandle:
     """One started process, the file it prints to, and what holds it to its size."""
 
-    process: "subprocess.Popen[bytes] | ForkedProcess"
+    process: "subprocess.Popen[bytes] | ForkedProcess | AdoptedProcess"
     log: Path
     confinement: Confinement | None = None
 
@@ -77,7 +78,17 @@ class LocalPlatform:
             )
         return LocalHandle(process, log, confinement)
 
+    def locate(self, handle: LocalHandle) -> dict[str, str]:
+        pid = handle.process.pid
+        return {} if pid is None else place_of(pid, handle.log)
+
+    def find(self, place: Mapping[str, str]) -> LocalHandle | None:
+        found = process_at(place)
+        return None if found is None else LocalHandle(*found)
+
     def poll(self, handle: LocalHandle) -> Exit | None:
+        if isinstance(handle.process, AdoptedProcess):
+            return None if handle.process.is_alive else Exit(None)
         status = handle.process.poll()
         if status is None or handle.confinement is None:
             return None if status is None else Exit(status)
@@ -86,17 +97,25 @@ class LocalPlatform:
         return Exit(status, handle.confinement.exceeded_bytes() if status == -signal.SIGKILL else None)
 
     def logs(self, handle: LocalHandle) -> str:
-        return handle.log.read_text(errors="replace")
+        with suppress(OSError):  # of an adopted member, whoever started it may have removed the log
+            return handle.log.read_text(errors="replace")
+        return ""
+
+    def leave(self, handle: LocalHandle) -> None:
+        """A member with a size keeps it, and its cgroups are swept after its end, when the next ones are made."""
+        if handle.confinement is not None:
+            self._confinements.discard(handle.confinement)
 
     def terminate(self, handle: LocalHandle) -> None:
         """The member's whole session ends, whatever it may have started itself."""
-        _signal_session(handle, signal.SIGTERM)
+        session = handle.process.pid
+        _signal_session(session, signal.SIGTERM)
         try:
             handle.process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            _signal_session(handle, signal.SIGKILL)
+            _signal_session(session, signal.SIGKILL)
             handle.process.wait()
-        _signal_session(handle, signal.SIGKILL)  # what it had started may have outlived it
+        _signal_session(session, signal.SIGKILL)  # what it had started may have outlived it
         if handle.confinement is not None:
             handle.confinement.remove()
             self._confinements.discard(handle.confinement)
@@ -107,8 +126,7 @@ def _remove_all(confinements: set[Confinement]) -> None:
         confinements.pop().remove()
 
 
-def _signal_session(handle: LocalHandle, number: signal.Signals) -> None:
-    pid = handle.process.pid
-    if pid is not None:
+def _signal_session(session: int | None, number: signal.Signals) -> None:
+    if session is not None:
         with suppress(ProcessLookupError):
-            os.killpg(pid, number)
+            os.killpg(session, number)

@@ -14,7 +14,7 @@ from zooid.core.abort import Abort
 from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
 from zooid.core.events import CheckpointSaved
 from zooid.store import EventWriter, Fence, ObjectStore
-from zooid.store.checkpoints import prune
+from zooid.store.checkpoints import prune, remove_strays
 from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 from zooid.worker.precision import LossScale
@@ -128,6 +128,8 @@ class CheckpointKeeper:
             ledger=ledger,
         )
         self._fence.check()
+        if self._division.change > 0:
+            remove_strays(self._store, num_steps)
         prune(self._store, self._rule.keep, ledger.best_step)
         self._tell(num_steps, url, ledger)
 

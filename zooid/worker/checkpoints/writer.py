@@ -23,10 +23,12 @@ _EMPTY = Ledger()
 class CheckpointWriter:
     """Writes what the member in one seat contributes to checkpoints, one at a time."""
 
-    def __init__(self, store: ObjectStore, division: Division, stage: int, replica: int, abort: Abort) -> None:
+    def __init__(self, store: ObjectStore, division: Division, stage: int, replica: int | None, abort: Abort) -> None:
+        """`replica` is None for a copy, which contributes nothing."""
         self._store = store
         self._division = division
-        self._seat = (stage, replica)
+        self._stage = stage
+        self._replica = replica
         self._abort = abort
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -46,7 +48,7 @@ class CheckpointWriter:
         The tensors may be the whole stage's, and may change as soon as this returns.
         """
         assert not self.is_busy, "a checkpoint is begun when the one before is written"
-        part = self._division.part(step, *self._seat)
+        part = None if self._replica is None else self._division.part(step, self._stage, self._replica)
         packed: list[tuple[str, memoryview]] = []
         for shard in part.model if part is not None else ():
             packed.append((shard.key, pack({name: model_tensors[name] for name in shard.names})))

@@ -1,0 +1,134 @@
+"""Plausible defects of the rule, one at a time. Model or schedules must find each of them out."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+
+from tests.succession import model, process, rosters, schedules
+from zooid.core.roster import Roster
+from zooid.schedule import succession
+from zooid.schedule.steps import StepState
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect, where it shows, and what is then said."""
+
+    name: str
+    install: Callable[[pytest.MonkeyPatch], None]
+    case: str
+    message: str
+
+
+def instead(right: str, wrong: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """Install the rule with one text in its source replaced."""
+
+    def install(patch: pytest.MonkeyPatch) -> None:
+        source = inspect.getsource(succession)
+        assert source.count(right) == 1, f"the rule has changed: {right!r}"
+        changed = ModuleType(succession.__name__)
+        exec(compile(source.replace(right, wrong), "mutant", "exec"), changed.__dict__)
+        for place in (model, process, rosters, schedules):
+            for name in ("successor", "grains_of"):
+                if hasattr(place, name):
+                    patch.setattr(place, name, getattr(changed, name))
+
+    return install
+
+
+def _votes_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StepState, "release", lambda state: state)
+
+
+def _copies_do_not_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Roster, "num_voters", property(lambda roster: len(roster.members)))
+
+
+MUTANTS = (
+    Mutant(
+        "a step stands although a stage has nobody prepared",
+        instead(
+            "if all(any(answer.is_prepared for answer in stage) for stage in stages):\n"
+            '        return most, Ruling(kind="stands", numbers=_numbers(stages))',
+            "if any(answer.is_prepared for stage in stages for answer in stage):\n"
+            "        as_if = [[structs.replace(answer, is_prepared=True) for answer in stage] for stage in stages]\n"
+            '        return most, Ruling(kind="stands", numbers=_numbers(as_if))',
+        ),
+        "1x2",
+        "nobody who could apply it",
+    ),
+    Mutant(
+        "a step that nobody alive has applied is computed again",
+        instead("if all(any(answer.is_prepared for answer in stage) for stage in stages):", "if False:"),
+        "2x1",
+        "the step could stand",
+    ),
+    Mutant(
+        "a newcomer counts as a holder of its stage's state",
+        instead("if answer.has_state}", "}"),
+        "2x1 with a joiner",
+        "nobody who has its state",
+    ),
+    Mutant(
+        "newcomers are not named",
+        instead("newcomers=tuple(stateless) if keeps_state else ()", "newcomers=()"),
+        "2x1 with a joiner",
+        "the state of another stage",
+    ),
+    Mutant(
+        "a ruling is judged anew",
+        instead(
+            'ruling is not None and ruling.kind == "stands" and most <= roster.first_computed',
+            "ruling is None and most < 0",
+        ),
+        "2x1",
+        "judged anew",
+    ),
+    Mutant(
+        "a step goes on standing when the last holder of a stage is lost",
+        instead("return rolled_back  # a lost member may have applied it, and nobody is left who could", "pass"),
+        "2x1",
+        "nobody who could apply it",
+    ),
+    Mutant(
+        "nobody rolls back when a stage has no survivor",
+        instead("if not all(stages) or", "if not any(stages) or"),
+        "schedules",
+        "each stage needs a member|nobody who has its state|must not be empty",
+    ),
+    Mutant(
+        "seats are dealt anew although all keep their state",
+        instead("if keeps_state\n        else", "if not keeps_state\n        else"),
+        "schedules",
+        "the state of another stage",
+    ),
+    Mutant(
+        "a name that was used before may join",
+        instead(" - set(roster.former))", ")"),
+        "schedules",
+        "`former` names who has a seat",
+    ),
+    Mutant(
+        "taken-over grains are counted twice",
+        instead("sorted(set(range(num_grains)) - kept)", "range(num_grains)"),
+        "2x1",
+        "each sample counts once",
+    ),
+    Mutant(
+        "the loss of a step is that of the first stage",
+        instead("loss_sum=prepared[-1].loss_sum", "loss_sum=prepared[0].loss_sum"),
+        "1x2 with a copy",
+        "two histories",
+    ),
+    Mutant(
+        "the step that stands is the newest one",
+        instead("return most - 1, applied", "return most, applied"),
+        "2x1",
+        "all roll back, but",
+    ),
+    Mutant("a member that has answered still applies", _votes_on, "3x1", "two histories|begins with step"),
+    Mutant("copies do not vote", _copies_do_not_vote, "1x2 with a copy", "two histories|judged|somebody applied"),
+)

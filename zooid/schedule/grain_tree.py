@@ -1,0 +1,90 @@
+"""A fixed binary tree over the grains of a step, so that a sum over grains is rounded alike whoever computes which.
+
+A node is an aligned range of grains, cut off behind the last one. Its value is the sum of its two halves. A replica can
+add up every node whose grains it all has; whoever adds up the rest makes the same additions as one replica alone would.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+Node = tuple[int, int]
+"""Grains [first, end)."""
+Value = TypeVar("Value")
+
+
+def sibling_of(node: Node, num_grains: int) -> Node | None:
+    """The node that this one is added to; None for the root.
+
+    >>> sibling_of((2, 3), 6), sibling_of((2, 4), 6), sibling_of((4, 6), 6), sibling_of((0, 6), 6)
+    ((3, 4), (0, 2), (0, 4), None)
+    """
+    first, end = node
+    width = 1
+    while (first, end) != (0, num_grains):
+        parent_first = first - first % width
+        parent_end = min(parent_first + width, num_grains)
+        if parent_first < first:
+            return parent_first, first
+        if parent_end > end:
+            return end, parent_end
+        width *= 2
+    return None
+
+
+class TreeSum(Generic[Value]):
+    """The sum over some grains of a step, as far as it can be added up: the values of maximal nodes.
+
+    Grains come in any order. As many values are kept as a binary counter has digits, and some more where grains are
+    missing in between.
+    """
+
+    def __init__(self, num_grains: int, add: Callable[[Value, Value], Value]) -> None:
+        """`add` may change its first value and return it."""
+        self.nodes: dict[Node, Value] = {}
+        self._num_grains = num_grains
+        self._add = add
+
+    def put(self, node: Node, value: Value) -> None:
+        """Add the value of a node whose grains are not in the sum yet."""
+        while (sibling := sibling_of(node, self._num_grains)) in self.nodes:
+            assert sibling is not None
+            other = self.nodes.pop(sibling)
+            left, right = (value, other) if node < sibling else (other, value)
+            value = self._add(left, right)
+            node = min(node[0], sibling[0]), max(node[1], sibling[1])
+        self.nodes[node] = value
+
+    def put_grain(self, grain: int, value: Value) -> None:
+        self.put((grain, grain + 1), value)
+
+    def in_order(self) -> list[tuple[Node, Value]]:
+        """The maximal nodes and their values, in the order of grains."""
+        return sorted(self.nodes.items(), key=lambda item: item[0])
+
+    @property
+    def total(self) -> Value:
+        """The sum over all grains of the step, once all have come."""
+        assert list(self.nodes) == [(0, self._num_grains)], f"grains are missing beside {sorted(self.nodes)}"
+        return self.nodes[0, self._num_grains]
+
+
+def maximal_nodes(grains: Iterable[int], num_grains: int) -> tuple[Node, ...]:
+    """The largest nodes that consist of these grains, in order.
+
+    >>> maximal_nodes(range(1, 6), 6)
+    ((1, 2), (2, 4), (4, 6))
+    """
+    tree: TreeSum[None] = TreeSum(num_grains, lambda left, right: None)
+    for grain in grains:
+        tree.put_grain(grain, None)
+    return tuple(node for node, _ in tree.in_order())
+
+
+def most_nodes_held(grains: Iterable[int], num_grains: int) -> int:
+    """The most values that a replica keeps at a time while it adds up these grains one after the other."""
+    tree: TreeSum[None] = TreeSum(num_grains, lambda left, right: None)
+    most = 0
+    for grain in grains:
+        most = max(most, len(tree.nodes) + 1)
+        tree.put_grain(grain, None)
+    return most

@@ -1,0 +1,90 @@
+"""Members that train over a backend of PyTorch itself: gloo, or NCCL for GPUs."""
+
+import datetime
+from collections.abc import Collection, Sequence
+from typing import Literal
+
+import torch
+from torch import distributed as dist
+
+from zooid.comm import ObjectRendezvous
+from zooid.core.roster import Roster
+from zooid.schedule.actions import Kind
+from zooid.worker.reach.groups import DISTANCES, Groups
+
+
+class TorchReach:
+    """Over the process groups of PyTorch, which do not survive a lost member."""
+
+    def __init__(
+        self,
+        backend: Literal["gloo", "nccl"],
+        rendezvous: ObjectRendezvous,
+        name: str,
+        device: torch.device,
+        *,
+        timeout_s: float,
+    ) -> None:
+        self._backend = backend
+        self._rendezvous = rendezvous
+        self._name = name
+        self._device = device
+        self._timeout_s = timeout_s
+
+    @property
+    def lost(self) -> Collection[str]:
+        return ()
+
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
+        """Groups are made by everyone in the same order."""
+        rank = roster.rank_of(self._name)
+        own = roster.members[rank]
+        dist.init_process_group(
+            self._backend,
+            store=self._rendezvous,
+            rank=rank,
+            world_size=len(roster.members),
+            timeout=datetime.timedelta(seconds=self._timeout_s),
+            device_id=self._device if self._backend == "nccl" else None,
+        )
+        stages = []
+        if roster.num_replicas > 1:
+            stages = [dist.new_group(roster.ranks_of_stage(stage)) for stage in range(roster.num_stages)]
+        tied: dict[int, dist.ProcessGroup] = {}
+        for number, of_tie in enumerate(ties):
+            for replica in range(roster.num_replicas):
+                group = dist.new_group([roster.rank_at(replica, stage) for stage in of_tie])
+                if replica == own.replica and own.stage in of_tie:
+                    tied[number] = group
+        stage = stages[own.stage] if stages else None
+        return Groups(
+            everyone=dist.group.WORLD if len(roster.members) > 1 else None,
+            stage=stage,
+            holders=stage,
+            ties=tied,
+            neighbours=self._neighbours(roster, own.replica, own.stage),
+        )
+
+    def _neighbours(self, roster: Roster, replica: int, stage: int) -> dict[Kind, tuple[dist.ProcessGroup, int]]:
+        world = dist.group.WORLD
+        assert world is not None
+        carriers = dict.fromkeys(DISTANCES, world)
+        if self._backend == "nccl" and roster.num_stages > 1:
+            # NCCL keeps the calls between two ranks in one order: two ways in one group would wait for one another
+            for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
+                carriers |= dict.fromkeys(kinds, dist.new_group())
+        return {
+            kind: (carriers[kind], roster.rank_at(replica, stage + distance))
+            for kind, distance in DISTANCES.items()
+            if 0 <= stage + distance < roster.num_stages
+        }
+
+    def call(self) -> None:
+        """Connections break by themselves."""
+
+    def end(self, *, in_peace: bool) -> None:
+        if in_peace and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def close(self, *, in_peace: bool) -> None:
+        """Nothing is left after `end`."""
