@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmarks.chaos import checks
 from benchmarks.chaos.injection import Homes, Injector
 from benchmarks.chaos.jobs import CHECKPOINTS, KINDS
@@ -78,10 +80,7 @@ class Campaign:
         if trial.needs_namespaces:
             lab, bucket = self._laboratory()
             url = f"{bucket}/trial-{trial.seed}"
-            names = [
-                f"r{replica}s{stage}" for replica in range(trial.num_replicas) for stage in range(trial.num_stages)
-            ]
-            homes = Homes(lab, dict(zip(names, lab.members, strict=False)))
+            homes = Homes(lab, dict(zip(trial.members, lab.members, strict=False)))
         injector = Injector(trial.faults, folder, self._home, homes)
         try:
             self._carry_out(outcome, job, job_file, url, injector, _conditions(trial, homes))
@@ -102,7 +101,10 @@ class Campaign:
     ) -> None:
         """From the start of the first coordinator to the end of the last."""
         trial = outcome.trial
-        plan = KINDS[trial.job].options(job.plan(trial.num_replicas, trial.num_stages, trial.transport))
+        plan = structs.replace(
+            KINDS[trial.job].options(job.plan(trial.num_replicas, trial.num_stages, trial.transport)),
+            insured=trial.is_insured,
+        )
         deadline_s = time.monotonic() + LIMIT_S
         attempt = self._start(url, conditions, plan, job_file)
         while True:
@@ -116,7 +118,7 @@ class Campaign:
             if status == 0 or (status == 2 and "is complete" in attempt.words()):
                 return
             was_killed = status == -signal.SIGKILL
-            has_enough = trial.num_members - len(injector.lost(attempt)) >= trial.num_stages
+            has_enough = len(trial.members) - len(injector.lost(attempt)) >= trial.num_stages
             if status == 2 or (
                 not was_killed and (not injector.lost(attempt) or (has_enough and plan.survives_losses))
             ):

@@ -27,6 +27,8 @@ _SCENES: tuple[tuple[float, tuple[FaultKind, ...]], ...] = (
 """How often each set of faults is drawn; where there is none, the store fails instead."""
 _STORE_SHARE = 0.15
 """Share of the other runs in which the store fails, too."""
+_INSURED_SHARE = 0.5
+"""Share of the runs without replicas whose stages have copies."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,12 @@ class Trial:
     faults: tuple[Fault, ...]
     store_error_rate: float = 0.0
     store_delay_s: float = 0.0
+    is_insured: bool = False
 
     @property
-    def num_members(self) -> int:
-        return self.num_replicas * self.num_stages
+    def members(self) -> list[str]:
+        """Names of all members, copies included."""
+        return member_names(self.num_replicas, self.num_stages, is_insured=self.is_insured)
 
     @property
     def needs_namespaces(self) -> bool:
@@ -86,7 +90,8 @@ def draw(seed: int, jobs: tuple[str, ...] = JOBS) -> Trial:
     """The trial of this seed."""
     dice = random.Random(seed)
     num_replicas, num_stages = dice.choice(LAYOUTS)
-    members = [f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)]
+    is_insured = num_replicas == 1 and dice.random() < _INSURED_SHARE
+    members = member_names(num_replicas, num_stages, is_insured=is_insured)
     job = dice.choice(jobs)
     transport: TransportName = dice.choice(("tcp", "tcp", "store"))
     [kinds] = dice.choices([kinds for _, kinds in _SCENES], [weight for weight, _ in _SCENES])
@@ -102,7 +107,14 @@ def draw(seed: int, jobs: tuple[str, ...] = JOBS) -> Trial:
         faults=tuple(sorted(faults, key=lambda fault: (fault.after_step, fault.delay_s))),
         store_error_rate=dice.choice((0.02, 0.1)) if has_store_faults else 0.0,
         store_delay_s=dice.choice((0.01, 0.05)) if has_store_faults else 0.0,
+        is_insured=is_insured,
     )
+
+
+def member_names(num_replicas: int, num_stages: int, *, is_insured: bool) -> list[str]:
+    """As the first roster has them."""
+    members = [f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)]
+    return members + [f"c0s{stage}" for stage in range(num_stages)] if is_insured else members
 
 
 def _draw_fault(dice: random.Random, kind: FaultKind, member: str) -> Fault:

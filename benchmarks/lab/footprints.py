@@ -52,8 +52,8 @@ class Footprint:
 
 
 def read_footprints(folder: Path) -> dict[str, list[Footprint]]:
-    """The lines of every member that trains, by the name of its file: `r0s1-PID`."""
-    return {file.name: _parse(file.read_text()) for file in sorted((folder / FOLDER).glob("r*s*-*"))}
+    """The lines of every member that trains, by the name of its file: `r0s1-PID`, or `c0s1-PID` for a copy."""
+    return {file.name: _parse(file.read_text()) for file in sorted((folder / FOLDER).glob("[rc]*s*-*"))}
 
 
 def last_applied(folder: Path) -> tuple[int, float]:

@@ -1,15 +1,24 @@
 """Whether a measurement had the machine to itself."""
 
 import contextlib
+import hashlib
 import os
+import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from zooid.core.events import Event, StepCommitted
 
+_YARDSTICK_ROUNDS = 7
+_YARDSTICK_ITERATIONS = 100_000
+
 
 class ForeignLoad:
-    """Cores that processes other than this one and its descendants kept busy while the context was open."""
+    """Cores that this process and its descendants could not have while the context was open.
+
+    Other processes kept them busy, or the host of a virtual machine gave them to its other guests.
+    """
 
     def __init__(self) -> None:
         self.num_cores = 0.0
@@ -27,10 +36,10 @@ class ForeignLoad:
 
 def _busy_s() -> float:
     """Processor time of the whole machine since it started, without idling and waiting for disks."""
-    user, nice, system, _, _, interrupt, soft_interrupt, *_ = (
+    user, nice, system, _, _, interrupt, soft_interrupt, stolen, *_ = (
         int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     )
-    return (user + nice + system + interrupt + soft_interrupt) / os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + interrupt + soft_interrupt + stolen) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_s() -> float:
@@ -50,6 +59,24 @@ def _is_descendant(pid: int | None, parents: dict[int, int]) -> bool:
     while pid is not None and pid != os.getpid():
         pid = parents.get(pid)
     return pid is not None
+
+
+def yardstick_s() -> float:
+    """How long the machine takes now for a fixed piece of work on all its cores at once."""
+    return statistics.median(_work_on_all_cores_s() for _ in range(_YARDSTICK_ROUNDS))
+
+
+def _work_on_all_cores_s() -> float:
+    num_cores = len(os.sched_getaffinity(0))
+    begin_s = time.perf_counter()
+    with ThreadPoolExecutor(num_cores) as pool:  # hashing lets other threads run
+        list(pool.map(_hash_much, range(num_cores)))
+    return time.perf_counter() - begin_s
+
+
+def _hash_much(seed: int) -> bytes:
+    """A fixed piece of work for one core, which takes some hundredths of a second."""
+    return hashlib.pbkdf2_hmac("sha256", b"zooid", str(seed).encode(), _YARDSTICK_ITERATIONS)
 
 
 class Busy:

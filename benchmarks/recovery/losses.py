@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from msgspec import structs
+
 from benchmarks.lab.attempts import Attempt
 from benchmarks.lab.footprints import last_applied, read_footprints
 from benchmarks.lab.namespaces import Star, connect_members, cut, mend, star
 from benchmarks.lab.nursery import Conditions, Nursery
 from benchmarks.lab.prepared import PreparedJob
 from benchmarks.lab.servers import delayed, moto_s3
-from benchmarks.recovery.jobs import BATCH_SIZE, COMPUTE_S, GRAIN_SIZE, write_job
+from benchmarks.recovery.jobs import BATCH_SIZE, COMPUTE_S, GRAIN_SIZE, sample_s, write_job
+from benchmarks.recovery.picture import Story
 from benchmarks.recovery.timing import redone_grains, resumption
 from zooid.core.errors import ZooidError
-from zooid.core.plan import TransportName
+from zooid.core.plan import Plan, TransportName
 from zooid.core.records import encode_record
 
 NUM_STEPS = 9
@@ -48,8 +51,13 @@ class Loss:
     """Part of the step under way that is over by then."""
 
     @property
+    def is_insured(self) -> bool:
+        """A pipeline without replicas has copies of its stages."""
+        return self.num_replicas == 1
+
+    @property
     def layout(self) -> str:
-        return f"{self.num_replicas}x{self.num_stages}"
+        return f"{self.num_replicas}x{self.num_stages}{' insured' if self.is_insured else ''}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +75,8 @@ class Recovery:
     """Grains that were computed again, as a share of those of the pipeline that lost a member."""
     why_not: str = ""
     """Why the run did not go on."""
+    story: Story | None = None
+    """What happened, for a picture."""
 
 
 class Laboratory:
@@ -102,7 +112,7 @@ class Laboratory:
             Conditions(namespaces=namespaces),
             store=url,
             job_file=str(file),
-            plan=encode_record(job.plan(loss.num_replicas, loss.num_stages, loss.transport)).decode(),
+            plan=encode_record(_plan(job, loss)).decode(),
             checkpoints=_CHECKPOINTS,
         )
 
@@ -143,7 +153,18 @@ class Laboratory:
         if found is None:
             why = "hangs" if attempt.status is None else attempt.words().strip().rpartition("\n")[2]
             return Recovery(loss, why_not=f"the run {why}" if attempt.status is None else why)
-        noticed = [each["at_s"] - each["wall_s"] for each in _roster_changes(attempt)]
+        changes = list(_roster_changes(attempt))
+        noticed = [each["at_s"] - each["wall_s"] for each in changes]
+        story = changes and Story(
+            footprints,
+            job.batches,
+            loss.member,
+            fault_s,
+            noticed_s=fault_s + noticed[0] - fault_at_s,
+            begun_s=fault_s + changes[0]["at_s"] - fault_at_s,
+            sample_s=sample_s(loss.num_replicas),
+            step=LOSS_AFTER,
+        )
         lost_grains = BATCH_SIZE // GRAIN_SIZE // loss.num_replicas
         redone = redone_grains(footprints, job.batches, LOSS_AFTER, GRAIN_SIZE)
         return Recovery(
@@ -153,6 +174,7 @@ class Laboratory:
             detection_s=noticed[0] - fault_at_s if noticed else None,
             steps_lost=found.steps_lost,
             redone_share=redone / (lost_grains * loss.num_stages),
+            story=story or None,
         )
 
     def _job(self, num_replicas: int) -> PreparedJob:
@@ -177,6 +199,11 @@ class Laboratory:
         environment, bucket = self._buckets[place]
         os.environ.update(environment)
         return f"{bucket}/{folder.name}"
+
+
+def _plan(job: PreparedJob, loss: Loss) -> Plan:
+    plan = job.plan(loss.num_replicas, loss.num_stages, loss.transport)
+    return structs.replace(plan, insured=loss.is_insured)
 
 
 def _roster_changes(attempt: Attempt) -> Iterator[dict[str, float]]:

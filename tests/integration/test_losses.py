@@ -38,6 +38,7 @@ class Run:
     kills: Sequence[tuple[int, str]] = ()
     transport: TransportName = "tcp"
     fault: signal.Signals = signal.SIGKILL
+    is_insured: bool = False
     platform: RecordingPlatform = field(default_factory=RecordingPlatform)
     seen: list[Event] = field(default_factory=list)
 
@@ -53,7 +54,13 @@ class Run:
             if isinstance(event, StepCommitted) and left and event.step >= left[0][0]:
                 os.kill(self.platform.pids[left.pop(0)[1]], self.fault)
 
-        limits = Limits(num_replicas=self.layout[0], num_stages=self.layout[1], transport=self.transport, max_members=6)
+        limits = Limits(
+            num_replicas=self.layout[0],
+            num_stages=self.layout[1],
+            transport=self.transport,
+            max_members=6,
+            insured=self.is_insured,
+        )
         result = zooid.train(
             job_file, store=self.url, limits=limits, profile=False, on_event=watch, platform=self.platform
         )
@@ -85,7 +92,9 @@ CASES = [
     ("tcp", KILL, (4, 1), [(2, "r0s0"), (9, "r1s0")]),
     ("tcp", KILL, (3, 2), [(2, "r1s0"), (8, "r0s1")]),
     ("store", KILL, (2, 2), [(4, "r0s0")]),
+    ("tcp", KILL, (1, 2), [(3, "r0s0"), (9, "r0s1")]),
 ]
+"""The last one is insured."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +109,7 @@ def test_the_others_go_on_as_if_nothing_had_happened(
     undisturbed: tuple[RunResult, Run],
     tmp_path: Path,
 ) -> None:
-    run = Run(tmp_path, layout, kills, transport, fault)
+    run = Run(tmp_path, layout, kills, transport, fault, is_insured=layout[0] == 1)
     result = run.train(job_file)
     assert [event.member for event in run.of(MemberExited)] == [name for _, name in kills]
     assert [event.change for event in run.of(RosterChanged)] == list(range(1, len(kills) + 1))
@@ -115,6 +124,7 @@ def test_the_others_go_on_as_if_nothing_had_happened(
         expected_steps = steps_of(plain.seen, kind)
         assert steps_of(history, kind) == expected_steps, "each once, and in order"
         was_rolled_back = any(event.ruling == "rolled_back" for event in run.of(RosterChanged))
+        assert not (was_rolled_back and run.is_insured)
         assert was_rolled_back or steps_of(run.seen, kind) == expected_steps
         assert set(steps_of(run.seen, kind)) == set(expected_steps)
     assert still_running(list(run.platform.pids.values())) == []

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zooid.core.plan import OwnTransportName
+from zooid.schedule.choosing import AllReduceChoice
 from zooid.schedule.collectives import (
     ALL_REDUCE,
     EXCHANGE_MAX_BYTES,
@@ -29,6 +31,7 @@ from zooid.schedule.collectives import (
     spans,
     streaming,
     three_phase,
+    tree,
 )
 
 quick = settings(deadline=None, max_examples=80)
@@ -324,3 +327,12 @@ def test_at_break_even_both_algorithms_take_the_same_time(latency_s: float, byte
 
 def test_between_two_ranks_everything_is_exchanged_until_it_can_be_cut() -> None:
     assert break_even_bytes(0.001, 1e9, 2) == break_even_bytes(0.1, 1e6, 2) == 2 * MIN_CHUNK_BYTES
+
+
+@pytest.mark.parametrize("transport", ["store", "tcp"])
+def test_votes_of_many_members_go_along_a_tree(transport: OwnTransportName) -> None:
+    few, many = (AllReduceChoice(transport, "auto", number, 0.001).transfers(10, 8) for number in (8, 64))
+    assert few == exchange(10, 8)
+    assert many == tree(10, 64, publishes=transport == "store")
+    through_codec = AllReduceChoice(transport, "auto", 64, 0.001).transfers(10, 8, is_lossy=True)
+    assert through_codec == exchange(10, 64), "digits are lost once"

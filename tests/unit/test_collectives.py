@@ -29,6 +29,7 @@ from zooid.schedule.collectives import (
     scatter,
     spans,
     streaming,
+    tree,
 )
 
 quick = settings(deadline=None, max_examples=50)
@@ -163,6 +164,23 @@ def test_streaming_gives_the_same_sum_however_it_is_cut(
     before = buffers_of(num_ranks, num_elements, random)
     for buffer in run(streaming(num_elements, num_ranks, num_chunks), before, random):
         assert equal(buffer, in_rank_order(before))
+
+
+@quick
+@given(sizes, st.integers(1, 40), st.booleans(), randoms)
+def test_a_tree_gives_every_rank_the_same_bits_for_a_few_messages_each(
+    num_elements: int, num_ranks: int, publishes: bool, random: Random
+) -> None:
+    before = buffers_of(num_ranks, num_elements, random)
+    transfers = tree(num_elements, num_ranks, publishes=publishes)
+    found = run(transfers, before, random)
+    np.testing.assert_allclose(found[0], np.sum(before, axis=0), atol=1e-12)
+    assert all(equal(buffer, found[0]) for buffer in found)
+    for rank in range(num_ranks):
+        sent = [transfer for transfer in transfers if transfer.source == rank]
+        num_sent = len(sent) if publishes else sum(len(transfer.readers) for transfer in sent)
+        num_taken = sum(rank in transfer.readers for transfer in transfers)
+        assert max(num_sent, num_taken) <= 5, "a few, however many ranks there are"
 
 
 @quick

@@ -12,7 +12,7 @@ from zooid.coordinator.probing import ENDS
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import InputError, UnitError
 from zooid.core.files import replaced_whole
-from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName
+from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName, num_holders
 from zooid.core.profile import Profile
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
 from zooid.core.search import GOALS, Goal
@@ -54,6 +54,10 @@ Transport = Annotated[
 Reproducible = Annotated[
     bool, typer.Option("--reproducible", help="Train the same bits in every layout, and whatever members are lost.")
 ]
+Insured = Annotated[
+    bool,
+    typer.Option("--insured", help="Keep every stage on two members or more, so that no step is lost with one."),
+]
 LinksFile = Annotated[
     Path | None,
     typer.Option("--links", help="Links between members, as `zooid probe` writes them; for tcp."),
@@ -80,9 +84,11 @@ def limits_from(
     transport: str | None = None,
     *,
     reproducible: bool = False,
+    insured: bool = False,
 ) -> Limits | None:
     """The limits that the options state; None where they state none."""
-    if not reproducible and all(each is None for each in (layout, members, deadline, budget, schedule, transport)):
+    given = (layout, members, deadline, budget, schedule, transport)
+    if not (reproducible or insured) and all(each is None for each in given):
         return None
     num_replicas = num_stages = None
     if layout is not None:
@@ -90,7 +96,7 @@ def limits_from(
         if match is None:
             raise InputError(f"--layout is {layout!r}; write replicas x stages, for example 2x2")
         num_replicas, num_stages = int(match[1]), int(match[2])
-        members = num_replicas * num_stages if members is None else members
+        members = num_holders(num_replicas, is_insured=insured) * num_stages if members is None else members
     return Limits(
         deadline_s=None if deadline is None else parse_duration_s(deadline),
         budget_usd=None if budget is None else parse_usd(budget),
@@ -100,6 +106,7 @@ def limits_from(
         schedule=_one_of("--schedule", schedule, get_args(ScheduleName)),
         transport=_one_of("--transport", transport, get_args(TransportName)),
         reproducible=reproducible,
+        insured=insured,
     )
 
 

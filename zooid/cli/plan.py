@@ -39,6 +39,7 @@ def plan(
     schedule: options.Schedule = None,
     transport: options.Transport = None,
     reproducible: options.Reproducible = False,
+    insured: options.Insured = False,
     links: options.LinksFile = None,
     store: options.Store = None,
     store_at: options.StoreAt = None,
@@ -59,7 +60,9 @@ def plan(
     Example: zooid plan examples/digits.py --on local:aws.lambda.1769 --deadline 10m --budget 0.05
     """
     console = Console()
-    limits = options.limits_from(layout, members, deadline, budget, schedule, transport, reproducible=reproducible)
+    limits = options.limits_from(
+        layout, members, deadline, budget, schedule, transport, reproducible=reproducible, insured=insured
+    )
     chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
     _refuse_others(why_not or [], on or ["local"])
     measured = options.profiles_from(profile, job)

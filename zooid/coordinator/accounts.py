@@ -46,7 +46,7 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         predicted_step_s=None if whole is None else whole.step_s,
         predicted_run_s=run_s,
         predicted_usd=usd,
-        members=tuple(member.name for member in roster.members),
+        members=tuple(seat.name for seat in roster.seats),
         prices=prices_in_words(plan.offers[0]),
         why_whole=plan.why_whole,
     )

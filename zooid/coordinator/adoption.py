@@ -63,9 +63,9 @@ def find_orphans(store: ObjectStore, platform: Platform[Any], plan: Plan, told: 
     roster = last_roster(store, last_number(store))
     if roster is None or not complete_steps(store) or Fence(store, roster.number).is_superseded():
         return None
-    found = [_orphan(store, platform, member.name, roster.number) for member in roster.members]
+    found = [_orphan(store, platform, member.name, roster.number) for member in roster.seats]
     living = [member for member in found if member is not None]
-    num_needed = roster.num_stages if plan.survives_losses else len(roster.members)
+    num_needed = roster.num_stages if plan.survives_losses else len(roster.seats)
     if len(living) < num_needed:
         return None
     if any(member.handle is None for member in living) and not _are_heard(store, roster, told):

@@ -61,6 +61,7 @@ def fixed_layout(
         schedule=limits.schedule or "1f1b",
         transport=limits.transport or "store",
         reproducible=limits.reproducible,
+        insured=limits.insured,
         offer=offer,
     )
 
@@ -78,7 +79,7 @@ def check_memory(plan: Plan) -> None:
                 "offer"
             )
     shared = plan.offers[0]
-    together = plan.num_replicas * sum(stage.memory_bytes for stage in plan.stages)
+    together = plan.num_holders * sum(stage.memory_bytes for stage in plan.stages)
     if shared.site == LOCAL and together > shared.memory_bytes:
         raise PlanError(
             f"the plan's {plan.num_members} members need {format_bytes(together)} together, but this machine has "

@@ -89,15 +89,16 @@ def rehearse_stages(
     specs = [
         RehearsalSpec(
             run=run,
-            member=member.name,
+            member=seat.name,
             store=store.url,
-            num_threads=num_threads(plan.offer_of(member.stage, member.replica)),
-            stages=tuple(stages[member.replica if len(stages) > 1 else 0]),
+            num_threads=num_threads(plan.offer_of(seat.stage, replica)),
+            stages=tuple(stages[replica if len(stages) > 1 else 0]),
             ties=tuple(ties),
             num_steps=steps + 1,
             timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * (plan.predicted.step_s if plan.predicted else 0.0)),
         )
-        for member in roster.members
+        for seat in roster.seats
+        for replica in [roster.replica_of(seat.name) or 0]
     ]
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
     relay = Relay(store, lambda event: _pass_on(event, on_event))
@@ -105,7 +106,8 @@ def rehearse_stages(
         crew.start("worker", specs, plan.member_offers)
         crew.wait(relay.poll)
     relay.flush()
-    timelines = [_timeline(store, step, specs) for step in range(specs[0].num_steps)]
+    members = [member.name for member in roster.members]
+    timelines = [_timeline(store, step, members) for step in range(specs[0].num_steps)]
     ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
     steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
     by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
@@ -117,6 +119,6 @@ def _pass_on(event: Event, on_event: OnEvent) -> None:
         on_event(event)
 
 
-def _timeline(store: ObjectStore, step: int, specs: list[RehearsalSpec]) -> Timeline:
-    recorded = [keys.timeline(step, spec.member) for spec in specs]
+def _timeline(store: ObjectStore, step: int, members: list[str]) -> Timeline:
+    recorded = [keys.timeline(step, member) for member in members]
     return joined(decode_record(bytes(store.get(key)), Timeline, key) for key in recorded)

@@ -102,7 +102,7 @@ def resume(
             chosen = offer or resolve_offer(last_plan.offers[0].name)
             measured = _profile(objects, manifest, chosen, run)
             run.enter("plan")
-            limits = limits or Limits()
+            limits = limits or Limits(insured=last_plan.insured)
             limits = structs.replace(
                 limits,
                 transport=limits.transport or last_plan.transport,

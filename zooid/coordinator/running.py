@@ -37,7 +37,7 @@ from zooid.core.events import (
 from zooid.core.offer import Offer
 from zooid.core.plan import FixedLayout, Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster, RosterMember
+from zooid.core.roster import Roster, RosterMember, RosterSeat
 from zooid.core.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import even_shares
@@ -129,7 +129,6 @@ class Run:
         """When an event was last passed on."""
         self._seated: frozenset[str] | None = None
         """Members that the present roster names; None before members have replaced the first one."""
-        """Members that the present roster does without."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -247,7 +246,7 @@ class Run:
             offers = plan.member_offers
             specs = [
                 self._spec(member.name, "train", offer, plan)
-                for member, offer in zip(roster.members, offers, strict=True)
+                for member, offer in zip(roster.seats, offers, strict=True)
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
@@ -262,13 +261,13 @@ class Run:
         self._has_begun = True
         begin_s = time.monotonic()
         orphans, roster = self._orphans, self._orphans.roster
-        self._has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.members)
+        self._has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.seats)
         self._emit(run_started(plan, structs.replace(roster, resume_step=orphans.step), self._store))
         names = tuple(member.name for member in orphans.members)
         self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
         self._writer.flush()
         first = read_roster(self._store, self._roster)
-        offers = dict(zip((member.name for member in first.members), plan.member_offers, strict=True))
+        offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         platform = AdoptedMembers(
             self.platform, self._last_sign_of_life_s, self._has_trained, timeout_s(plan.predicted)
         )
@@ -395,7 +394,7 @@ def read_plan(store: ObjectStore, number: int) -> Plan:
 
 
 def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
-    """A seat for every stage of every replica, all new."""
+    """A seat for every stage of every replica, and for every copy, all new."""
     num_grains = math.ceil(plan.batch_size / plan.grain_size)
     return Roster(
         run=run,
@@ -407,4 +406,5 @@ def roster_for(plan: Plan, run: str, number: int, resume_step: int) -> Roster:
             for stage in range(len(plan.stages))
         ),
         shares=plan.shares or even_shares(num_grains, plan.num_replicas),
+        copies=tuple(RosterSeat(name=f"c0s{stage}", stage=stage) for stage in range(plan.num_copies)),
     )

@@ -1,7 +1,7 @@
 """The decision: who runs which layers, on what, and what that is expected to take and cost."""
 
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -25,6 +25,15 @@ MOST_MEMBERS = 2**16
 """More than anybody starts at once; who reads a plan makes a list of its members."""
 
 
+def num_holders(num_replicas: int, *, is_insured: bool) -> int:
+    """How many members hold each stage. An insured stage without replicas has a copy.
+
+    >>> num_holders(1, is_insured=True), num_holders(3, is_insured=True), num_holders(1, is_insured=False)
+    (2, 3, 1)
+    """
+    return max(2, num_replicas) if is_insured else num_replicas
+
+
 class Limits(Record, frozen=True, kw_only=True):
     """What the user allows; None where there is no limit."""
 
@@ -41,6 +50,9 @@ class Limits(Record, frozen=True, kw_only=True):
     """How members exchange: through the store, which is what None means, or connected with one another."""
     reproducible: bool = False
     """True asks for the same bits in every layout, and whatever members are lost."""
+    insured: bool = False
+    """True asks for two members or more that hold each stage, so that no step is lost with one of them. A stage without
+    replicas gets a copy, which is a member of its own."""
 
     @property
     def is_direct(self) -> bool:
@@ -51,10 +63,17 @@ class Limits(Record, frozen=True, kw_only=True):
         for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):
             value = getattr(self, name)
             require(value is None or value > 0, f"`{name}` is {value}; it must be above 0")
-        pinned = (self.num_replicas or 1) * (self.num_stages or 1)
+        replicas, stages = self.num_replicas or 1, self.num_stages or 1
+        pinned = num_holders(replicas, is_insured=self.insured) * stages
+        copies = f", {pinned - replicas * stages} of them copies," if pinned > replicas * stages else ""
         require(
             pinned <= self.max_members,
-            f"a layout of {pinned} members is asked for, but `max_members` is {self.max_members}: raise it",
+            f"a layout of {pinned} members{copies} is asked for, but `max_members` is {self.max_members}: raise it",
+        )
+        require(
+            not self.insured or self.transport in (None, *get_args(OwnTransportName)),
+            f"`insured` is asked for with the transport {self.transport}, whose members cannot go on after a loss; "
+            "give the transport store or tcp",
         )
 
 
@@ -66,6 +85,7 @@ class FixedLayout(Record, frozen=True, kw_only=True):
     schedule: ScheduleName
     transport: TransportName
     reproducible: bool = False
+    insured: bool = False
     offer: Offer
     """What every member stands on."""
 
@@ -141,6 +161,9 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
     all_reduce: AllReduceName
     reproducible: bool = False
     """True adds up gradients in a fixed tree over grains, so that the trained bits do not depend on the layout."""
+    insured: bool = False
+    """True if each stage is held by two members or more. A stage without replicas then has a copy on the same offer: a
+    member that computes no grains, but applies the stage's gradients."""
     replica_offers: tuple[str, ...] = ()
     """What all members of each replica stand on, where replicas differ; otherwise what their stages say."""
     offers: tuple[Offer, ...]
@@ -160,6 +183,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         require(
             self.num_members <= MOST_MEMBERS,
             f"a plan of {quoted(str(self.num_members))} members is given; it may have at most {MOST_MEMBERS}",
+        )
+        require(
+            not self.insured or self.survives_losses,
+            f"`insured` is true, but members connected over {self.transport} cannot go on after a loss",
         )
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
         require(
@@ -204,8 +231,18 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         return self.unpredicted_steps if self.predicted is None else self.predicted.num_steps
 
     @property
+    def num_holders(self) -> int:
+        """How many members hold each stage: its replicas, or its only one and a copy."""
+        return num_holders(self.num_replicas, is_insured=self.insured)
+
+    @property
+    def num_copies(self) -> int:
+        """Members that compute no grains."""
+        return self.num_members - self.num_replicas * len(self.stages)
+
+    @property
     def num_members(self) -> int:
-        return self.num_replicas * len(self.stages)
+        return self.num_holders * len(self.stages)
 
     @property
     def is_direct(self) -> bool:
@@ -228,7 +265,6 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     @property
     def member_offers(self) -> list[Offer]:
-        """Of each member, in the order in which they are started: stage by stage, replica by replica."""
-        return [
-            self.offer_of(stage, replica) for replica in range(self.num_replicas) for stage in range(len(self.stages))
-        ]
+        """Of each member, in the order in which they are started: stage by stage, replica by replica, then copies."""
+        holders = [*range(self.num_replicas), *([0] if self.num_copies else [])]
+        return [self.offer_of(stage, replica) for replica in holders for stage in range(len(self.stages))]

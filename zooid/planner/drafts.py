@@ -71,7 +71,7 @@ def draft(proposal: Proposal, market: Market) -> Draft:
         for stage, span in enumerate(proposal.partition)
     )
     if any(offer.site == "local" for row in rows for offer in row):  # members of one machine share what it has
-        missing = proposal.num_replicas * sum(memory_bytes) - rows[0][0].memory_bytes
+        missing = proposal.num_holders * sum(memory_bytes) - rows[0][0].memory_bytes
     else:
         missing = max(
             needed - offer.memory_bytes for row in rows for needed, offer in zip(memory_bytes, row, strict=True)
@@ -109,6 +109,7 @@ def evaluate(made: Draft, market: Market) -> Plan:
         transport=proposal.transport,
         all_reduce=proposal.all_reduce,
         reproducible=proposal.reproducible,
+        insured=proposal.insured,
         replica_offers=tuple(offer.name for offer in proposal.replica_offers),
         offers=tuple(dict.fromkeys(proposal.member_offers)),
         store_at=market.world.prices.store_at,

@@ -11,7 +11,7 @@ import numpy as np
 
 from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
-from zooid.core.plan import Limits, ScheduleName, TransportName
+from zooid.core.plan import Limits, ScheduleName, TransportName, num_holders
 from zooid.core.profile import Profile
 from zooid.planner.bounding import Ground
 from zooid.planner.cuts import StageTable
@@ -42,12 +42,13 @@ class Family:
     schedule: ScheduleName | None
     """Where only one is allowed."""
     reproducible: bool = False
+    insured: bool = False
     at_least_s: float | None = None
     """Of a step, where all its cuts were looked at."""
 
     @property
     def num_members(self) -> int:
-        return self.num_replicas * self.num_stages
+        return num_holders(self.num_replicas, is_insured=self.insured) * self.num_stages
 
     @property
     def offers(self) -> tuple[str, ...]:
@@ -148,6 +149,7 @@ class Family:
             ahead=ahead,
             transport=self.transport,
             reproducible=self.reproducible,
+            insured=self.insured,
         )
 
 
@@ -235,7 +237,8 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
         most = market.most_on(offer, limits.max_members)
         for transport in transports(market, offer, limits):
             for num_replicas in _counts(limits.num_replicas, most):
-                stage_counts = _counts(limits.num_stages, min(most // num_replicas, len(profile.layers)))
+                most_stages = most // num_holders(num_replicas, is_insured=limits.insured)
+                stage_counts = _counts(limits.num_stages, min(most_stages, len(profile.layers)))
                 for num_stages, grain_size in itertools.product(stage_counts, grain_sizes(profile)):
                     if math.ceil(profile.batch_size / grain_size) >= num_replicas:
                         yield Family(
@@ -248,6 +251,7 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                             grain_size=grain_size,
                             schedule=limits.schedule,
                             reproducible=limits.reproducible,
+                            insured=limits.insured,
                         )
 
 

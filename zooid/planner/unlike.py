@@ -14,7 +14,7 @@ import numpy as np
 from zooid.core.errors import PlanError
 from zooid.core.link import Link
 from zooid.core.offer import Offer
-from zooid.core.plan import Limits, TransportName
+from zooid.core.plan import Limits, TransportName, num_holders
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
@@ -111,7 +111,8 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
         num_replicas = point.degree.num_replicas
         if len(set(chosen)) == 1 or limits.num_stages not in (None, len(chosen)):
             continue
-        if num_replicas * len(chosen) > most or not _within(market, list(chosen) * num_replicas):
+        num_each = num_holders(num_replicas, is_insured=limits.insured)
+        if num_each * len(chosen) > most or not _within(market, list(chosen) * num_each):
             continue
         for schedule, ahead in schedules(limits.schedule, len(chosen)):
             yield Proposal(
@@ -123,6 +124,7 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
                 ahead=ahead,
                 transport="store",
                 reproducible=limits.reproducible,
+                insured=limits.insured,
             )
 
 
@@ -248,12 +250,16 @@ def _sites(market: Market, limits: Limits, grain_size: int, transport: Transport
 def _of_members(
     market: Market, limits: Limits, grain_size: int, transport: TransportName, members: list[tuple[Offer, int]]
 ) -> Iterator[Proposal]:
-    offers = [offer for offer, _ in members]
-    if len(members) > limits.max_members or limits.num_replicas not in (None, len(members)):
+    offers = [offer for offer, _ in members] * (2 if limits.insured and len(members) == 1 else 1)
+    if len(offers) > limits.max_members or limits.num_replicas not in (None, len(members)):
         return
     if not _within(market, offers):
         return
-    yield replace(whole_models(market, grain_size, transport, members), reproducible=limits.reproducible)
+    yield replace(
+        whole_models(market, grain_size, transport, members),
+        reproducible=limits.reproducible,
+        insured=limits.insured,
+    )
 
 
 def whole_models(

@@ -14,6 +14,10 @@ from typing import Any
 Done = Callable[[], None]
 
 
+def nothing() -> None:
+    """What happens after work that nobody waits for."""
+
+
 class Pipe:
     """Serves the flows through it, up to its capacity together."""
 

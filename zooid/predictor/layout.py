@@ -57,6 +57,8 @@ class Layout:
     all_reduce: AllReduceName = "auto"
     reproducible: bool = False
     """True adds up gradients in a fixed tree over grains."""
+    has_copies: bool = False
+    """True gives each member of a single replica a copy, at its own site, which gets the gradients of every step."""
     host_cores: float | None = None
     """Cores that all members share, where they run on one machine; None where each has its own."""
     ties: tuple[Tie, ...] = ()
@@ -67,7 +69,7 @@ class Layout:
     parameter_element_bytes: int = 4
 
     def __post_init__(self) -> None:
-        if len(self.sites[0]) == 1 and len(self.sites) == 1 and len(self.stages) == 1:
+        if len(self.sites[0]) == 1 and len(self.sites) == 1 and len(self.stages) == 1 and not self.has_copies:
             return  # a single row may stand for one member, who exchanges with nobody
         sites = {site for replica in self.sites for site in replica}
         for site in sites:
@@ -83,6 +85,11 @@ class Layout:
     def is_direct(self) -> bool:
         """Whether members are connected with one another."""
         return self.transport != "store"
+
+    @property
+    def rows_of_sites(self) -> tuple[tuple[str, ...], ...]:
+        """The sites of all members, by replica and stage. Copies are the last row, if there are any."""
+        return self.sites * 2 if self.has_copies else self.sites
 
     def of_replicas(self, number: int) -> "Layout":
         """With a row for each."""

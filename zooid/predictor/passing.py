@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from zooid.core.link import STORE_SITE
-from zooid.predictor.events import Done, Pipe, Simulation
+from zooid.predictor.events import Done, Pipe, Simulation, nothing
 from zooid.predictor.layout import Layout, Looks, Way
 from zooid.schedule.collectives import DOWNLOADS, UPLOADS, Window
 from zooid.schedule.streams import EAGER_BYTES, num_stripes, streams_between
@@ -52,7 +52,7 @@ class Network:
     def __init__(self, simulation: Simulation, layout: Layout, rates: dict[tuple[str, str], float]) -> None:
         """`rates` are factors on what ways carry, where a step is luckier than another."""
         self.simulation = simulation
-        self.sites = [site for replica in layout.sites for site in replica]
+        self.sites = [site for row in layout.rows_of_sites for site in row]
         self._ways = layout.ways
         shared = Pipe(layout.host_cores) if layout.host_cores else None
         self._cores = [shared or Pipe(1.0) for _ in self.sites]
@@ -111,11 +111,7 @@ class Network:
         """What a message takes from its member's computing."""
         seconds = way.cpu_s + num_bytes * way.cpu_s_per_byte
         if seconds > 0:
-            self.compute(member, seconds, _nothing)
-
-
-def _nothing() -> None:
-    pass
+            self.compute(member, seconds, nothing)
 
 
 class DirectPassing:

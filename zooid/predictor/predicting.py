@@ -8,7 +8,7 @@ from typing import TypedDict
 from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.errors import PlanError
 from zooid.core.offer import Offer
-from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, TransportName
+from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, TransportName, num_holders
 from zooid.core.profile import Profile
 from zooid.core.stage import StageTimes
 from zooid.core.timeline import Timeline, parts_of_step
@@ -52,6 +52,8 @@ class Proposal:
     """or those of each replica, where replicas differ."""
     reproducible: bool = False
     """True adds up gradients in a fixed tree over grains."""
+    insured: bool = False
+    """True gives each stage a copy that has no replicas."""
 
     @classmethod
     def of(cls, plan: Plan) -> "Proposal":
@@ -66,18 +68,25 @@ class Proposal:
             all_reduce=plan.all_reduce,
             shares=plan.shares,
             reproducible=plan.reproducible,
+            insured=plan.insured,
             replica_offers=tuple(plan.offer_of(0, replica) for replica in range(plan.num_replicas))
             if plan.replica_offers
             else (),
         )
 
     @property
+    def num_holders(self) -> int:
+        """How many members hold each stage, copies included."""
+        return num_holders(self.num_replicas, is_insured=self.insured)
+
+    @property
     def num_members(self) -> int:
-        return self.num_replicas * len(self.partition)
+        return self.num_holders * len(self.partition)
 
     def gradient_copies(self, shares: Sequence[int]) -> "GradientCopies":
         """What the memory of a member depends on beside its stage, given the grains of each replica."""
         more = more_gradients_of_tree(split_grains(sum(shares), shares)) if self.reproducible else 0.0
+        more += self.num_holders > self.num_replicas  # on their way to the copy
         return {"num_replicas": self.num_replicas, "more_gradients": more}
 
     @property
@@ -89,7 +98,7 @@ class Proposal:
 
     @property
     def member_offers(self) -> list[Offer]:
-        rows = self.rows * self.num_replicas if not self.replica_offers else self.rows
+        rows = self.rows * self.num_holders if not self.replica_offers else self.rows
         return [offer for row in rows for offer in row]
 
 
@@ -156,6 +165,7 @@ def place(proposal: Proposal, world: World) -> tuple[Layout, tuple[int, ...]]:
         transport=proposal.transport,
         all_reduce=proposal.all_reduce,
         reproducible=proposal.reproducible,
+        has_copies=proposal.num_holders > proposal.num_replicas,
         host_cores=cores,
         ties=ties,
         library=world.library,
@@ -246,7 +256,7 @@ def _usage(
     data: DataSet | None,
 ) -> Usage:
     """Of the whole run: its steps, its checkpoints, and what the coordinator looks for."""
-    sites = layout.of_replicas(schedule.num_replicas).sites
+    sites = layout.of_replicas(schedule.num_replicas).rows_of_sites
     between = layout.ways.get((sites[0][0], sites[0][0]))
     traffic = step_traffic(
         schedule,
@@ -254,6 +264,7 @@ def _usage(
         all_reduce=layout.all_reduce,
         is_direct=layout.is_direct,
         reproducible=layout.reproducible,
+        has_copies=layout.has_copies,
         ties=layout.ties,
         element_bytes=layout.parameter_element_bytes,
         rtt_s=between.rtt_s if between is not None else None,
@@ -266,6 +277,7 @@ def _usage(
         running_s=run_s,
         checkpoints=checkpoints,
         data=data,
+        num_copies=schedule.num_stages if layout.has_copies else 0,
     )
 
 

@@ -14,7 +14,7 @@ from zooid.core.plan import OwnTransportName
 from zooid.core.stage import StageTimes
 from zooid.core.timeline import Interval, Timeline
 from zooid.predictor.collectives import Collective, parts_of, tree_parts_of
-from zooid.predictor.events import Done, Simulation
+from zooid.predictor.events import Done, Simulation, nothing
 from zooid.predictor.layout import Layout
 from zooid.predictor.passing import DirectPassing, Message, Network, Passing, StorePassing
 from zooid.schedule.actions import Action, Kind, Lane, peer_action
@@ -281,7 +281,26 @@ class _StepSimulation:
         self._join(group, group, [first + stage for stage in tie.stages], tie.num_bytes, None, member, done)
 
     def _commit(self, member: int, done: Done) -> None:
-        members = range(self._num_replicas * self._num_stages)
+        if not self._layout.has_copies:
+            self._vote(member, done)
+            return
+        copy = member + self._num_stages
+        gradients = Message(
+            group=("copies", member),
+            name=("gradients", member),
+            source=member,
+            readers=(copy,),
+            num_bytes=sum(bucket.num_bytes for bucket in self._stage(member).buckets),
+            kind="gradients",
+        )
+        update_s = self._stage(member).update_s
+        self._passing.receive(
+            gradients, copy, lambda _: self._vote(copy, lambda: self._compute(copy, update_s, nothing))
+        )
+        self._passing.send(gradients, lambda _: self._vote(member, done))
+
+    def _vote(self, member: int, done: Done) -> None:
+        members = range(len(self._network.sites))
         if len(members) == 1:
             done()
         else:

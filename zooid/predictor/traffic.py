@@ -77,16 +77,19 @@ def step_traffic(
     element_bytes: int = 4,
     rtt_s: float | None = None,
     reproducible: bool = False,
+    has_copies: bool = False,
 ) -> Traffic:
     """Bytes and requests of one step for every seat of its lists.
 
     `rtt_s` is the round trip between connected members, who choose their all-reduce by it. If the run is to be
-    `reproducible`, gradients are reduced along a tree over grains.
+    `reproducible`, gradients are reduced along a tree over grains. If a single replica `has_copies`, their seats come
+    after its own, as if they were another replica's, and each takes the gradients of its stage.
     """
     num_grains = sum(map(len, schedule.grains))
     num_nodes = tuple(len(maximal_nodes(own, num_grains)) for own in schedule.grains)
     seats = [(replica, stage) for replica, own in enumerate(schedule.lists) for stage in range(len(own))]
-    tally = _Tally(seats, is_direct)
+    copies = [(schedule.num_replicas, stage) for stage in range(len(stages))] if has_copies else []
+    tally = _Tally([*seats, *copies], is_direct)
     latency_s = rtt_s if is_direct else None
     joined: defaultdict[tuple[Kind, int, int], list[int]] = defaultdict(list)
     for number, (replica, stage) in enumerate(seats):
@@ -101,6 +104,9 @@ def step_traffic(
                 assert taken is not None
                 num_bytes = round(stages[min(stage, taken.stage)].out_bytes)
                 tally.add_messages(number, number + taken.stage - stage, kinds[kind], num_bytes)
+    for number, (_, stage) in enumerate(copies, len(seats)):
+        tally.add_messages(stage, number, 1, sum(bucket.num_bytes for bucket in stages[stage].buckets))
+        joined[Kind.COMMIT, 0, 0].append(number)
     for (kind, owner, bucket), members in joined.items():
         if kind is Kind.COMMIT:
             size, width = vote_elements(len(stages)), VOTE_ELEMENT_BYTES

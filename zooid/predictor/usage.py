@@ -14,6 +14,7 @@ from zooid.core.errors import PlanError
 from zooid.core.link import STORE_SITE
 from zooid.core.prices import DATA_SITE
 from zooid.predictor.traffic import Seat, Traffic, put_requests
+from zooid.schedule.signs import requests_per_s
 
 LOOK_S = 1.0
 """How often the coordinator of a run in a bucket looks for news: a listing, and a get for each writer of events."""
@@ -149,14 +150,23 @@ def run_usage(
     running_s: float,
     checkpoints: Checkpoints | None = None,
     data: DataSet | None = None,
+    num_copies: int = 0,
 ) -> Usage:
-    """What a run of so many steps uses that lasts so long in all; `sites` says where every seat's member stands."""
+    """What a run of so many steps uses that lasts so long in all; `sites` says where every seat's member stands.
+
+    The seats of `num_copies` copies come last. Copies write no checkpoints and read no samples.
+    """
     seats = sorted(traffic.seats)
+    computing = seats[: len(seats) - num_copies]
     usage = _exchanging(traffic, sites, num_steps, step_s) + _attending(len(seats), num_steps, running_s)
+    if traffic.total.num_puts > 0:
+        usage += _giving_signs(len(seats), running_s)
     if checkpoints is not None:
-        usage += _saving(checkpoints, sites, seats, running_s)
+        usage += _saving(checkpoints, sites, computing, running_s)
+        copied = [Move(STORE_SITE, sites[seat], checkpoints.weight_bytes[seat[1]]) for seat in seats[len(computing) :]]
+        usage += Usage(num_gets=2 * num_copies, moves=_joined(copied))
     if data is not None:
-        usage += _loading(data, sites, seats)
+        usage += _loading(data, sites, computing)
     return usage
 
 
@@ -192,6 +202,12 @@ def _attending(num_members: int, num_steps: float, running_s: float) -> Usage:
         + (MEETING_GETS + num_members - 1) * num_members,
         num_lists=num_looks + MEETING_LISTS * num_members,
     )
+
+
+def _giving_signs(num_members: int, running_s: float) -> Usage:
+    """Members that exchange through a store let one another know there that they live."""
+    puts, gets = requests_per_s()
+    return Usage(num_puts=puts * num_members * running_s, num_gets=gets * num_members * running_s)
 
 
 def _saving(checkpoints: Checkpoints, sites: Mapping[Seat, str], seats: Sequence[Seat], running_s: float) -> Usage:

@@ -113,6 +113,7 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
         title=cell(
             f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
             f"batch {plan.batch_size} in grains of {plan.grain_size}{', reproducible' if plan.reproducible else ''}"
+            f"{', insured with a copy of each stage' if plan.num_copies else ''}"
         )
     )
     for name in ("stage", "layers", "offer", "memory"):

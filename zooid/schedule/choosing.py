@@ -20,6 +20,7 @@ class AllReduceChoice:
         self, transport: OwnTransportName, preferred: AllReduceName, num_ranks: int, latency_s: float | None
     ) -> None:
         self._num_ranks = num_ranks
+        self._transport = transport
         self._chunk_bytes = _CHUNK_BYTES[transport]
         self._name: str = preferred
         self._exchange_max_bytes = collectives.EXCHANGE_MAX_BYTES
@@ -34,8 +35,14 @@ class AllReduceChoice:
             self._exchange_max_bytes = _PAIR_EXCHANGE_BYTES
 
     def transfers(self, num_elements: int, element_bytes: int, *, is_lossy: bool = False) -> TransferList:
-        """The list; one that goes through a codec is never a ring, which would lose digits at every hop."""
+        """The list; one that goes through a codec is never a ring or a tree, which would lose digits at every hop."""
         name = "streaming" if is_lossy and self._name == "ring" else self._name
         return collectives.choose_all_reduce(
-            num_elements, element_bytes, self._num_ranks, name, self._exchange_max_bytes, self._chunk_bytes
+            num_elements,
+            element_bytes,
+            self._num_ranks,
+            name,
+            self._exchange_max_bytes,
+            self._chunk_bytes,
+            None if is_lossy else self._transport,
         )

@@ -16,6 +16,8 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import Literal
 
+from zooid.core.plan import OwnTransportName
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -62,6 +64,8 @@ DOWNLOADS = Window(min_at_once=4, max_bytes=2 * 2**20)
 
 _MAX_WEIGHT = 4
 """The largest chunk of `streaming`, in smallest ones."""
+_TREE_WIDTH = 4
+"""How many ranks each rank of a tree has below it."""
 Span = tuple[int, int]
 
 
@@ -82,6 +86,30 @@ def exchange(num_elements: int, num_ranks: int) -> TransferList:
     if num_ranks == 1:
         return ()
     return tuple(Transfer(rank, _others(rank, num_ranks), 0, num_elements, "reduce") for rank in range(num_ranks))
+
+
+@lru_cache(maxsize=512)
+def tree(num_elements: int, num_ranks: int, *, publishes: bool) -> TransferList:
+    """All-reduce of small tensors over many ranks, along a tree in which each rank has a few below it. A rank sends and
+    takes a few messages, however many ranks there are.
+
+    The sum goes back down the tree. If the first rank `publishes` it, all take it from there, as from a store.
+    """
+    transfers: list[Transfer] = []
+    arriving: list[list[int]] = [[] for _ in range(num_ranks)]
+    for rank in range(num_ranks - 1, 0, -1):
+        above = (rank - 1) // _TREE_WIDTH
+        arriving[above].append(len(transfers))
+        transfers.append(Transfer(rank, (above,), 0, num_elements, "reduce", tuple(arriving[rank])))
+    needs = {0: tuple(arriving[0])}
+    for rank in range(num_ranks):
+        first = _TREE_WIDTH * rank + 1
+        below = range(1, num_ranks) if publishes else range(first, min(first + _TREE_WIDTH, num_ranks))
+        if not below or (publishes and rank > 0):
+            break
+        needs |= dict.fromkeys(below, (len(transfers),))
+        transfers.append(Transfer(rank, tuple(below), 0, num_elements, "copy", needs[rank]))
+    return tuple(transfers)
 
 
 def three_phase(num_elements: int, num_ranks: int) -> TransferList:
@@ -269,6 +297,8 @@ MIN_CHUNK_BYTES = 256 * 1024
 AUTO_CHUNK_BYTES = 4 * 2**20
 """Of `auto`, which does not know the price of requests: a fast link carries this in a tenth of a second."""
 MAX_CHUNKS = 8
+MOST_EXCHANGING = 8
+"""Among more ranks, small tensors go along a tree: with `exchange`, each would take a message of every other one."""
 
 
 @lru_cache(maxsize=512)
@@ -279,15 +309,20 @@ def choose_all_reduce(
     preferred: str,
     exchange_max_bytes: int = EXCHANGE_MAX_BYTES,
     min_chunk_bytes: int | None = None,
+    tree_over: OwnTransportName | None = None,
 ) -> TransferList:
-    """The transfer list of one all-reduce: the preferred algorithm, or `exchange` for what is small.
+    """The transfer list of one all-reduce: the preferred algorithm, or `exchange` or `tree` for what is small.
 
     `auto` is `streaming`, which no other algorithm beats on bytes, once a buffer is not small; `exchange_max_bytes`
     says where that begins on the links at hand (see `break_even_bytes`). Its chunks are larger than those of
     `streaming` itself, so that it makes no more requests than the others unless buffers are large.
+
+    Many ranks use `tree` for what is small, over the transport that is given as `tree_over`, if any.
     """
     num_bytes = num_elements * element_bytes
     if preferred == "exchange" or num_bytes <= exchange_max_bytes or num_elements < num_ranks:
+        if num_ranks > MOST_EXCHANGING and preferred != "exchange" and tree_over is not None:
+            return tree(num_elements, num_ranks, publishes=tree_over == "store")
         return exchange(num_elements, num_ranks)
     if preferred in ("auto", "streaming", "ring"):
         chunk_bytes = min_chunk_bytes or (AUTO_CHUNK_BYTES if preferred == "auto" else MIN_CHUNK_BYTES)

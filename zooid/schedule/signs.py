@@ -8,9 +8,17 @@ CALL_S = 0.5
 """It looks that often whether the others have begun to replace the roster."""
 SILENCE_S = 2 * SIGN_S
 """The shortest silence after which a member is lost."""
+NUM_WATCHED = 2
+"""A member watches the one before and the one after it in the roster."""
 _DAY_S = 86_400.0
 
 
-def requests_per_day(num_watched: int) -> tuple[float, float]:
-    """(puts, gets) of one member that watches so many others."""
-    return _DAY_S / SIGN_S, num_watched * _DAY_S / LOOK_S + _DAY_S / CALL_S
+def requests_per_s() -> tuple[float, float]:
+    """(puts, gets) of one member of three or more, however many there are."""
+    return 1 / SIGN_S, NUM_WATCHED / LOOK_S + 1 / CALL_S
+
+
+def requests_per_day() -> tuple[float, float]:
+    """The same for a day."""
+    puts, gets = requests_per_s()
+    return puts * _DAY_S, gets * _DAY_S

@@ -50,6 +50,7 @@ def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, j
         transport=layout.transport,
         all_reduce="auto",
         reproducible=layout.reproducible,
+        insured=layout.insured,
         offers=(layout.offer,),
         unpredicted_steps=SamplePlan.of(checked.job, checked.num_samples, grain_size).num_steps,
     )

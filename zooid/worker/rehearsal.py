@@ -27,13 +27,13 @@ from zooid.worker.executor import Executor
 from zooid.worker.reach import open_reach
 from zooid.worker.seat import Messenger, Seat, take_seat
 from zooid.worker.tree_reduce import Deal, ReduceBuffer, ReduceQueue
-from zooid.worker.underway import Underway, adding_up
+from zooid.worker.underway import Underway, adding_up, copying
 
 _CPU = torch.device("cpu")
 
 
 def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
-    """Take a seat, and run so many steps; every member records each of them."""
+    """Take a seat, and run so many steps. Every member records each of them, but for copies, which compute nothing."""
     plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
     roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
     ties = tuple(tie.stages for tie in spec.ties)
@@ -45,8 +45,8 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     schedule = shape.step(split_grains(num_grains, roster.shares))
     check_schedule(schedule)
     deal = Deal(schedule.grains) if plan.reproducible else None
-    replica = roster.members[seat.rank].replica
-    stage = RehearsedStage(spec, seat, len(schedule.grains[replica]), abort, deal)
+    replica = seat.replica
+    stage = RehearsedStage(spec, seat, len(schedule.grains[replica or 0]), abort, deal)
     executor = Executor(seat.name, stage, abort)
     timelines = []
     with EventWriter(store, spec.member, spec.roster) as events:
@@ -54,6 +54,9 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
         for step in range(spec.num_steps):  # one after the other, as in training: whoever is done goes on
             start_s = time.perf_counter()
             stage.begin_step()
+            if replica is None:
+                stage.commit()
+                continue
             own = (schedule.lists[replica][seat.stage], schedule.needs[replica][seat.stage])
             timelines.append(executor.run(*own).timeline())
             if seat.rank == 0:
@@ -84,7 +87,7 @@ class RehearsedStage:
         """`deal` says which replica has which grains, where gradients are added up in a tree over grains."""
         self._stage = spec.stages[seat.stage]
         self._seat = seat
-        self._replica = seat.roster.members[seat.rank].replica
+        self._replica = seat.replica or 0
         self._abort = abort
         self._num_grains = num_grains
         self._messenger = Messenger(seat)
@@ -117,8 +120,15 @@ class RehearsedStage:
             case Kind.BACKWARD:
                 self._backward()
             case _:
-                self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
-                self._abort.sleep(self._stage.update_s)
+                self.commit()
+
+    def commit(self) -> None:
+        """Pass the gradients on to a copy, or take them as one; then vote, and update."""
+        if self._seat.groups.copies is not None:
+            gradients = torch.zeros(sum(bucket.num_bytes for bucket in self._stage.buckets), dtype=torch.uint8)
+            copying(gradients, 0, self._seat.groups.copies).wait()
+        self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
+        self._abort.sleep(self._stage.update_s)
 
     def begin(self, action: Action) -> Underway:
         assert action.number is not None
