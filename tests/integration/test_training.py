@@ -27,11 +27,12 @@ from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from zooid.coordinator import RunResult
 from zooid.core.abort import Abort
-from zooid.core.errors import CommAborted, StoreError
+from zooid.core.errors import CommAborted, PeerLost, StoreError
 from zooid.core.events import Evaluated, Event, StepCommitted
 from zooid.core.job import load_job
 from zooid.core.plan import TransportName
 from zooid.layers import build_model, build_scheduler, collate
+from zooid.worker.executor import Executor, Recording
 from zooid.worker.training import Trainer
 
 pytestmark = pytest.mark.timeout(120)
@@ -267,6 +268,29 @@ class TestDroppedStep:
                         trainer.run_step()
             assert trainer.num_applied == self.STEP
             assert_same_bits(snapshot(trainer), before)
+            trainer.run()
+            assert losses(trainer) == undisturbed[0]
+            assert_same_bits(snapshot(trainer), undisturbed[1])
+
+    def test_a_loss_after_the_apply_leaves_no_sums_for_the_next_step(
+        self, hooked: Path, undisturbed: tuple[list[float], dict[str, Any]]
+    ) -> None:
+        """A message to a member that was lost may fail when the step is applied already."""
+        run = Executor.run
+
+        def run_and_lose(executor: Executor, *lists: Any) -> Recording:
+            run(executor, *lists)
+            executor.has_computed = True
+            raise PeerLost("its last message never arrived")
+
+        with at_work_alone(hooked) as (trainer, _, _, _):
+            for _ in range(self.STEP):
+                trainer.run_step()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Executor, "run", run_and_lose)
+                with pytest.raises(PeerLost):
+                    trainer.run_step()
+            assert trainer.num_applied == self.STEP + 1
             trainer.run()
             assert losses(trainer) == undisturbed[0]
             assert_same_bits(snapshot(trainer), undisturbed[1])

@@ -56,5 +56,5 @@ def _pass_on(parts: list[torch.Tensor], source: int, group: dist.ProcessGroup, d
     message = torch.cat(views).to(device)
     copying(message, source, group).wait()
     if group.rank() != source:
-        for part, found in zip(parts, message.split([view.numel() for view in views]), strict=True):
+        for part, found in zip(parts, torch.split(message, [view.numel() for view in views]), strict=True):
             part.copy_(found.clone().view(part.dtype).view_as(part))

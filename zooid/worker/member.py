@@ -192,6 +192,7 @@ class Member:
             abort=self._abort,
         )
         self._reach.call()
+        self.events.flush()  # whoever is first next looks up what this member has told, and tells the rest
         found = survey.replace(self._answer(roster))
         self.events.turn_to(found.number, found.change, self._spec.member)
         if self._spec.member not in found.stages:
@@ -241,6 +242,8 @@ class Member:
             if has_sums and not self._keeps_sums(roster):
                 body.place.finished = None
                 body.state.drop()
+        else:
+            body.place.finished = None  # the sums of a step that stands are reduced already
         body.place.step = body.place.step.obey(roster)
         body.place.is_between_steps = roster.is_between_steps
 

@@ -168,7 +168,7 @@ class Transactions:
             )
             recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         except CommError:
-            if self._executor.has_computed:
+            if self._executor.has_computed and self.place.step.phase is not Phase.APPLIED:
                 self.place.finished = self._runner.finished()
             if self.place.step.phase is Phase.RUNNING:  # else it is prepared, and the step may still be applied
                 self._drop()
