@@ -101,7 +101,7 @@ def compare(folder: Path, num_turns: int) -> dict[str, float]:
 def daily_usd(store_at: str) -> float:
     """What the signs of life of one member cost a day, if they go through a store there."""
     price = storage_price(Place.parse(store_at))
-    puts, gets = requests_per_day()
+    puts, gets = requests_per_day(NUM_MEMBERS)
     return puts * price.usd_per_put + gets * price.usd_per_get
 
 

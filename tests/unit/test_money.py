@@ -33,6 +33,7 @@ from zooid.predictor.money import (
 )
 from zooid.predictor.traffic import SeatTraffic, Traffic
 from zooid.predictor.usage import Checkpoints, DataSet, Move, Usage, num_checkpoints, run_usage
+from zooid.schedule.signs import requests_per_s
 from zooid.store import events, fences
 
 GB = 1e9
@@ -210,9 +211,11 @@ def test_what_costs_nothing_trains_without_end_and_no_samples_have_no_price() ->
 
 def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     idle, busy = usage_of(0, step_s=1.0), usage_of(1000, step_s=1.0)
-    assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / used.BEAT_S + 1000)
+    sign_puts, sign_gets = (2 * 1000 * rate for rate in requests_per_s(2))
+    assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / used.BEAT_S + 1000 + sign_puts)
     fence_looks = 1000 * (1 / used.FENCE_FRESH_S + 1 / used.FENCE_S + 1 / used.BEAT_S)
-    assert busy.num_gets - idle.num_gets == pytest.approx(1000 * 10 + 1000 * 3 / used.LOOK_S + 1000 + fence_looks)
+    expected_gets = 1000 * 10 + 1000 * 3 / used.LOOK_S + 1000 + fence_looks + sign_gets
+    assert busy.num_gets - idle.num_gets == pytest.approx(expected_gets)
     assert busy.num_lists - idle.num_lists == pytest.approx(1000 / used.LOOK_S)
     prices = prices_for([FUNCTION], S3)
     expected = busy.num_puts * 5e-6 + busy.num_gets * 4e-7 + busy.num_lists * 5e-6

@@ -53,11 +53,12 @@ def two_offers(
     return Market(offers, World(profiles, ways_from((*made.links, *peers))), named)
 
 
-def every_proposal(market: Market, most: int) -> Iterator[Proposal]:
+def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> Iterator[Proposal]:
     """All layouts, cuts, grains and schedules, with any offer for any stage."""
     num_layers = len(market.profile.layers)
     for num_replicas, num_stages in itertools.product(range(1, most + 1), repeat=2):
-        if num_replicas * num_stages > most or num_stages > num_layers:
+        num_members = (max(2, num_replicas) if is_insured else num_replicas) * num_stages
+        if num_members > most or num_stages > num_layers:
             continue
         for cuts in itertools.combinations(range(1, num_layers), num_stages - 1):
             partition = tuple(itertools.pairwise((0, *cuts, num_layers)))
@@ -66,7 +67,16 @@ def every_proposal(market: Market, most: int) -> Iterator[Proposal]:
                     if -(-market.profile.batch_size // grain_size) < num_replicas:
                         continue
                     for schedule, ahead in schedules(None, num_stages):
-                        yield Proposal(partition, offers, num_replicas, grain_size, schedule, ahead, "store")
+                        yield Proposal(
+                            partition,
+                            offers,
+                            num_replicas,
+                            grain_size,
+                            schedule,
+                            ahead,
+                            "store",
+                            insured=is_insured,
+                        )
 
 
 layer_lists = st.lists(
@@ -82,13 +92,17 @@ layer_lists = st.lists(
 
 
 @settings(deadline=None, max_examples=25, derandomize=True)
-@given(layer_lists, st.sampled_from(["fastest", "cheapest"]), st.floats(20, 2000))
-def test_it_finds_what_simulating_everything_would(layers: list[LayerProfile], goal: Goal, bandwidth: float) -> None:
+@given(layer_lists, st.sampled_from(["fastest", "cheapest"]), st.floats(20, 2000), st.booleans())
+def test_it_finds_what_simulating_everything_would(
+    layers: list[LayerProfile], goal: Goal, bandwidth: float, is_insured: bool
+) -> None:
     """Three layers have at most two cuts into as many stages, so every partition is proposed."""
     made = profile(layers, store_links(bandwidth, 0.01))
     market = single(made, offer(usd_per_hour=36.0))
-    found = search(market, Limits(max_members=3), goal)
-    plans = [evaluate(draft(proposal, market), market) for proposal in every_proposal(market, 3)]
+    most = 4 if is_insured else 3
+    found = search(market, Limits(max_members=most, insured=is_insured), goal)
+    everything = every_proposal(market, most, is_insured=is_insured)
+    plans = [evaluate(draft(proposal, market), market) for proposal in everything]
     times = [plan.prediction.run_s if goal == "fastest" else plan.prediction.run_usd for plan in plans]
     own = found.pick.prediction.run_s if goal == "fastest" else found.pick.prediction.run_usd
     assert own == pytest.approx(min(times), rel=1e-9)
@@ -97,15 +111,28 @@ def test_it_finds_what_simulating_everything_would(layers: list[LayerProfile], g
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
-@given(layer_lists, st.floats(20, 2000), st.floats(0, 0.5), st.sampled_from(["store", "tcp"]), st.booleans())
+@given(
+    layer_lists,
+    st.floats(20, 2000),
+    st.floats(0, 0.5),
+    st.sampled_from(["store", "tcp"]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_no_plan_is_below_the_bounds_of_its_family(
-    layers: list[LayerProfile], bandwidth: float, rtt_s: float, transport: TransportName, is_local: bool
+    layers: list[LayerProfile],
+    bandwidth: float,
+    rtt_s: float,
+    transport: TransportName,
+    is_local: bool,
+    is_insured: bool,
 ) -> None:
     peers = (link(bandwidth, rtt_s, from_site=SITE, to_site=SITE),)
     where = {"platform": "local"} if is_local else {}
     market = single(profile(layers, store_links(bandwidth, rtt_s)), offer(36.0, **where), peers)
     known = Known()
-    for family in families(market, Limits(max_members=4, transport=transport)):
+    for family in families(market, Limits(max_members=4, transport=transport, insured=is_insured)):
+        assert family.num_members <= 4
         for made in family.drafts(known, 3):
             prediction = evaluate(made, market).prediction
             for least_s, least_usd in (family.least, known.sharper(family).least, made.least):

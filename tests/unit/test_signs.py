@@ -78,4 +78,4 @@ def test_nobody_is_lost_while_the_store_fails(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_requests_do_not_grow_with_the_roster() -> None:
-    assert requests_per_day() == (43_200.0, 345_600.0)
+    assert requests_per_day(4) == (43_200.0, 345_600.0)

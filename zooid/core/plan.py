@@ -59,16 +59,21 @@ class Limits(Record, frozen=True, kw_only=True):
         """Whether members are to be connected with one another."""
         return self.transport not in (None, "store")
 
+    @property
+    def least_members(self) -> int:
+        """The fewest members that any plan has, copies included."""
+        return num_holders(self.num_replicas or 1, is_insured=self.insured) * (self.num_stages or 1)
+
     def __post_init__(self) -> None:
         for name in ("deadline_s", "budget_usd", "num_replicas", "num_stages", "max_members"):
             value = getattr(self, name)
             require(value is None or value > 0, f"`{name}` is {value}; it must be above 0")
-        replicas, stages = self.num_replicas or 1, self.num_stages or 1
-        pinned = num_holders(replicas, is_insured=self.insured) * stages
-        copies = f", {pinned - replicas * stages} of them copies," if pinned > replicas * stages else ""
+        num_copies = self.least_members - (self.num_replicas or 1) * (self.num_stages or 1)
+        copies = f", {num_copies} of them copies," if num_copies else ""
         require(
-            pinned <= self.max_members,
-            f"a layout of {pinned} members{copies} is asked for, but `max_members` is {self.max_members}: raise it",
+            self.least_members <= self.max_members,
+            f"a layout of {self.least_members} members{copies} is asked for, but `max_members` is {self.max_members}: "
+            "raise it",
         )
         require(
             not self.insured or self.transport in (None, *get_args(OwnTransportName)),

@@ -31,9 +31,10 @@ def no_layout(market: Market, limits: Limits, smallest_grain: int) -> str:
             f"grains of {smallest_grain}; ask for fewer, or give job.grain_size"
         )
     quotas = ", ".join(f"{name} {quota}" for name, quota in market.quotas.items())
+    copies = ", with a second one for each stage of an insured run," if limits.insured else ""
     return (
-        f"{(limits.num_replicas or 1) * (limits.num_stages or 1)} members are asked for, but the quotas ({quotas}) "
-        "allow fewer; raise a quota, or ask for a smaller layout"
+        f"{limits.least_members} members{copies} are asked for, but the quotas ({quotas}) allow fewer; raise a quota, "
+        "or ask for a smaller layout"
     )
 
 

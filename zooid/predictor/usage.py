@@ -206,7 +206,7 @@ def _attending(num_members: int, num_steps: float, running_s: float) -> Usage:
 
 def _giving_signs(num_members: int, running_s: float) -> Usage:
     """Members that exchange through a store let one another know there that they live."""
-    puts, gets = requests_per_s()
+    puts, gets = requests_per_s(num_members)
     return Usage(num_puts=puts * num_members * running_s, num_gets=gets * num_members * running_s)
 
 

@@ -13,12 +13,14 @@ NUM_WATCHED = 2
 _DAY_S = 86_400.0
 
 
-def requests_per_s() -> tuple[float, float]:
-    """(puts, gets) of one member of three or more, however many there are."""
-    return 1 / SIGN_S, NUM_WATCHED / LOOK_S + 1 / CALL_S
+def requests_per_s(num_members: int) -> tuple[float, float]:
+    """(puts, gets) of one of so many members. From three on, their number does not matter."""
+    if num_members == 1:
+        return 0.0, 0.0
+    return 1 / SIGN_S, min(NUM_WATCHED, num_members - 1) / LOOK_S + 1 / CALL_S
 
 
-def requests_per_day() -> tuple[float, float]:
+def requests_per_day(num_members: int) -> tuple[float, float]:
     """The same for a day."""
-    puts, gets = requests_per_s()
+    puts, gets = requests_per_s(num_members)
     return puts * _DAY_S, gets * _DAY_S
