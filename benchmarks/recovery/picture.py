@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.lab.footprints import reads_by_step
 from benchmarks.recovery.timing import Footprints, commits
 
-WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 1000, 70, 20, 64, 46, 26
+WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 1000, 70, 45, 64, 46, 26
 STEP_COLOURS = ("#7fa8d1", "#a9c6e3")
 REDONE, LOST = "#e8833a", "#c0392b"
 _BEFORE_STEPS, _AFTER_STEPS = 2, 3
@@ -132,13 +132,11 @@ def _line(x: float, top: float, bottom: float, colour: str, dashes: str = "") ->
 
 def _legend(y: float) -> str:
     entries = (
-        (STEP_COLOURS[0], "samples of a step, as members compute them"),
-        (STEP_COLOURS[1], "those of the next step"),
-        (REDONE, "samples of the lost member, computed by the others"),
+        (LEFT, STEP_COLOURS[0], "a sample that a member computes; the shade changes with the step"),
+        (LEFT + 480, REDONE, "a sample of the lost member, computed by another"),
     )
-    x, parts = float(LEFT), []
-    for colour, text in entries:
+    parts = []
+    for x, colour, text in entries:
         parts.append(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(x + 17, y, text))
-        x += 300
     return "\n".join(parts)
