@@ -85,6 +85,7 @@ def may_confine() -> bool:
         "links.md",
         "timelines.md",
         "checkpoints.md",
+        "elasticity.md",
     ],
 )
 @pytest.mark.timeout(300)
