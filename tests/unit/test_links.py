@@ -210,3 +210,61 @@ def test_threads_end_with_their_member() -> None:
     with connected(["a", "b"]):
         pass
     wait_until(lambda: all(thread.name != "zooid-pulse" for thread in threading.enumerate()))
+
+
+class Wire:
+    """A stream that sends nothing."""
+
+    heard_s = 0.0
+
+    def start(self) -> None: ...
+
+    def cut(self) -> None: ...
+
+
+class Heard:
+    """A group that notes what it hears of its peer."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.broken: list[str] = []
+
+    def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
+        self.frames.append(frame)
+
+    def on_broken(self, peer: int, why: str) -> None:
+        self.broken.append(why)
+
+
+def test_what_a_member_sent_before_it_left_is_read_although_another_stream_ends_first() -> None:
+    link, group = Link("b"), Heard()
+    link.start([Wire(), Wire()])  # type: ignore[list-item]
+    link.open(1, group, 0)  # type: ignore[arg-type]
+    link.on_closed(0, True, "")
+    frame = Frame(FrameKind.EAGER, Message(0, 0, 0), 0)._replace(channel=1)
+    link.on_frame(0, frame, memoryview(b""))
+    assert (group.frames, group.broken) == ([frame], [])
+    link.on_closed(0, True, "")
+    assert group.broken == ["it has left"]
+
+
+def test_a_stream_that_ends_alone_takes_the_others_with_it_soon() -> None:
+    link, group = Link("b"), Heard()
+    link.start([Wire(), Wire()])  # type: ignore[list-item]
+    link.open(1, group, 0)  # type: ignore[arg-type]
+    link.on_closed(0, False, "it closed the connection")
+    wait_until(lambda: group.broken, timeout_s=5.0)
+    assert group.broken == ["it closed the connection"]
+
+
+def test_whoever_waits_for_a_message_to_leave_hears_that_its_member_is_lost() -> None:
+    """Whichever of the member's streams tells it first: here, one that the message is not on."""
+    with connected(NAMES[:2]) as members:
+        sender, _ = groups_of(members, 1, NAMES[:2])
+        link = members["a"]._links["b"]
+        told: list[BaseException | None] = []
+        with link.streams[0]._lock:  # as if its socket took nothing
+            link.streams[0]._out.append((memoryview(b"unsent"), told.append))
+        link.lose("it has been silent")
+        assert [type(error) for error in told] == [PeerLost]
+        assert sender.rank() == 0

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
 from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, cost_bytes
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.transport import LAST_WORDS_S, TcpTransport
 from zooid.comm.transport import Done
 from zooid.core.errors import CommError
 
@@ -39,6 +39,8 @@ class Link:
         """What has arrived for channels that are not open yet."""
         self._num_early = 0
         self._early_bytes = 0
+        self._num_ended = 0
+        """How many streams have ended."""
 
     def start(self, streams: Sequence[Stream]) -> None:
         self.streams = streams
@@ -133,7 +135,17 @@ class Link:
         self.lose(why)
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
-        self.lose("it has left" if has_left else why)
+        """One stream has ended. What the member has sent on others before is still to be read."""
+        with self._lock:
+            self._num_ended += 1
+            num_left = len(self.streams) - self._num_ended
+        reason = "it has left" if has_left else why
+        if num_left <= 0:
+            self.lose(reason)
+        elif self._num_ended == 1:
+            later = threading.Timer(LAST_WORDS_S, self.lose, (reason,))
+            later.daemon = True
+            later.start()
 
     def _on_link_frame(self, frame: Frame) -> None:
         if frame.kind not in (FrameKind.PULSE, FrameKind.LEAVE):

@@ -187,12 +187,12 @@ class Stream:
                 self._incoming.divert()
 
     def cut(self) -> None:
-        """End it at once; the loop closes the socket."""
+        """End it at once, and tell all who wait for their messages to leave; the loop closes the socket."""
         with self._lock:
-            self._out.clear()
-            self._pieces.clear()
+            unsent = self._take_unsent()
             if not self._is_closed:
                 _shutdown(self._socket, socket.SHUT_RDWR)
+        _tell(unsent, PeerLost(f"rank {self.peer} cannot be reached any more"))
 
     def on_events(self, readable: bool, writable: bool) -> None:
         try:
@@ -217,6 +217,14 @@ class Stream:
             self._receiver.on_broken(self.peer, why)
         finally:
             self._close(why)
+
+    def _take_unsent(self) -> list[Done]:
+        """Forget what has not left; who waits for it. The lock is held."""
+        unsent = [done for _, done in self._out if done is not None]
+        unsent += [done for *_, done in self._pieces if done is not None]
+        self._out.clear()
+        self._pieces.clear()
+        return unsent
 
     def _header(self, frame: Frame, body: memoryview) -> memoryview:
         is_checked = body.nbytes > 0 and (self._checks_all or body.nbytes <= _SMALL_BYTES)
@@ -323,10 +331,7 @@ class Stream:
             if self._is_closed:
                 return
             self._is_closed = True
-            unsent = [done for _, done in self._out if done is not None]
-            unsent += [done for *_, done in self._pieces if done is not None]
-            self._out.clear()
-            self._pieces.clear()
+            unsent = self._take_unsent()
             self._incoming = None
             self._loop.remove(self)
             self._socket.close()

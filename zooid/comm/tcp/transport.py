@@ -23,7 +23,7 @@ from zooid.schedule.streams import EAGER_BYTES, num_stripes, piece_bytes
 
 _RETURN_BYTES = CREDIT_BYTES // 4
 """Credit is given back when so much of it has come together."""
-_LAST_WORDS_S = 0.3
+LAST_WORDS_S = 0.3
 """When one stream of a peer breaks, the others have this long to end by themselves."""
 _LEAVE_TIMEOUT_S = 10.0
 
@@ -222,7 +222,7 @@ class TcpTransport:
             self._on_stream_end(peer, PeerLost(f"rank {peer} was lost: {why}", rank=peer))
             if peer in self._gone:
                 return
-            later = threading.Timer(_LAST_WORDS_S, self._cut, (peer,))
+            later = threading.Timer(LAST_WORDS_S, self._cut, (peer,))
             later.daemon = True
             later.start()
 
