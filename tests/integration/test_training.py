@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from torch import nn
 
 import zooid
+from benchmarks.lab.runs import run_by_hand
 from tests.integration.hooked_jobs import (
     EVALUATION,
     NUM_EVALUATED,
@@ -31,9 +33,13 @@ from zooid.core.errors import CommAborted, PeerLost, StoreError
 from zooid.core.events import Evaluated, Event, StepCommitted
 from zooid.core.job import load_job
 from zooid.core.plan import TransportName
+from zooid.core.roster import Ruling
 from zooid.layers import build_model, build_scheduler, collate
+from zooid.worker import member
 from zooid.worker.executor import Executor, Recording
 from zooid.worker.training import Trainer
+from zooid.worker.transactions import Transactions
+from zooid.worker.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -295,6 +301,27 @@ class TestDroppedStep:
             assert losses(trainer) == undisturbed[0]
             assert_same_bits(snapshot(trainer), undisturbed[1])
 
+    def test_sums_of_a_step_that_others_had_not_reached_leave_no_trace(
+        self, hooked: Path, undisturbed: tuple[list[float], dict[str, Any]]
+    ) -> None:
+        """This member had applied the step that stands, and computed its grains of the next one."""
+        with run_by_hand(hooked, 1) as (store, specs), member.employed(specs[0], store, Abort()) as own:
+            first = own.role.first_roster
+            with pytest.MonkeyPatch.context() as patch, own.under(first) as (trainer, _):
+                for _ in range(self.STEP):
+                    trainer.run_step()
+                patch.setattr(Transactions, "_judge", lose_a_member)
+                with pytest.raises(PeerLost):
+                    trainer.run_step()
+            own._lost_at_s = time.perf_counter()
+            assert own._answer(first).has_finished
+            ruling = Ruling(kind="stands", numbers=own._body.place.applied)
+            second = structs.replace(first, change=1, resume_step=self.STEP - 1, ruling=ruling)
+            own._take_up(second)
+            with own.under(second) as (trainer, _):
+                trainer.run()
+                assert_same_bits(snapshot(trainer), undisturbed[1])
+
     def test_an_abort_from_another_thread_ends_it_at_once(self, hooked: Path) -> None:
         abort, set_at_s = Abort(), list[float]()
         is_inside = threading.Event()
@@ -337,6 +364,10 @@ def at_call(number: int, action: Callable[[], None]) -> Callable[[], Any]:
         return False
 
     return call
+
+
+def lose_a_member(*arguments: object) -> Verdict:
+    raise PeerLost("r1s0 is lost")
 
 
 def once_at_call(number: int, error: Exception) -> Callable[[], Any]:

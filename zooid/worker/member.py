@@ -242,7 +242,9 @@ class Member:
             if has_sums and not self._keeps_sums(roster):
                 body.place.finished = None
                 body.state.drop()
-        else:
+        elif body.place.finished is not None:
+            if body.place.step.num_applied > roster.resume_step:
+                body.state.drop()  # it had begun the next step, which the others had not
             body.place.finished = None  # the sums of a step that stands are reduced already
         body.place.step = body.place.step.obey(roster)
         body.place.is_between_steps = roster.is_between_steps
