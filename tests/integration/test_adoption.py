@@ -214,14 +214,24 @@ def scene(job: tuple[Path, Trained], tmp_path: Path) -> Iterator[Scene]:
 
 
 @contextmanager
-def paused(scene: Scene) -> Iterator[None]:
+def paused(scene: Scene, at_step: int = PAUSED_STEP) -> Iterator[None]:
     """Inside, members go no further than to the paused step."""
-    file = scene.job_file.with_name("pause")
-    file.write_text(str(PAUSED_STEP))
+    pause(scene, at_step)
     try:
         yield
     finally:
-        file.unlink(missing_ok=True)
+        pause_file(scene).unlink(missing_ok=True)
+
+
+def pause(scene: Scene, at_step: int) -> None:
+    """Let members go no further than to this step; who is paused elsewhere goes on."""
+    new = pause_file(scene).with_name("pause.new")
+    new.write_text(str(at_step))
+    new.rename(pause_file(scene))
+
+
+def pause_file(scene: Scene) -> Path:
+    return scene.job_file.with_name("pause")
 
 
 def test_members_go_on_to_the_end_without_any_coordinator(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +274,12 @@ def test_another_coordinator_adopts_them(scene: Scene) -> None:
 
 
 def test_members_may_be_lost_before_and_after_the_adoption(scene: Scene) -> None:
-    with paused(scene):
+    with paused(scene, at_step=2):
         first = scene.start(plan_by_hand(scene.job_file, num_replicas=3, cuts=(), transport="tcp"))
         wait_until(first.has_told(2))
         pids = scene.pids()
         os.kill(pids["r1s0"], signal.SIGKILL)
+        pause(scene, PAUSED_STEP)
         wait_until(lambda: any(isinstance(event, RosterChanged) for event in first.seen))
         wait_until(first.has_told(PAUSED_STEP))
         first.kill()

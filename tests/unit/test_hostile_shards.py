@@ -43,6 +43,8 @@ LONG_NAME = a_header("././@LongLink", 5, tarfile.GNUTYPE_LONGNAME) + b"name\0".l
 HOSTILE = {
     "a size below zero": a_header(size=-BLOCK) + END,
     "a size far below zero": a_header() + b"7".ljust(BLOCK, b"\0") + a_header("0002.cls", size=-3 * BLOCK) + END,
+    "a damaged header behind a good sample": a_header() + b"7".ljust(BLOCK, b"\0") + b"?" * BLOCK + END,
+    "a header that is cut short": a_header() + b"7".ljust(BLOCK, b"\0") + a_header("0002.cls")[: BLOCK // 2],
     "a size beyond every disk": a_header(size=2**62) + END,
     "a size beyond the file": a_header(size=10**12) + END,
     "a name as long as the disk": a_header("././@LongLink", 2**40, tarfile.GNUTYPE_LONGNAME) + END,

@@ -8,7 +8,7 @@ import hashlib
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, Self
 
 from zooid.core.text import quoted
 from zooid.store.protocol import Data
@@ -16,6 +16,8 @@ from zooid.store.protocol import Data
 _MOST_AT_ONCE = 2**20
 """Bytes of one header with its names; they are the only content that tarfile reads itself."""
 
+_ENDS = ("EOFHeaderError", "EmptyHeaderError")
+"""Names of the errors by which tarfile tells itself that an archive ends as it should."""
 _BROKEN = (tarfile.TarError, ValueError, LookupError, ArithmeticError, RecursionError, EOFError)
 """What tarfile raises for headers that make no sense."""
 
@@ -99,11 +101,25 @@ class StreamTape:
         return True
 
 
+class _Header(tarfile.TarInfo):
+    """A header that is complete and makes sense. tarfile takes any other but the first for the end of the archive, and
+    samples behind it would be lost without a word."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.HeaderError as error:
+            if type(error).__name__ in _ENDS:
+                raise
+            raise tarfile.ReadError(f"a header is damaged: {error}") from error
+
+
 @contextmanager
 def opened_archive(tape: Tape) -> Iterator[tarfile.TarFile]:
     """The archive on a tape; tarfile.TarError for all that is wrong with it, inside of the context, too."""
     try:
-        with tarfile.open(fileobj=tape, mode="r:") as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=tape, mode="r:", tarinfo=_Header) as archive:  # type: ignore[call-overload]
             yield archive
     except _BROKEN as error:
         raise tarfile.TarError(quoted(str(error)) or type(error).__name__) from error
