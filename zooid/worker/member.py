@@ -23,7 +23,7 @@ from zooid.layers import build_stage
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.samples import split_grains
 from zooid.schedule.steps import Phase
-from zooid.schedule.succession import uncomputed_grains_of
+from zooid.schedule.succession import grains_of, uncomputed_grains_of
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.events import last_told
 from zooid.store.program import EXIT_FAILED, end_process
@@ -214,7 +214,7 @@ class Member:
             loss_sum=finite(prepared.loss_sum) if prepared else 0.0,
             weight=finite(prepared.weight) if prepared else 0.0,
             applied=place.applied,
-            has_finished=place.finished is not None,
+            has_finished=self._has_finished(roster),
             is_between_steps=place.is_between_steps,
             num_evaluations=len(self._body.standing.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
@@ -248,6 +248,14 @@ class Member:
             body.place.finished = None  # the sums of a step that stands are reduced already
         body.place.step = body.place.step.obey(roster)
         body.place.is_between_steps = roster.is_between_steps
+
+    def _has_finished(self, roster: Roster) -> bool:
+        """True if this member has the sums of all grains that this roster gives it, not only of earlier ones."""
+        finished, replica = self._body.place.finished, roster.replica_of(self._spec.member)
+        if finished is None or replica is None:
+            return False
+        given = grains_of(roster, finished.step, self.role.samples.num_grains(finished.step))[replica]
+        return set(finished.grains) >= set(given)
 
     def _keeps_sums(self, roster: Roster) -> bool:
         """True if this member goes on with the sums of the grains that its pipeline has finished."""

@@ -37,6 +37,8 @@ class Finished:
     """
 
     step: int
+    grains: tuple[int, ...]
+    """All grains of the member's replica under the roster that it computed the last of them for."""
     losses: torch.Tensor
     """The loss and the weight of every grain of the step; 0 for those of others."""
     weights: tuple[float, ...]
@@ -76,6 +78,7 @@ class StageRunner:
         }
         self._step = 0
         self._num_samples: list[int] = []
+        self._own_grains: tuple[int, ...] = ()
         self._num_backwards_left = 0
         self._scale = LossScale()
         self._grains: dict[int, _Grain] = {}
@@ -101,7 +104,8 @@ class StageRunner:
         self._step = step
         self._num_samples = [len(own) for own in indices]
         assert self._seat.replica is not None, "copies run no grains"
-        self._num_backwards_left = len(grains[self._seat.replica]) - num_finished
+        self._own_grains = tuple(grains[self._seat.replica])
+        self._num_backwards_left = len(self._own_grains) - num_finished
         self._scale = scale
         self._grains.clear()
         self._messages.clear()
@@ -140,7 +144,7 @@ class StageRunner:
 
     def finished(self) -> Finished:
         """What this member has computed of the step, when all of its grains are done."""
-        return Finished(self._step, self._losses, tuple(self._weights))
+        return Finished(self._step, self._own_grains, self._losses, tuple(self._weights))
 
     def drop(self) -> None:
         """Nothing of the step remains, here or in the state."""
