@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tests.succession.network import TIMEOUT_S, Endpoint
-from tests.succession.process import Attempt, Process, Sums
+from tests.succession.process import Attempt, Part, Process, Sums
 
 NUM_STEPS = 6
 
@@ -21,9 +21,11 @@ class Member(Endpoint):
     patience_s: float = TIMEOUT_S
     """How long it waits for answers before it writes the next roster itself."""
     asked: int | None = None
+    lost: set[str] = field(default_factory=set)
+    """Members that it has noticed to be lost, whether they are or not."""
     num_saved: int = 0
     """Number of steps of the last checkpoint that it has written its part of."""
-    parts: dict[Attempt, dict[str, tuple[int, ...]]] = field(default_factory=dict)
+    parts: dict[Attempt, dict[str, Part]] = field(default_factory=dict)
     votes: dict[Attempt, dict[str, int]] = field(default_factory=dict)
     """Who has voted, and which checkpoint it had written its part of."""
     states: dict[int, list[Process]] = field(default_factory=dict)

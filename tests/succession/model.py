@@ -2,6 +2,9 @@
 
 No move stands for a crash. Every member may stop acting at any moment, for a while or for good, because any order of
 moves is possible; and any member may take any other for lost. What a member has sent or written stays.
+
+A member that answers in the middle of a step may have computed its grains or not: both are tried. Answers name members
+that are lost only in models with `suspicions`: they multiply the worlds.
 """
 
 from collections.abc import Collection, Iterator
@@ -11,7 +14,7 @@ from itertools import chain, combinations
 from typing import TypeVar
 
 from tests.succession import process as acts
-from tests.succession.process import NUM_GRAINS, OUTSIDE, Attempt, Process
+from tests.succession.process import NUM_GRAINS, OUTSIDE, Attempt, Part, Process
 from tests.succession.rosters import check_roster
 from zooid.core.errors import ScheduleError
 from zooid.core.records import encode_record
@@ -35,7 +38,7 @@ class Actor:
     """A process, and everything that it has told others."""
 
     process: Process
-    contributed: frozenset[Attempt] = frozenset()
+    contributed: frozenset[tuple[Attempt, Part]] = frozenset()
     votes: frozenset[Attempt] = frozenset()
     answers: tuple[Answer, ...] = ()
     asked: int | None = None
@@ -56,11 +59,23 @@ class Model:
     What an actor becomes by one act depends on few things, and occurs in many worlds: it is worked out once.
     """
 
-    def __init__(self, first: Roster, *, num_joiners: int = 0, num_steps: int, max_rosters: int) -> None:
+    def __init__(
+        self,
+        first: Roster,
+        *,
+        num_joiners: int = 0,
+        num_steps: int,
+        max_rosters: int,
+        suspicions: Collection[tuple[str, str]] = (),
+    ) -> None:
+        """`suspicions` says who may name whom as lost when it answers. Whether it does is tried either way."""
+        self._suspicions = suspicions
         self.num_steps = num_steps
         self.max_rosters = max_rosters
         self._actors: list[Actor] = []
         self._actor_numbers: dict[Actor, int] = {}
+        self._contributed: list[dict[Attempt, Part]] = []
+        """What each actor has contributed, by its number."""
         self._rosters: list[Roster] = []
         self._roster_numbers: dict[bytes, int] = {}
         members = [Process(seat.name, StepState.resumed(0), stage=seat.stage) for seat in first.seats]
@@ -68,7 +83,7 @@ class Model:
         joiners = [Process(f"j{number}", outside, OUTSIDE, has_state=False) for number in range(num_joiners)]
         self._names = [process.name for process in (*members, *joiners)]
         self.ranks = range(len(self._names))
-        actors = [self._acting(Actor(process), process) for process in (*members, *joiners)]
+        actors = [self._acting(Actor(process), process, first) for process in (*members, *joiners)]
         self.start: World = (*actors, self._roster_number(first))
         for cached in (
             *("_voters", "_mates", "_stages", "_successor", "_forgetting", "_check_pair", "_check_samples"),
@@ -98,8 +113,9 @@ class Model:
         roster = world[len(self.ranks) + process.roster]
         if process.computes:
             mates = self._mates(roster, process.stage)
-            if all(process.attempt in self._actors[world[mate]].contributed for mate in mates):
-                yield self._with(world, rank, self._preparing(own, roster))
+            parts = tuple(self._contributed[world[mate]].get(process.attempt) for mate in mates)
+            if None not in parts:
+                yield self._with(world, rank, self._preparing(own, roster, parts))
         elif process.has_voted:
             voters = self._voters(roster)
             if all(process.attempt in self._actors[world[voter]].votes for voter in voters):
@@ -110,16 +126,17 @@ class Model:
                 if mate == rank or source.roster != process.roster or not source.has_state:
                     continue
                 if not process.has_state:
-                    yield self._with(world, rank, self._taking(own, world[mate]))
+                    yield self._with(world, rank, self._taking(own, roster, world[mate]))
                 elif source.state.phase is Phase.PREPARED:
-                    yield self._with(world, rank, self._receiving(own, world[mate]))
+                    yield self._with(world, rank, self._receiving(own, roster, world[mate]))
 
     def answering(self, world: World, rank: int) -> Iterator[World]:
         """A member suspects another one, or hears of a suspicion, or of a process that asks to join."""
         actor = self._actors[world[rank]]
         process = actor.process
         if 0 <= process.roster < self.max_rosters - 1 and process.state.is_bound and not actor.has_answered:
-            yield self._with(world, rank, self._releasing(world[rank], world[len(self.ranks) + process.roster]))
+            for released in self._releasing(world[rank], world[len(self.ranks) + process.roster]):
+                yield self._with(world, rank, released)
 
     def writing(self, world: World, rank: int) -> Iterator[World]:
         """Rosters that a member may write, whichever answers and joiners it has seen. The first writer wins."""
@@ -214,41 +231,50 @@ class Model:
 
     # What an actor becomes, as its number
 
-    def _taking(self, own: int, source: int) -> int:
+    def _taking(self, own: int, roster: int, source: int) -> int:
         actor = self._actors[own]
-        return self._acting(actor, acts.taken_over(actor.process, self._actors[source].process))
+        taken_over = acts.taken_over(actor.process, self._actors[source].process)
+        return self._acting(actor, taken_over, self._rosters[roster])
 
-    def _receiving(self, own: int, source: int) -> int:
+    def _receiving(self, own: int, roster: int, source: int) -> int:
         actor, held = self._actors[own], self._actors[source].process.held
         assert held is not None
-        return self._acting(actor, acts.received(actor.process, held))
+        return self._acting(actor, acts.received(actor.process, held), self._rosters[roster])
 
-    def _preparing(self, own: int, roster: int) -> int:
+    def _preparing(self, own: int, roster: int, parts: tuple[Part, ...]) -> int:
         actor = self._actors[own]
-        step, mates = actor.process.state.step, self._mates(roster, actor.process.stage)
-        names = [self._names[mate] for mate in mates]
-        parts = {name: acts.own_grains(self._rosters[roster], name, step) for name in names}
-        return self._acting(actor, acts.prepared(actor.process, parts))
+        return self._acting(actor, acts.prepared(actor.process, parts), self._rosters[roster])
 
     def _committing(self, own: int, roster: int) -> int:
-        actor, num_votes = self._actors[own], len(self._voters(roster))
-        return self._acting(actor, acts.committed(actor.process, self._rosters[roster], num_votes))
+        actor, num_votes, obeyed = self._actors[own], len(self._voters(roster)), self._rosters[roster]
+        return self._acting(actor, acts.committed(actor.process, obeyed, num_votes), obeyed)
 
-    def _releasing(self, own: int, roster: int) -> int:
-        actor = self._actors[own]
-        process, answer = acts.released(actor.process, self._rosters[roster].num_stages)
-        return self._number(replace(actor, process=process, answers=(*actor.answers, answer)))
+    def _releasing(self, own: int, roster: int) -> list[int]:
+        """The actor with each of the answers that it may give."""
+        actor, replaced = self._actors[own], self._rosters[roster]
+        suspected = [other for name, other in self._suspicions if name == actor.name and other in replaced.stages]
+        given = [
+            acts.released(actor.process, replaced, has_computed=has_computed, suspects=suspects)
+            for has_computed in acts.may_have_computed(actor.process, replaced)
+            for suspects in _subsets(suspected)
+        ]
+        return [
+            self._number(replace(actor, process=process, answers=(*actor.answers, answer))) for process, answer in given
+        ]
 
     def _obeying(self, own: int, roster: int) -> int:
         actor = self._actors[own]
         if actor.process.roster == OUTSIDE and actor.name not in self._stages(roster):
             return self._number(replace(actor, asked=None))  # it may ask again
-        return self._acting(replace(actor, asked=None), acts.obeying(actor.process, self._rosters[roster], ()))
+        obeyed = self._rosters[roster]
+        return self._acting(replace(actor, asked=None), acts.obeying(actor.process, obeyed, ()), obeyed)
 
-    def _acting(self, actor: Actor, process: Process) -> int:
+    def _acting(self, actor: Actor, process: Process, roster: Roster) -> int:
         """The actor after it has begun its next step, contributed and voted, as far as it can."""
         process = acts.begun(process, self.num_steps)
-        contributed = actor.contributed | {process.attempt} if process.computes else actor.contributed
+        contributed = actor.contributed
+        if process.computes:
+            contributed |= {(process.attempt, acts.own_part(process, roster))}
         votes = actor.votes | {process.attempt} if process.has_voted else actor.votes
         return self._number(replace(actor, process=process, contributed=contributed, votes=votes))
 
@@ -308,7 +334,7 @@ class Model:
         return self._number(
             replace(
                 actor,
-                contributed=frozenset(each for each in actor.contributed if each[1] >= first_read[each[0]]),
+                contributed=frozenset(each for each in actor.contributed if each[0][1] >= first_read[each[0][0]]),
                 votes=frozenset(each for each in actor.votes if each[1] >= first_read[each[0]]),
                 answers=tuple(answer for answer in actor.answers if answer.change == len(first_read) - 1),
             )
@@ -318,6 +344,7 @@ class Model:
         number = self._actor_numbers.setdefault(actor, len(self._actors))
         if number == len(self._actors):
             self._actors.append(actor)
+            self._contributed.append(dict(actor.contributed))
         return number
 
     def _roster_number(self, roster: Roster) -> int:

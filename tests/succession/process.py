@@ -4,14 +4,13 @@ Every function returns the process after one thing has happened to it. When and 
 by the worlds in which processes live: `model.py` tries every order, `schedules.py` random ones.
 """
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 from zooid.core.roster import Answer, Roster, StepNumbers
 from zooid.schedule.steps import Phase, StepState, Vote
-from zooid.schedule.succession import grains_of
+from zooid.schedule.succession import uncomputed_grains_of
 
 NUM_GRAINS = 4
 EXCLUDED, OUTSIDE = -1, -2
@@ -19,6 +18,8 @@ EXCLUDED, OUTSIDE = -1, -2
 
 Attempt = tuple[int, int]
 """A roster and a step. Sums that are made under different rosters may differ in rounding."""
+Part = tuple[tuple[int, int], ...]
+"""Grains whose sums somebody has, each as its step and its number in the step."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Sums:
     """The reduced gradients of one stage."""
 
     attempt: Attempt
-    grains: tuple[int, ...]
+    grains: Part
     """Every grain that was added, as often as it was."""
 
     @property
@@ -53,6 +54,8 @@ class Process:
     """The reduced gradients that it holds and has not applied."""
     is_settled: bool = True
     """False until all members of its roster hold the step that stands."""
+    kept: Part = ()
+    """Grains of its own that it has computed under earlier rosters, and has the sums of."""
 
     @property
     def attempt(self) -> Attempt:
@@ -75,10 +78,40 @@ class Process:
         return self.has_state and self.state.is_bound and waits
 
 
-def own_grains(roster: Roster, name: str, step: int) -> tuple[int, ...]:
-    """The grains that a member adds to its stage's sums; none if it is a copy."""
-    replicas = {member.name: member.replica for member in roster.members}
-    return grains_of(roster, step, NUM_GRAINS)[replicas[name]] if name in replicas else ()
+def own_part(process: Process, roster: Roster) -> Part:
+    """What a member adds to its stage's sums: what it has kept and what it computes. A copy adds nothing.
+
+    A member does not look at what it has kept: a wrong grain would be added like any other.
+    """
+    replica = roster.replica_of(process.name)
+    if replica is None:
+        return ()
+    step = process.state.step
+    computed = uncomputed_grains_of(roster, step, NUM_GRAINS)[replica]
+    return (*process.kept, *((step, grain) for grain in computed))
+
+
+def may_have_computed(process: Process, roster: Roster) -> tuple[bool, ...]:
+    """The possible values of `has_computed` when the process answers; one value where they make no difference."""
+    return (True, False) if process.computes and own_part(process, roster) != process.kept else (False,)
+
+
+def part_at_answer(process: Process, roster: Roster, *, has_computed: bool) -> Part:
+    """What the process keeps of the step under way when it answers.
+
+    It keeps either everything that its roster gives it or nothing. A member that is prepared has computed everything.
+    """
+    if not process.has_state or not process.is_settled or process.state.phase is Phase.APPLIED:
+        return ()
+    part = own_part(process, roster)
+    has_all = has_computed or process.state.phase is Phase.PREPARED or part == process.kept
+    return part if has_all else ()
+
+
+def keeps_sums(process: Process, roster: Roster) -> bool:
+    """True if the roster lets the process go on with the sums that it has kept."""
+    replica = roster.replica_of(process.name)
+    return replica is not None and bool(roster.computed and roster.computed[replica])
 
 
 def peers(roster: Roster, stage: int) -> list[str]:
@@ -109,9 +142,9 @@ def begun(process: Process, num_steps: int) -> Process:
     return replace(process, state=state.begin())
 
 
-def prepared(process: Process, contributions: Mapping[str, tuple[int, ...]]) -> Process:
+def prepared(process: Process, contributions: Iterable[Part]) -> Process:
     """All of its stage have added their grains."""
-    grains = tuple(sorted(grain for part in contributions.values() for grain in part))
+    grains = tuple(sorted(grain for part in contributions for grain in part))
     return replace(process, state=process.state.prepare(), held=Sums(process.attempt, grains))
 
 
@@ -149,18 +182,26 @@ def committed(process: Process, roster: Roster, num_votes: int) -> Process:
     assert numbers is not None
     assert process.held.step == state.step == len(process.history), "it applies another step than its next"
     history = (*process.history, (process.held, numbers))
-    return replace(process, state=state.apply(), history=history, held=None, is_settled=True)
+    return replace(process, state=state.apply(), history=history, held=None, is_settled=True, kept=())
 
 
-def released(process: Process, num_stages: int) -> tuple[Process, Answer]:
-    """It answers a survey."""
-    process = replace(process, state=process.state.release())
+def released(
+    process: Process, roster: Roster, *, has_computed: bool, suspects: tuple[str, ...] = ()
+) -> tuple[Process, Answer]:
+    """It answers a survey. `has_computed` says whether its pipeline has ended its grains of the step under way."""
+    kept = part_at_answer(process, roster, has_computed=has_computed)
+    process = replace(process, state=process.state.release(), kept=kept)
     if not process.has_state:
         return process, Answer(
-            member=process.name, change=process.roster, has_state=False, num_applied=0, is_prepared=False
+            member=process.name,
+            change=process.roster,
+            has_state=False,
+            num_applied=0,
+            is_prepared=False,
+            suspects=suspects,
         )
     held = process.held if process.state.phase is Phase.PREPARED else None
-    found = stage_numbers(held.attempt, process.stage, num_stages) if held is not None else (0.0, 0.0, 0.0)
+    found = stage_numbers(held.attempt, process.stage, roster.num_stages) if held is not None else (0.0, 0.0, 0.0)
     return process, Answer(
         member=process.name,
         change=process.roster,
@@ -170,6 +211,8 @@ def released(process: Process, num_stages: int) -> tuple[Process, Answer]:
         weight=found[1],
         square_sum=found[2],
         applied=process.history[-1][1] if len(process.history) > process.num_loaded else None,
+        has_finished=bool(kept),
+        suspects=suspects,
     )
 
 
@@ -179,7 +222,7 @@ def obeying(process: Process, roster: Roster, checkpoint: Sequence[tuple[Sums, S
     assert ruling is not None
     if process.name not in roster.stages:
         return Process(process.name, StepState.resumed(0).release(), EXCLUDED, has_state=False)
-    seated = replace(process, roster=roster.change, stage=roster.stages[process.name])
+    seated = replace(process, roster=roster.change, stage=roster.stages[process.name], kept=())
     if ruling.kind == "rolled_back":
         state, history = StepState.resumed(roster.resume_step), tuple(checkpoint)
         return replace(
@@ -192,7 +235,11 @@ def obeying(process: Process, roster: Roster, checkpoint: Sequence[tuple[Sums, S
     state = process.state.obey(roster)
     is_prepared = ruling.kind == "stands" and state.phase is Phase.PREPARED
     seated = replace(
-        seated, state=state, held=process.held if is_prepared else None, is_settled=ruling.kind != "stands"
+        seated,
+        state=state,
+        held=process.held if is_prepared else None,
+        is_settled=ruling.kind != "stands",
+        kept=process.kept if ruling.kind == "unfinished" and keeps_sums(process, roster) else (),
     )
     if ruling.kind == "stands" and state.phase is Phase.APPLIED:
         assert seated.history[-1][1] == ruling.numbers, "it has applied other sums than those that stand"
@@ -201,9 +248,9 @@ def obeying(process: Process, roster: Roster, checkpoint: Sequence[tuple[Sums, S
 
 def check_samples(process: Process) -> None:
     """Every sample of every step that the process has applied counts exactly once."""
-    counted = Counter((sums.step, grain) for sums, _ in process.history for grain in sums.grains)
-    expected = Counter((step, grain) for step in range(len(process.history)) for grain in range(NUM_GRAINS))
-    assert counted == expected, f"samples are lost or doubled: {process}"
+    for step, (sums, _) in enumerate(process.history):
+        expected = [(step, grain) for grain in range(NUM_GRAINS)]
+        assert sorted(sums.grains) == expected, f"samples are lost or doubled: {process}"
 
 
 def check_agreement(one: Process, other: Process, rosters: Sequence[Roster]) -> None:

@@ -22,11 +22,13 @@ def first_roster(num_replicas: int, num_stages: int, copies: Collection[int] = (
 
 
 def check_roster(before: Roster, new: Roster, answers: Collection[Answer], joiners: Collection[Joining]) -> None:
-    """The new roster names everyone who was seen and nobody else, and divides its first step once."""
+    """The new roster names everyone who was seen and can go on with the others, and divides its first step once."""
     assert new.ruling is not None
     accepted = {j.member for j in joiners} - before.stages.keys() - set(before.former)
-    assert new.stages.keys() == {answer.member for answer in answers} | accepted
-    _check_ruling(before, new, [answer for answer in answers if answer.has_state])
+    assert accepted <= new.stages.keys() <= {answer.member for answer in answers} | accepted
+    _check_company(new, answers)
+    seated = [answer for answer in answers if answer.member in new.stages]
+    _check_ruling(before, new, [answer for answer in seated if answer.has_state])
     grains = grains_of(new, new.first_computed, NUM_GRAINS)
     assert sorted(grain for part in grains for grain in part) == list(range(NUM_GRAINS)), "each sample counts once"
     if new.ruling.kind != "rolled_back":
@@ -34,6 +36,22 @@ def check_roster(before: Roster, new: Roster, answers: Collection[Answer], joine
         kept = {before.pipeline(replica): parts[replica] for replica in range(before.num_replicas)}
         for replica in range(new.num_replicas):
             assert set(grains[replica]) >= set(kept.get(new.pipeline(replica), ())), "sums cannot be taken apart"
+        finished = {answer.member for answer in seated if answer.has_finished}
+        for replica in range(new.num_replicas if new.ruling.kind == "unfinished" else 0):
+            pipeline = new.pipeline(replica)
+            if finished >= set(pipeline) and kept.get(pipeline):
+                assert new.computed and new.computed[replica] == kept[pipeline], "finished grains are computed again"
+
+
+def _check_company(new: Roster, answers: Collection[Answer]) -> None:
+    """Two who have lost one another are never both seated, and only for this reason is anybody left out."""
+    lost = {(answer.member, other) for answer in answers for other in answer.suspects if other != answer.member}
+    for answer in answers:
+        cut_off = [name for name in new.stages if (answer.member, name) in lost or (name, answer.member) in lost]
+        if answer.member in new.stages:
+            assert not cut_off, f"{answer.member} is seated beside {cut_off}, whom it has lost"
+        else:
+            assert cut_off, f"{answer.member} is left out, although it can reach everyone who is seated"
 
 
 def _check_ruling(before: Roster, new: Roster, holders: Collection[Answer]) -> None:

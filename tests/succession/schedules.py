@@ -40,6 +40,8 @@ class Schedule(Network):
         self._known_peers: dict[tuple[int, int], list[str]] = {}
         self._left: list[Process] = []
         """Members that a roster has left out, as they were before."""
+        self._parted: set[frozenset[str]] = set()
+        """Pairs of members between which nothing arrives any more."""
         for seat in first.seats:
             self._add(Member(process=Process(seat.name, StepState.resumed(0), stage=seat.stage)))
         self._plan_disturbances()
@@ -51,7 +53,8 @@ class Schedule(Network):
         while not self._has_ended():
             self.next_event()()
         if not any(member.is_active for member in self.members.values()):
-            assert self.happened & {"lost", "cut off", "stalled"}, "too few members, although none was disturbed"
+            disturbed = self.happened & {"lost", "cut off", "stalled", "parted"}
+            assert disturbed, "too few members, although none was disturbed"
             return "too few"
         rulings = {roster.ruling.kind for roster in self.store.rosters if roster.ruling is not None}
         return "rolled back" if "rolled_back" in rulings else "kept" if rulings else "one roster"
@@ -74,6 +77,8 @@ class Schedule(Network):
             self.at(chance.uniform(0, self.calm_s), lambda: self._disturb("stalled"))
         for _ in range(chance.choice((0, 1, 2))):
             self.at(chance.uniform(0, self.calm_s), lambda: self._disturb("suspected"))
+        for _ in range(chance.choice((0, 0, 0, 1, 2))):
+            self.at(chance.uniform(0, self.calm_s), self._part)
         for number in range(chance.choice((0, 0, 1, 2, 3))):
             joiner = Process(f"j{number}", StepState.resumed(0).release(), OUTSIDE, has_state=False)
             self.at(chance.uniform(0, self.calm_s), lambda joiner=joiner: self._add(Member(process=joiner)))  # type: ignore[misc]
@@ -97,6 +102,13 @@ class Schedule(Network):
             else:
                 self._answer(member)
 
+    def _part(self) -> None:
+        """The connection between two members that live breaks for good."""
+        active = [member.name for member in self.members.values() if member.is_active]
+        if len(active) > 1:
+            self.happened.add("parted")
+            self._parted.add(frozenset(self.chance.sample(active, 2)))
+
     # What members do
 
     def _add(self, member: Member) -> None:
@@ -114,7 +126,8 @@ class Schedule(Network):
             tell(other)
             self._act(other)
 
-        self.send(member, [self.members[name] for name in names if name in self.members], deliver)
+        reached = [name for name in names if name in self.members and {name, member.name} not in self._parted]
+        self.send(member, [self.members[name] for name in reached], deliver)
 
     def _peers(self, roster: Roster, stage: int) -> list[str]:
         key = (roster.change, stage)
@@ -138,8 +151,8 @@ class Schedule(Network):
 
     def _speak(self, member: Member, roster: Roster) -> None:
         process, name, attempt = member.process, member.name, member.process.attempt
-        if process.computes and ("part", attempt) not in member.spoken:
-            member.spoken.add(("part", attempt))
+        if process.computes and ("grains", attempt) not in member.spoken:
+            member.spoken.add(("grains", attempt))
             self.when_awake(member, self.chance.uniform(0.5, 3.0), lambda: self._contribute(member, roster, attempt))
         if process.has_voted and ("vote", attempt) not in member.spoken:
             member.spoken.add(("vote", attempt))
@@ -151,7 +164,8 @@ class Schedule(Network):
         """The member has computed its grains, unless it has answered a survey in the meantime."""
         process, name = member.process, member.name
         if process.computes and process.attempt == attempt:
-            part = acts.own_grains(roster, name, attempt[1])
+            part = acts.own_part(process, roster)
+            member.spoken.add(("part", attempt))
             mates = self._peers(roster, process.stage)
             self._tell(member, mates, lambda other: other.parts.setdefault(attempt, {}).update({name: part}))
 
@@ -171,7 +185,7 @@ class Schedule(Network):
         if process.computes:
             parts = member.parts.get(process.attempt, {})
             is_complete = parts.keys() >= set(self._peers(roster, process.stage))
-            return acts.prepared(process, parts) if is_complete else None
+            return acts.prepared(process, parts.values()) if is_complete else None
         votes = member.votes.get(process.attempt, {})
         voters = [seat.name for seat in roster.seats[: roster.num_voters]]
         if not process.has_voted or not votes.keys() >= set(voters):
@@ -234,7 +248,12 @@ class Schedule(Network):
         if roster is None or member.answered >= roster.change:
             return
         member.answered = roster.change
-        member.process, answer = acts.released(member.process, roster.num_stages)
+        member.process, answer = acts.released(
+            member.process,
+            roster,
+            has_computed=self._has_computed(member, roster),
+            suspects=self._noticed(member, roster),
+        )
         member.answered_s = self.now_s
         member.patience_s = self.chance.choice((0.5, 2.0, TIMEOUT_S, TIMEOUT_S))
         change = roster.change
@@ -242,6 +261,26 @@ class Schedule(Network):
         others = [seat.name for seat in roster.seats if seat.name != member.name]
         self._tell(member, others, lambda other: self._answer(other) if other.process.roster == change else None)
         self.when_awake(member, self.delay_s(), lambda: self._look(member, change))
+
+    def _has_computed(self, member: Member, roster: Roster) -> bool:
+        """Whether its pipeline has computed its grains of the step under way, as far as that is open.
+
+        A member that has contributed may still lack a message of its neighbours'. One that has not may be about to.
+        """
+        if not any(acts.may_have_computed(member.process, roster)):
+            return False
+        has_contributed = ("part", member.process.attempt) in member.spoken
+        return self.chance.random() < (0.8 if has_contributed else 0.3)
+
+    def _noticed(self, member: Member, roster: Roster) -> tuple[str, ...]:
+        """Members that it has lost, as far as it has noticed. It does not forget them."""
+        is_cut_off = member.cut_until_s > self.now_s
+        for other in (self.members[name] for name in roster.stages if name != member.name):
+            is_silent = other.fate != "here" or max(other.cut_until_s, other.stalled_until_s) > self.now_s
+            is_parted = {member.name, other.name} in self._parted
+            if (is_cut_off or is_silent or is_parted) and self.chance.random() < (0.7 if is_parted else 0.3):
+                member.lost.add(other.name)
+        return tuple(sorted(member.lost))
 
     def _look(self, member: Member, change: int) -> None:
         if member.is_active and member.process.roster == change:
@@ -278,6 +317,8 @@ class Schedule(Network):
                 member.fate = "too few"
             return
         check_roster(roster, new, answers, joiners)
+        if names - new.stages.keys():
+            self.happened.add("answered and left out")
         self.request(member, lambda: self._create(new), lambda found: self._obey(member, found))
 
     def _create(self, roster: Roster) -> Roster:
@@ -301,7 +342,12 @@ class Schedule(Network):
                 self._left.append(member.process)
                 member.fate = "left out"
             return
+        before = self.store.roster(member.process.roster) if member.process.roster >= 0 else None
         member.process = acts.obeying(member.process, roster, self.store.checkpoints.get(roster.resume_step, ()))
+        if member.process.kept:
+            assert before is not None
+            has_kept_before = before.first_computed == roster.first_computed and acts.keeps_sums(member.process, before)
+            self.happened.update(("sums kept", "sums kept twice") if has_kept_before else ("sums kept",))
         member.moved_s, member.num_saved = self.now_s, 0
         self._check(member)
         self._hand_over(member, roster)
