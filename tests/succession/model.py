@@ -86,7 +86,16 @@ class Model:
         actors = [self._acting(Actor(process), process, first) for process in (*members, *joiners)]
         self.start: World = (*actors, self._roster_number(first))
         for cached in (
-            *("_voters", "_mates", "_stages", "_successor", "_forgetting", "_check_pair", "_check_samples"),
+            *(
+                "_voters",
+                "_mates",
+                "_stages",
+                "_successor",
+                "_forgetting",
+                "_first_read",
+                "_check_pair",
+                "_check_samples",
+            ),
             *("_taking", "_receiving", "_preparing", "_committing", "_releasing", "_obeying"),
         ):
             setattr(self, cached, cache(getattr(self, cached)))
@@ -113,9 +122,10 @@ class Model:
         roster = world[len(self.ranks) + process.roster]
         if process.computes:
             mates = self._mates(roster, process.stage)
-            parts = tuple(self._contributed[world[mate]].get(process.attempt) for mate in mates)
-            if None not in parts:
-                yield self._with(world, rank, self._preparing(own, roster, parts))
+            contributed = [self._contributed[world[mate]] for mate in mates]
+            if all(process.attempt in parts for parts in contributed):
+                added = tuple(parts[process.attempt] for parts in contributed)
+                yield self._with(world, rank, self._preparing(own, roster, added))
         elif process.has_voted:
             voters = self._voters(roster)
             if all(process.attempt in self._actors[world[voter]].votes for voter in voters):
@@ -314,18 +324,19 @@ class Model:
     def _tidy(self, world: World) -> World:
         """The world without messages that nobody will read any more, so that equal worlds are found equal."""
         numbers, rosters = world[: len(self.ranks)], world[len(self.ranks) :]
-        processes = [self._actors[number].process for number in numbers]
-        first_read = [_NEVER] * len(rosters)
-        for process in processes:
-            if process.roster >= 0 and process.state.is_bound:
-                first_read[process.roster] = min(first_read[process.roster], process.state.step)
+        first_read = tuple(map(min, zip(*(self._first_read(number, rosters) for number in numbers), strict=True)))
+        return (*(self._forgetting(number, first_read) for number in numbers), *rosters)
+
+    def _first_read(self, number: int, rosters: tuple[int, ...]) -> tuple[int, ...]:
+        """The first step of each roster that the actor will read messages about."""
+        process = self._actors[number].process
+        steps = [_NEVER] * len(rosters)
+        if process.roster >= 0 and process.state.is_bound:
+            steps[process.roster] = process.state.step
         for change, roster in enumerate(rosters):
-            if any(
-                process.roster in (change - 1, OUTSIDE) and process.name in self._stages(roster)
-                for process in processes
-            ):
-                first_read[change] = 0  # it has not arrived yet
-        return (*(self._forgetting(number, tuple(first_read)) for number in numbers), *rosters)
+            if process.roster in (change - 1, OUTSIDE) and process.name in self._stages(roster):
+                steps[change] = 0  # it has not arrived yet
+        return tuple(steps)
 
     def _forgetting(self, number: int, first_read: tuple[int, ...]) -> int:
         """The actor without messages about steps before the first that is read under each roster, and without answers

@@ -12,20 +12,32 @@ from zooid.core.errors import ZooidError
 
 SMALL = {
     "2x1": ((2, 1), (), 0, 2, 3),
-    "3x1": ((3, 1), (), 0, 1, 2),
     "1x2": ((1, 2), (), 0, 3, 3),
     "1x2 with a copy": ((1, 2), (1,), 0, 1, 2),
     "2x1 with a joiner": ((2, 1), (), 1, 1, 2),
     "1x2 with a joiner": ((1, 2), (), 1, 1, 2),
+    "2x1 with suspicions": ((2, 1), (), 0, 1, 3),
+    "3x1 with suspicions": ((3, 1), (), 0, 1, 2),
 }
 """Layout, stages of copies, and how many joiners, steps and rosters there are."""
+SUSPICIONS = {
+    "2x1 with suspicions": (("m00", "m10"), ("m10", "m00")),
+    "3x1 with suspicions": (("m00", "m10"), ("m10", "m20"), ("m20", "m00")),
+}
+"""Who may have lost whom. All of the second one's at once are the least in which two do not know that they are lost."""
 NUM_SCHEDULES = 100
 
 
 def small_model(name: str) -> Model:
     layout, copies, num_joiners, num_steps, max_rosters = SMALL[name]
     first = first_roster(*layout, copies)
-    return Model(first, num_joiners=num_joiners, num_steps=num_steps, max_rosters=max_rosters)
+    return Model(
+        first,
+        num_joiners=num_joiners,
+        num_steps=num_steps,
+        max_rosters=max_rosters,
+        suspicions=SUSPICIONS.get(name, ()),
+    )
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -49,8 +61,10 @@ def test_random_schedules_end_in_one_history() -> None:
         ends[end] += 1
         happened.update(faults)
     assert ends["kept"] > ends["too few"] > 0
-    expected = ("lost", "cut off", "stalled", "joined", "state handed over", "rival rosters", "stands", "rolled_back")
+    faults_of_members = ("lost", "cut off", "stalled", "parted", "joined", "answered and left out")
+    expected = (*faults_of_members, "state handed over", "sums kept", "rival rosters", "stands", "rolled_back")
     assert all(happened[fault] > NUM_SCHEDULES // 20 for fault in expected), happened
+    assert happened["sums kept twice"] > 0
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
