@@ -10,7 +10,7 @@ that are lost only in models with `suspicions`: they multiply the worlds.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, combinations
+from itertools import chain, combinations, repeat
 from typing import TypeVar
 
 from tests.succession import process as acts
@@ -108,8 +108,11 @@ class Model:
 
     def moves(self, world: World, rank: int) -> Iterator[World]:
         """Every world that the next action of this process can lead to."""
-        kinds = (self.training, self.obeying, self.answering, self.writing, self.asking)
-        return chain.from_iterable(kind(world, rank) for kind in kinds)
+        yield from self.training(world, rank)
+        yield from self.obeying(world, rank)
+        yield from self.answering(world, rank)
+        yield from self.writing(world, rank)
+        yield from self.asking(world, rank)
 
     def training(self, world: World, rank: int) -> Iterator[World]:
         """What a member does in a step: it is prepared when all of its stage have contributed, and applies when all
@@ -324,8 +327,8 @@ class Model:
     def _tidy(self, world: World) -> World:
         """The world without messages that nobody will read any more, so that equal worlds are found equal."""
         numbers, rosters = world[: len(self.ranks)], world[len(self.ranks) :]
-        first_read = tuple(map(min, zip(*(self._first_read(number, rosters) for number in numbers), strict=True)))
-        return (*(self._forgetting(number, first_read) for number in numbers), *rosters)
+        first_read = tuple(map(min, *map(self._first_read, numbers, repeat(rosters))))
+        return (*map(self._forgetting, numbers, repeat(first_read)), *rosters)
 
     def _first_read(self, number: int, rosters: tuple[int, ...]) -> tuple[int, ...]:
         """The first step of each roster that the actor will read messages about."""
