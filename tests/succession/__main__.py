@@ -25,8 +25,25 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "2x1 with a joiner": {"layout": (2, 1), "num_joiners": 1, "num_steps": 1, "max_rosters": 3},
     "1x2 with a joiner": {"layout": (1, 2), "num_joiners": 1, "num_steps": 2, "max_rosters": 3},
-    "3x1 with suspicions": {"layout": (3, 1), "num_steps": 1, "max_rosters": 2, "has_suspicions": True},
-    "2x1 with suspicions": {"layout": (2, 1), "num_steps": 2, "max_rosters": 3, "has_suspicions": True},
+    "2x1 with suspicions": {
+        "layout": (2, 1),
+        "num_steps": 2,
+        "max_rosters": 3,
+        "suspicions": tuple(permutations(("m00", "m10"), 2)),
+    },
+    "3x1 with suspicions": {
+        "layout": (3, 1),
+        "num_steps": 1,
+        "max_rosters": 2,
+        "suspicions": tuple(permutations(("m00", "m10", "m20"), 2)),
+    },
+    "1x2 with copies and suspicions": {
+        "layout": (1, 2),
+        "copies": (0, 1),
+        "num_steps": 1,
+        "max_rosters": 2,
+        "suspicions": (("m00", "m01"), ("m01", "m00"), ("c00", "m01")),
+    },
 }
 """Two losses need three rosters: the first one, and one after each loss."""
 
@@ -84,19 +101,16 @@ def _explore(
     num_joiners: int = 0,
     num_steps: int,
     max_rosters: int,
-    has_suspicions: bool = False,
+    suspicions: tuple[tuple[str, str], ...] = (),
 ) -> tuple[int, int]:
-    """Numbers of worlds, and of cases in which members were lost for good.
-
-    `has_suspicions` lets any member name any other as lost.
-    """
+    """Numbers of worlds, and of cases in which members were lost for good."""
     first = first_roster(*layout, copies)
     model = Model(
         first,
         num_joiners=num_joiners,
         num_steps=num_steps,
         max_rosters=max_rosters,
-        suspicions=list(permutations(first.stages, 2)) if has_suspicions else (),
+        suspicions=suspicions,
     )
     worlds = model.explore()
     return len(worlds), model.check_ends(worlds, max_lost)

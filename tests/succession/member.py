@@ -22,7 +22,7 @@ class Member(Endpoint):
     """How long it waits for answers before it writes the next roster itself."""
     asked: int | None = None
     lost: set[str] = field(default_factory=set)
-    """Members that it has noticed to be lost, whether they are or not."""
+    """Members that it has lost its connection to, as far as it has noticed."""
     num_saved: int = 0
     """Number of steps of the last checkpoint that it has written its part of."""
     parts: dict[Attempt, dict[str, Part]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ that are lost only in models with `suspicions`: they multiply the worlds.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import chain, combinations, repeat
+from itertools import chain, combinations, islice, repeat
 from typing import TypeVar
 
 from tests.succession import process as acts
@@ -87,6 +87,8 @@ class Model:
         self.start: World = (*actors, self._roster_number(first))
         for cached in (
             *(
+                "_seated",
+                "_outlook",
                 "_voters",
                 "_mates",
                 "_stages",
@@ -204,43 +206,59 @@ class Model:
         """Whoever is lost for good in whichever world, the others come to an end. Returns the number of cases."""
         before, self.max_rosters = self.max_rosters, _ENOUGH_ROSTERS
         losses = list(chain.from_iterable(combinations(self.ranks, number) for number in range(max_lost + 1)))
+        checked = set(worlds)
         for lost in losses:
             ending: set[World] = set()
             for start in worlds:
                 world: World | None = start
                 while world is not None and world not in ending:
                     ending.add(world)
-                    world = self._next_without(world, lost)
+                    world = self._next_without(world, frozenset(lost))
+                    if world is not None and world not in checked:
+                        self.check(world)
+                        checked.add(world)
         self.max_rosters = before
         return len(losses) * len(worlds)
 
-    def _next_without(self, world: World, lost: Collection[int]) -> World | None:
-        """What those who are left do next; None at the end. They only look for a new roster if they cannot go on."""
-        if self._has_ended(world, lost):
+    def _next_without(self, world: World, lost: frozenset[int]) -> World | None:
+        """What those who are left do next; None at the end."""
+        unfinished, moves = self._outlook(world)
+        if unfinished <= lost:
             return None
-        ranks = [rank for rank in self.ranks if rank not in lost]
-        kinds = (self.training, self.obeying, self.writing, self.answering)
-        following = next((move for kind in kinds for rank in ranks for move in kind(world, rank)), None)
+        following = next((move for rank, move in moves if rank not in lost), None)
         if following is None:
-            is_short = len(self._present(world, lost)) < self._rosters[world[-1]].num_stages
+            is_short = self._num_together(world, lost) < self._rosters[world[-1]].num_stages
             assert is_short, f"nobody goes on: {self.actors(world)}, {self.rosters(world)}"
-        else:
-            self.check(following)
         return following
 
-    def _has_ended(self, world: World, lost: Collection[int]) -> bool:
-        """True if everyone whom the newest roster names, and who is not lost, has applied all steps."""
+    def _outlook(self, world: World) -> tuple[frozenset[int], tuple[tuple[int, World], ...]]:
+        """Those whom the newest roster names and who have not applied all steps; and what each process would do next.
+
+        Whoever is lost, the first of these moves is made that is left. A new roster is only sought if nothing else is.
+        """
         newest = len(world) - len(self.ranks) - 1
-        return all(process.roster == newest and self._is_done(process) for process in self._present(world, lost))
+        present = [(rank, self._actors[world[rank]].process) for rank in self._seated(world[-1])]
+        unfinished = [rank for rank, process in present if process.roster != newest or not self._is_done(process)]
+        kinds = (self.training, self.obeying, self.writing, self.answering)
+        moves = [(rank, move) for kind in kinds for rank in self.ranks for move in islice(kind(world, rank), 1)]
+        return frozenset(unfinished), tuple(moves)
 
     def _is_done(self, process: Process) -> bool:
         is_at_end = process.state.is_bound and process.state.num_applied == self.num_steps
         return process.has_state and process.is_settled and is_at_end
 
-    def _present(self, world: World, lost: Collection[int]) -> list[Process]:
-        """Those whom the newest roster names, and who are not lost."""
-        seats = self._stages(world[-1])
-        return [self._actors[world[r]].process for r in self.ranks if r not in lost and self._names[r] in seats]
+    def _num_together(self, world: World, lost: Collection[int]) -> int:
+        """The least number of present members that a roster must seat: those who have lost nobody, and one more."""
+        names = {self._names[rank] for rank in self._seated(world[-1]) if rank not in lost}
+        named = [
+            {answer.member, other}
+            for actor in self.actors(world)
+            for answer in actor.answers
+            for other in answer.suspects
+            if {answer.member, other} <= names
+        ]
+        apart = set().union(*named)
+        return len(names - apart) + (1 if apart else 0)
 
     # What an actor becomes, as its number
 
@@ -313,6 +331,9 @@ class Model:
 
     def _stages(self, number: int) -> dict[str, int]:
         return self._rosters[number].stages
+
+    def _seated(self, number: int) -> list[int]:
+        return [rank for rank, name in enumerate(self._names) if name in self._stages(number)]
 
     def _voters(self, number: int) -> list[int]:
         roster = self._rosters[number]

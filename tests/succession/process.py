@@ -100,6 +100,8 @@ def part_at_answer(process: Process, roster: Roster, *, has_computed: bool) -> P
     """What the process keeps of the step under way when it answers.
 
     It keeps either everything that its roster gives it or nothing. A member that is prepared has computed everything.
+    Before it begins the rest of its grains, a member may still have the sums that it kept before. It must not call them
+    finished, no roster may list them, and it drops them when it obeys: here it drops them at once.
     """
     if not process.has_state or not process.is_settled or process.state.phase is Phase.APPLIED:
         return ()

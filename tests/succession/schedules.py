@@ -265,7 +265,7 @@ class Schedule(Network):
     def _has_computed(self, member: Member, roster: Roster) -> bool:
         """Whether its pipeline has computed its grains of the step under way, as far as that is open.
 
-        A member that has contributed may still lack a message of its neighbours'. One that has not may be about to.
+        A member that has contributed may still lack a message to or from a neighbour. One that has not may be about to.
         """
         if not any(acts.may_have_computed(member.process, roster)):
             return False

@@ -24,7 +24,7 @@ SUSPICIONS = {
     "2x1 with suspicions": (("m00", "m10"), ("m10", "m00")),
     "3x1 with suspicions": (("m00", "m10"), ("m10", "m20"), ("m20", "m00")),
 }
-"""Who may have lost whom. All of the second one's at once are the least in which two do not know that they are lost."""
+"""Who may have lost whom. In a circle of three, a member may only learn from others that it is lost."""
 NUM_SCHEDULES = 100
 
 
