@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, combinations, islice, repeat
+from operator import attrgetter
 from typing import TypeVar
 
 from tests.succession import process as acts
@@ -154,7 +155,10 @@ class Model:
                 yield self._with(world, rank, released)
 
     def writing(self, world: World, rank: int) -> Iterator[World]:
-        """Rosters that a member may write, whichever answers and joiners it has seen. The first writer wins."""
+        """Rosters that a member may write, whichever answers and joiners it has seen. The first writer wins.
+
+        Answers come in the order of names, as the store lists them. Random schedules hand them over in any order.
+        """
         actor, change = self._actors[world[rank]], len(world) - len(self.ranks) - 1
         if actor.process.roster != change or not actor.has_answered:
             return
@@ -164,7 +168,8 @@ class Model:
         asking = [Joining(member=other.name, change=change) for other in everyone if other.asked == change]
         for seen in _subsets(list(answers.values())):
             for joiners in _subsets(asking):
-                written = self._successor(world[-1], (own, *seen), joiners)
+                ordered = tuple(sorted((own, *seen), key=attrgetter("member")))
+                written = self._successor(world[-1], ordered, joiners)
                 if written is not None:
                     yield self._tidy((*world, written))
 
@@ -240,8 +245,11 @@ class Model:
         present = [(rank, self._actors[world[rank]].process) for rank in self._seated(world[-1])]
         unfinished = [rank for rank, process in present if process.roster != newest or not self._is_done(process)]
         kinds = (self.training, self.obeying, self.writing, self.answering)
-        moves = [(rank, move) for kind in kinds for rank in self.ranks for move in islice(kind(world, rank), 1)]
-        return frozenset(unfinished), tuple(moves)
+        moves: list[tuple[int, int, World]] = []
+        for rank in self.ranks:
+            possible = ((order, rank, move) for order, kind in enumerate(kinds) for move in kind(world, rank))
+            moves += islice(possible, 1)
+        return frozenset(unfinished), tuple((rank, move) for _, rank, move in sorted(moves))
 
     def _is_done(self, process: Process) -> bool:
         is_at_end = process.state.is_bound and process.state.num_applied == self.num_steps
