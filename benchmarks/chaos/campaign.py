@@ -40,9 +40,6 @@ class Outcome:
     """Kinds of the faults that have happened."""
     num_missed: int = 0
     num_resumes: int = 0
-    has_hung: bool = False
-    had_to_resume: bool = False
-    """True if a lost member has ended the run, although enough were left, because its transport survives no loss."""
     problems: list[str] = field(default_factory=list)
     wall_s: float = 0.0
 
@@ -110,7 +107,6 @@ class Campaign:
         while True:
             while (status := attempt.status) is None:
                 if time.monotonic() > deadline_s:
-                    outcome.has_hung = True
                     outcome.problems.append(f"the run did not end in {LIMIT_S:.0f} s; {_words(attempt)}")
                     return
                 injector.poll(attempt)
@@ -119,15 +115,12 @@ class Campaign:
                 return
             was_killed = status == -signal.SIGKILL
             has_enough = len(trial.members) - len(injector.lost(attempt)) >= trial.num_stages
-            if status == 2 or (
-                not was_killed and (not injector.lost(attempt) or (has_enough and plan.survives_losses))
-            ):
+            if status == 2 or (not was_killed and (has_enough or not injector.lost(attempt))):
                 outcome.problems.append(f"the run ended with status {status}: {_words(attempt)}")
                 return
             if outcome.num_resumes + 1 == _MOST_ATTEMPTS:
                 outcome.problems.append(f"the run did not end in {_MOST_ATTEMPTS} attempts: {_words(attempt)}")
                 return
-            outcome.had_to_resume |= not was_killed and has_enough
             outcome.num_resumes += 1
             injector.end()  # who resumes a run has made sure that its machines can be reached
             attempt = self._start(url, conditions)

@@ -95,11 +95,6 @@ class JobKind:
             more=self.more,
         )
 
-    @property
-    def is_possible(self) -> bool:
-        """False if the job needs an option that plans do not have."""
-        return not self.is_reproducible or "reproducible" in Plan.__struct_fields__
-
     def options(self, plan: Plan) -> Plan:
         """The plan with the options that the job needs."""
         return replace(plan, reproducible=True) if self.is_reproducible else plan

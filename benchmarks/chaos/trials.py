@@ -79,12 +79,6 @@ class Trial:
         """True if a member may be taken for lost while it lives: it may tell late what others have told for it."""
         return any(fault.kind not in ("kill", "coordinator") for fault in self.faults)
 
-    @property
-    def classes(self) -> list[str]:
-        """What the run has to withstand, in words that do not depend on its numbers."""
-        kinds: set[str] = {fault.kind for fault in self.faults}
-        return [f"{kind} over {self.transport}" for kind in sorted(kinds or {"store"})]
-
 
 def draw(seed: int, jobs: tuple[str, ...] = JOBS) -> Trial:
     """The trial of this seed."""

@@ -24,4 +24,3 @@ def test_disturbed_runs_end_as_if_nobody_had_disturbed_them(tmp_path: Path) -> N
     assert tally.faults["kill"] >= 2
     assert tally.faults["pause"] == 1
     assert tally.num_resumes == 0
-    assert not tally.not_supported

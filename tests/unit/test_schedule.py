@@ -105,6 +105,16 @@ def test_1f1b_keeps_a_grain_for_each_stage_behind_and_more_if_it_runs_ahead(ahea
     assert [most_kept(actions) for actions in gpipe.lists[0]] == [8] * 4
 
 
+@pytest.mark.parametrize("name", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("num_stages", [1, 2, 4])
+def test_a_replica_that_takes_over_grains_keeps_no_more_of_them_than_before(name: str, num_stages: int) -> None:
+    planned, after = StepShape(name, num_stages, 1), StepShape(name, num_stages, 1, most_kept=2)
+    before = planned.step(split_grains(4, (1, 1))).lists
+    step = after.step(split_grains(4, (1,)))
+    check_schedule(step)
+    assert [most_kept(own) for own in step.lists[0]] == [most_kept(own) for own in before[0]]
+
+
 def test_messages_wait_for_data_and_for_room() -> None:
     needs = StepShape("gpipe", 3).step([range(8)]).needs[0][1]
 

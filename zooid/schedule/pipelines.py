@@ -79,6 +79,9 @@ class StepShape:
     buckets: tuple[int, ...] = ()
     """Of every stage: how many messages its gradients are reduced in; 1 each where nothing is given."""
     ties: tuple[tuple[int, ...], ...] = ()
+    most_kept: int | None = None
+    """Of how many grains a stage keeps what it computed, at most, also where its replica has taken over grains of
+    others; None where there is room for all."""
 
     def __post_init__(self) -> None:
         if self.schedule not in PIPELINES:
@@ -107,6 +110,8 @@ class StepShape:
 
     def _member(self, stage: int, grains: Sequence[int]) -> tuple[Action, ...]:
         order = PIPELINES[self.schedule](stage, self.num_stages, grains, self.ahead)
+        if self.most_kept is not None and most_kept(order) > self.most_kept:
+            order = _alternating(stage, grains, self.most_kept)
         return (
             *lower(order, self.num_stages),
             *(Action(stage, Kind.REDUCE, bucket) for bucket in range(self.num_buckets(stage))),

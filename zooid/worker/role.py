@@ -18,7 +18,7 @@ from zooid.core.spec import WorkerSpec
 from zooid.layers import LayeredModel, Objective, check_data, default_device, is_in_order
 from zooid.schedule.buckets import cut_buckets
 from zooid.schedule.pipelines import StepShape
-from zooid.schedule.samples import SamplePlan
+from zooid.schedule.samples import SamplePlan, even_shares
 from zooid.schedule.ties import shared_between
 from zooid.store import ObjectStore, wait_for
 from zooid.store.rosters import read_roster
@@ -73,6 +73,7 @@ class Role:
             self.plan.ahead,
             tuple(len(cut_buckets(list(own.values()), is_direct=self.plan.is_direct)) for own in sizes),
             tuple(self.ties),
+            most_kept=max(self.plan.shares or even_shares(self.samples.num_grains(0), self.plan.num_replicas)),
         )
 
 
