@@ -27,9 +27,12 @@ def main() -> int:
     for num_ranks in options.ranks:
         named = options.only or (select_sample(num_ranks) if options.sample else ())
         gloo = Configuration("gloo", num_ranks, limit_s=options.limit_s)
-        by_gloo = _measure(gloo, named)
-        passed = [outcome.test for outcome in by_gloo if outcome.status == "passed"]
-        problems += [f"{gloo.title}: {test} does not pass" for test in named if test not in passed]
+        if options.sample:  # which was chosen from what Gloo passes
+            passed = list(named)
+        else:
+            by_gloo = _measure(gloo, named)
+            passed = [outcome.test for outcome in by_gloo if outcome.status == "passed"]
+            problems += [f"{gloo.title}: {test} does not pass" for test in named if test not in passed]
         if not passed:
             continue
         for transport in options.transport:
@@ -54,7 +57,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ranks", type=_numbers, default=[2, 3], help="numbers of ranks, such as 2,3")
     parser.add_argument("--transport", type=_transports, default=["file", "tcp"], help="file, tcp or file,tcp")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="these tests of the suite alone")
-    parser.add_argument("--sample", action="store_true", help="a sample of the suite alone")
+    parser.add_argument("--sample", action="store_true", help="a sample of what Gloo passes, on zooid alone")
     parser.add_argument("--limit-s", type=int, default=Configuration.limit_s, help="for one test")
     parser.add_argument("--details", action="store_true", help="print the tracebacks of tests that zooid fails")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""A sample of PyTorch's own suite of a backend: what Gloo passes, zooid passes. `make conformance` runs all of it."""
+"""A sample of PyTorch's own suite of a backend, of tests that Gloo passes. `make conformance` runs all of it on both."""
 
 import subprocess
 import sys
@@ -10,7 +10,6 @@ import pytest
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("num_ranks", "transport"), [("2", "file"), ("3", "tcp")])
 def test_zooid_passes_what_gloo_passes(num_ranks: str, transport: str) -> None:
-    """Each is compared with the same run of Gloo."""
     command = [sys.executable, "-m", "tests.conformance", "--sample", "--ranks", num_ranks, "--transport", transport]
     options = ["--limit-s", "30", "--details"]
     ended = subprocess.run(

@@ -197,7 +197,10 @@ def test_every_stage_computes_what_the_model_does(name: str, mode: Mode, pytestc
 
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
-@pytest.mark.parametrize(("name", "num_stages"), [(name, 2 + number % 3) for number, name in enumerate(NAMES[::2])])
+@pytest.mark.parametrize(
+    ("name", "num_stages"),
+    [(name, 2 + number % 3) for number, name in enumerate(NAMES[::2]) if name != "t5"],  # it takes as long as the rest
+)
 def test_stages_in_a_chain_agree_under_bf16_autocast(name: str, num_stages: int) -> None:
     """Where a model is cut changes nothing but roundings of bf16; weights are float32 here, as autocast has it. Models
     with dropout are evaluated, since a stage draws other random numbers."""
