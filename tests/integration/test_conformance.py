@@ -1,4 +1,4 @@
-"""A sample of PyTorch's own suite of a backend, of tests that Gloo passes. `make conformance` runs all of it on both."""
+"""A sample of PyTorch's own suite of a backend, which Gloo passes. `make conformance` runs all of it on both."""
 
 import subprocess
 import sys
