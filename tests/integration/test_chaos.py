@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(120)
 
 TRIALS = [
     Trial(1, "normed", 3, 2, "tcp", (Fault("kill", "r0s0", 4, 0.03), Fault("kill", "r2s1", 12, 0.02))),
-    Trial(2, "normed", 2, 1, "tcp", (Fault("pause", "r1s0", 6, 0.01, 1.0),), 0.1, 0.01),
+    Trial(2, "normed", 2, 1, "tcp", (Fault("pause", "r1s0", 14, 0.05, 3.0),), 0.1, 0.01),
     Trial(3, "normed", 4, 1, "tcp", (Fault("kill", "r0s0", NUM_STEPS, 0.01),)),
 ]
 

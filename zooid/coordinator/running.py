@@ -42,7 +42,7 @@ from zooid.core.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import even_shares
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
-from zooid.store.checkpoints import last_step, read_manifest
+from zooid.store.checkpoints import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
 from zooid.store.rosters import read_roster
 
@@ -190,6 +190,8 @@ class Run:
         else:
             clear_earlier(self._store, self._claim.run, self._roster, self._number)
             clear(self._store, keys.PROBES)
+            if self._has_lost_members:
+                sweep_strays(self._store)
             if not self._has_begun:
                 self._store.delete([keys.plan(self._number)])
                 for folder in (keys.specs_under(self._number), keys.failures_under(self._number)):
@@ -349,6 +351,7 @@ class Run:
                 self._settings = event.settings
             case RosterChanged():
                 self._seated = frozenset(event.members)
+                self._has_lost_members = True
             case ModelTraced():
                 self._trace = event.digest
         self._on_event(event)

@@ -79,6 +79,13 @@ def sweep_incomplete(store: ObjectStore) -> int:
     return sum(_remove(store, step) for step in incomplete)
 
 
+def sweep_strays(store: ObjectStore) -> None:
+    """Delete what members have written that were left out and woke up too late. Nobody may be writing a checkpoint."""
+    sweep_incomplete(store)
+    for step in complete_steps(store):
+        remove_strays(store, step)
+
+
 def _checkpoints(store: ObjectStore) -> dict[int, bool]:
     return keys.checkpoint_steps(store.list(keys.CHECKPOINTS))
 
