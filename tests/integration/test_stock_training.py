@@ -36,7 +36,7 @@ BUCKET_MB = 0.01
 OVERLAP_LIMIT_S = 20.0
 
 ways = pytest.mark.parametrize("way", ["store", "tcp"])
-sizes = pytest.mark.parametrize("size", [2, 3])
+groups = pytest.mark.parametrize(("way", "size"), [("store", 2), ("tcp", 3)])
 
 
 def numbers(tensors: dict[str, Any]) -> Numbers:
@@ -179,8 +179,7 @@ def gradients_of(net: nn.Module, step: int) -> Numbers:
     )
 
 
-@ways
-@sizes
+@groups
 @pytest.mark.parametrize("name", VARIANTS)
 def test_data_parallelism(way: Way, size: int, name: str) -> None:
     results = train(way, size, train_data_parallel, name)
@@ -308,8 +307,7 @@ def train_pipeline(rank: Rank, name: str) -> Numbers:
     return {key: value for i in own for key, value in gradients_of(layers[i], i).items()}
 
 
-@ways
-@sizes
+@groups
 @pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B", "ScheduleInterleaved1F1B"])
 def test_pipelines(way: Way, size: int, name: str) -> None:
     results = train(way, size, train_pipeline, name)
