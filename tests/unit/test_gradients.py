@@ -348,18 +348,20 @@ class TestTreeOverGrains:
         self.run_grains(state, module, range(self.NUM_GRAINS))
         return self.bits(state)
 
+    def begun(self, group: Any, rank: int, deal: Sequence[Sequence[int]]) -> tuple[Reached, TrainingState]:
+        """One of two replicas that has computed its own grains, and reduced nothing yet."""
+        module = Reached()
+        state = self.state_of(module, Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True))
+        state.begin(deal)
+        self.run_grains(state, module, deal[rank])
+        return module, state
+
     @pytest.mark.parametrize("deal", [((0, 1, 2, 3), (4, 5, 6)), ((6, 1, 3), (0, 5, 2, 4)), (range(7), ())], ids=str)
     def test_any_deal_gives_the_same_bits(
         self, ranks: Ranks, small_buckets: None, deal: Sequence[Sequence[int]]
     ) -> None:
         def replica(group: Any, rank: int) -> list[bytes | None]:
-            module = Reached()
-            state = self.state_of(
-                module,
-                Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True),
-            )
-            state.begin(deal)
-            self.run_grains(state, module, deal[rank])
+            _, state = self.begun(group, rank, deal)
             return self.bits(state)
 
         assert ranks.play(replica) == [self.alone()] * 2
@@ -369,13 +371,7 @@ class TestTreeOverGrains:
         deal = ((0, 1, 4), (2, 3, 5, 6))
 
         def replica(group: Any, rank: int) -> list[bytes | None]:
-            module = Reached()
-            state = self.state_of(
-                module,
-                Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True),
-            )
-            state.begin(deal)
-            self.run_grains(state, module, deal[rank])
+            module, state = self.begun(group, rank, deal)
             self.bits(state)
             if rank == 1:
                 return []

@@ -270,6 +270,6 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     @property
     def member_offers(self) -> list[Offer]:
-        """Of each member, in the order in which they are started: stage by stage, replica by replica, then copies."""
+        """The offer of every member. Members of the first replica come first, in stage order, and copies come last."""
         holders = [*range(self.num_replicas), *([0] if self.num_copies else [])]
         return [self.offer_of(stage, replica) for replica in holders for stage in range(len(self.stages))]

@@ -250,7 +250,9 @@ def _sites(market: Market, limits: Limits, grain_size: int, transport: Transport
 def _of_members(
     market: Market, limits: Limits, grain_size: int, transport: TransportName, members: list[tuple[Offer, int]]
 ) -> Iterator[Proposal]:
-    offers = [offer for offer, _ in members] * (2 if limits.insured and len(members) == 1 else 1)
+    num_copies = num_holders(len(members), is_insured=limits.insured) - len(members)
+    offers = [offer for offer, _ in members]
+    offers += offers[:num_copies]
     if len(offers) > limits.max_members or limits.num_replicas not in (None, len(members)):
         return
     if not _within(market, offers):

@@ -80,8 +80,8 @@ class StepShape:
     """Of every stage: how many messages its gradients are reduced in; 1 each where nothing is given."""
     ties: tuple[tuple[int, ...], ...] = ()
     most_kept: int | None = None
-    """Of how many grains a stage keeps what it computed, at most, also where its replica has taken over grains of
-    others; None where there is room for all."""
+    """The most grains whose activations a stage keeps at once. It also holds after a replica has taken over grains of
+    others. None sets no limit."""
 
     def __post_init__(self) -> None:
         if self.schedule not in PIPELINES:

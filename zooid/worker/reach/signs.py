@@ -115,7 +115,7 @@ class _Heard:
         self._changed_s = time.monotonic()
         self._looked_s = self._changed_s
         self._latest_s = 0.0
-        """By how much a sign came later than expected."""
+        """The longest delay of a sign so far, in seconds after it was due."""
 
     def note(self, sign: bytes) -> None:
         now_s = time.monotonic()
