@@ -12,6 +12,7 @@ from torch import distributed as dist
 
 from tests.contract.groups import OpenRanks, assert_same_bits, reducing, rooted, until, value_of, values_of
 from zooid.comm import ProcessGroup
+from zooid.schedule.grain_tree import Deal, TreeSum
 
 NUM_RANKS = 3
 SIZES = [7, 30_000]
@@ -375,3 +376,35 @@ def test_a_tensor_that_is_not_contiguous_is_reduced_in_place(open_ranks: OpenRan
     for rank, (tensor, neighbours) in enumerate(results):
         assert torch.equal(tensor, before[:, ::2].t() * 3)
         assert torch.equal(neighbours, before[:, 1::2] * (rank + 1)), "what lies between was not touched"
+
+
+DEALS = {
+    "one node each": ((0, 1), (2, 3), (4, 5)),
+    "mixed": ((1, 4), (0, 3, 5), (2,)),
+    "one without grains": ((0, 1), (), (2,)),
+    "one has all": ((0, 1, 2), (), ()),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("deal", [*map(Deal, DEALS.values())], ids=list(DEALS))
+def test_a_sum_along_the_tree_has_the_same_bits_whoever_has_which_grain(
+    open_ranks: OpenRanks, deal: Deal, dtype: torch.dtype
+) -> None:
+    def node_sums(grains: tuple[int, ...]) -> list[Tensor]:
+        tree = TreeSum(deal.num_grains, torch.Tensor.add_)
+        for grain in grains:
+            tree.put_grain(grain, values_of(grain, NUM_RANKS * 1000, dtype))
+        return [values for _, values in tree.in_order()]
+
+    def body(group: ProcessGroup, rank: int) -> Tensor:
+        own = [values.view(NUM_RANKS, 1000) for values in node_sums(deal.grains[rank])]
+        nodes = torch.stack(own, dim=1) if own else torch.zeros(NUM_RANKS, 0, 1000, dtype=dtype)
+        is_in_place = len(own) == 1
+        sums = nodes.view(-1) if is_in_place else torch.zeros(NUM_RANKS * 1000, dtype=dtype)
+        group.tree_reduce(sums, nodes, deal).wait()
+        return sums
+
+    (wanted,) = node_sums(tuple(range(deal.num_grains)))
+    with open_ranks(NUM_RANKS) as ranks:
+        assert_same_bits([wanted, *ranks.play(body)])

@@ -32,12 +32,14 @@ from zooid.comm.staging import stage
 from zooid.comm.statistics import Counter
 from zooid.comm.tensors import copy_into, flat_values, reduction_of, wire_view
 from zooid.comm.transport import Transport
+from zooid.comm.tree_buffers import TreeBuffers
 from zooid.comm.work import Completion, JoinedWork, TransferWork
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
 from zooid.schedule import collectives
 from zooid.schedule.choosing import AllReduceChoice
 from zooid.schedule.collectives import TransferList
+from zooid.schedule.grain_tree import Deal
 from zooid.schedule.program import Program
 
 Tensor = torch.Tensor
@@ -164,6 +166,18 @@ class ProcessGroup(dist.ProcessGroup):
         return JoinedWork([self.reduce_scatter_single(output, input, opts) for output, input in pairs], outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
+
+    def tree_reduce(self, sums: Tensor, nodes: Tensor, deal: Deal) -> TransferWork:
+        """Sum along the tree over grains, of whose nodes this rank has some; see `TreeBuffers`. Overwrites `nodes`."""
+        tensors = [nodes] if nodes.data_ptr() == sums.data_ptr() else [nodes, sums]
+
+        def start(cpu: list[Tensor], number: int) -> Completion:
+            transfers = collectives.tree_reduce(sums.numel(), tuple(map(len, deal.nodes)))
+            reduction = reduction_of(SUM, sums.dtype)
+            buffers = TreeBuffers(cpu[0], cpu[-1], deal, self._rank, reduction, self._scratch)
+            return self._run("tree_reduce", transfers, buffers, None, number)
+
+        return self._work("tree_reduce", tensors, start, result=[sums], num_inputs=1)
 
     # Copies
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +106,12 @@ class Reduction:
             self._add(self._function, own, [(source, self._as_tensor(data)) for source, data in parts], rank)
         else:
             self._add(self._ufunc, own, [(n, np.frombuffer(data, own.dtype)) for n, data in parts], rank)
+
+    def add(self, left: Numbers, right: Numbers, out: Numbers) -> Numbers:
+        """Write the sum of two parts, and return it."""
+        if isinstance(left, torch.Tensor):
+            return self._function(left, right, out=out)
+        return cast(Array, self._ufunc(left, right, out=out))
 
     @staticmethod
     def _add(add: Callable[..., Any], own: Any, parts: list[tuple[int, Any]], rank: int) -> None:

@@ -5,6 +5,8 @@ add up every node whose grains it all has; whoever adds up the rest makes the sa
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 Node = tuple[int, int]
@@ -78,6 +80,23 @@ def maximal_nodes(grains: Iterable[int], num_grains: int) -> tuple[Node, ...]:
     for grain in grains:
         tree.put_grain(grain, None)
     return tuple(node for node, _ in tree.in_order())
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Which replica has which grains of a step."""
+
+    grains: tuple[tuple[int, ...], ...]
+    """Grains of each replica."""
+
+    @property
+    def num_grains(self) -> int:
+        return sum(map(len, self.grains))
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[Node, ...], ...]:
+        """The maximal nodes of each replica."""
+        return tuple(maximal_nodes(own, self.num_grains) for own in self.grains)
 
 
 def most_nodes_held(grains: Iterable[int], num_grains: int) -> int:

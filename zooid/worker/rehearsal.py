@@ -19,6 +19,7 @@ from zooid.core.spec import RehearsalSpec
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.checks import check_schedule
+from zooid.schedule.grain_tree import Deal
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import split_grains
 from zooid.schedule.steps import vote_elements
@@ -26,7 +27,7 @@ from zooid.store import EventWriter, ObjectStore
 from zooid.worker.executor import Executor
 from zooid.worker.reach import open_reach
 from zooid.worker.seat import Messenger, Seat, take_seat
-from zooid.worker.tree_reduce import Deal, ReduceBuffer, ReduceQueue
+from zooid.worker.tree_reduce import ReduceBuffer, ReduceQueue
 from zooid.worker.underway import Underway, adding_up, copying
 
 _CPU = torch.device("cpu")
@@ -164,8 +165,8 @@ class RehearsedStage:
         while len(self._reducing) <= number:
             at = len(self._reducing)
             if self._deal is not None:
-                work = self._queue.begin([self._buffers[at]], self._deal, self._replica, group)
+                works = self._queue.begin([self._buffers[at]], self._deal, self._replica, group)
             else:
-                work = adding_up(self._buckets[at], group)
-            self._reducing.append([work])
+                works = [adding_up(self._buckets[at], group)]
+            self._reducing.append(works)
         return self._reducing[number]

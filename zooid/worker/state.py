@@ -10,11 +10,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from zooid.core.job import Job
 from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
+from zooid.schedule.grain_tree import Deal
 from zooid.worker import loss_sums
 from zooid.worker.gradients import Gradients, Reducing
 from zooid.worker.running_statistics import RunningStatistics
 from zooid.worker.tree_gradients import OwnSums, TreeGradients
-from zooid.worker.tree_reduce import Deal
 from zooid.worker.underway import adding_up
 
 

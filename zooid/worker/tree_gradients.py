@@ -11,9 +11,9 @@ import torch
 from torch import distributed as dist
 from torch import nn
 
-from zooid.schedule.grain_tree import Node, TreeSum
+from zooid.schedule.grain_tree import Deal, Node, TreeSum
 from zooid.worker.gradients import Gradients, Reducing
-from zooid.worker.tree_reduce import Deal, ReduceBuffer, ReduceQueue
+from zooid.worker.tree_reduce import ReduceBuffer, ReduceQueue
 
 _ALIGNED_BYTES = 64
 """Gradients lie in a buffer as an allocator would have placed them: kernels may add up in another order elsewhere."""
@@ -138,7 +138,7 @@ class TreeGradients(Gradients):
                     rest = changes()[len(statistics) :]
                     carried = [*statistics, *(rest if number_of_node == 0 else map(torch.zeros_like, rest))]
                 room.fill(number_of_node, gradients, carried)
-            self._works.append([self._queue.begin(room.buffers, self._deal, self._replica, self._group)])
+            self._works.append(self._queue.begin(room.buffers, self._deal, self._replica, self._group))
         return self._works[number]
 
     def held(self) -> list[torch.Tensor | None]:
