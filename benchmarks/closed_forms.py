@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.harness import Row, run_benchmark
-from zooid.predictor.closed_forms import (
+from zooid.predictor.equations import (
     Pipeline,
     averaging_s,
     funcpipe_step_s,
@@ -26,7 +26,7 @@ from zooid.predictor.closed_forms import (
     streaming_bound_s,
     three_phase_s,
 )
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 NUM_CASES = 100_000
 NUM_ALONE = 1_000

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import zooid
 from benchmarks.lab.load import ForeignLoad
-from zooid.catalog.prices import Place, storage_price
-from zooid.core.events import Event, StepCommitted
-from zooid.core.plan import Limits
-from zooid.schedule.signs import requests_per_day
+from zooid.catalog.price_lookup import Place, storage_price
+from zooid.core.plans.plan import Limits
+from zooid.core.runs.events import Event, StepCommitted
+from zooid.schedule.heartbeats import requests_per_day
 
 NUM_MEMBERS = 4
 BATCH_SIZE = 16
@@ -62,8 +62,8 @@ job = zooid.Job(
 """
 
 _RIGID = """
-from zooid.comm.tcp.pulse import Pulse
-from zooid.core.plan import Plan
+from zooid.comm.tcp.heartbeat import Pulse
+from zooid.core.plans.plan import Plan
 
 Plan.survives_losses = property(lambda plan: False)
 Pulse.start = lambda pulse: None

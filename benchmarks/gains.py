@@ -32,12 +32,12 @@ from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.pairs import Rehearsals, Step
 from benchmarks.lab.widening import widened
 from zooid import catalog
-from zooid.coordinator.markets import market_for, offers_named
-from zooid.core.link import Link
-from zooid.core.plan import Limits, Plan
-from zooid.core.profile import Profile, Spread
+from zooid.coordinator.plans.markets import market_for, offers_named
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import Profile, Spread
+from zooid.core.plans.search_result import Search
 from zooid.core.records import decode_record, encode_record
-from zooid.core.search import Search
+from zooid.core.resources.link import Link
 from zooid.planner import Market, search
 from zooid.predictor import Proposal
 

@@ -29,10 +29,10 @@ from benchmarks.lab.nursery import Nursery, nursery
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import moto_s3
 from zooid.core.errors import ZooidError
-from zooid.core.events import StepCommitted
-from zooid.core.job import load_job
-from zooid.core.plan import Plan, TransportName
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record
+from zooid.core.runs.events import StepCommitted
 from zooid.layers import check_job, faithful_layers
 from zooid.store import ObjectStore, open_store, read_history
 

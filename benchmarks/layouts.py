@@ -18,9 +18,9 @@ import torch
 import zooid
 from benchmarks.harness import Row, run_benchmark
 from zooid.core.environment import member_environment
-from zooid.core.job import load_job
-from zooid.core.plan import Limits
-from zooid.core.profile import Profile
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Limits
+from zooid.core.plans.profile import Profile
 
 JOB_FILE = Path(__file__).parent / "jobs" / "digits_short.py"
 LAYOUTS = ((1, 1), (2, 1), (1, 2), (2, 2))

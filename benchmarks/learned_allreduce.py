@@ -18,9 +18,9 @@ from typing import NamedTuple
 import zooid
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.namespaces import Member, connect_members, shape, star
-from zooid.core.all_reduce import AllReduceSample, bus_bytes
+from zooid.core.plans.all_reduce_samples import AllReduceSample, bus_bytes
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor.learned import SMALL_BYTES, fit_all_reduce
+from zooid.predictor.learned.all_reduce_model import SMALL_BYTES, fit_all_reduce
 
 LINK_BYTES_PER_S = 50_000_000
 KIB, MIB = 2**10, 2**20

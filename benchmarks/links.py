@@ -24,8 +24,8 @@ from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.namespaces import Namespace, Star, connect_members, shape, star
 from benchmarks.lab.servers import rclone_s3
 from zooid.core.errors import ZooidError
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.spec import LinkEnd
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.runs.spec import LinkEnd
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
 

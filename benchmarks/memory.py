@@ -11,11 +11,11 @@ from pathlib import Path
 
 from benchmarks.harness import Row, run_benchmark
 from zooid import coordinator
-from zooid.coordinator.offers import resolve_offer
-from zooid.core.checkpoint import CheckpointRule
-from zooid.core.events import Event, MemberTrained
-from zooid.core.plan import Limits, Plan
-from zooid.core.profile import Profile
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import Profile
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import Event, MemberTrained
 from zooid.planner import search, single
 
 JOBS = ("bert", "gpt2", "resnet")

@@ -19,10 +19,10 @@ from torch.utils.data import DataLoader
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.runs import run_by_hand
 from zooid.core.abort import Abort
-from zooid.core.job import Job, load_job
+from zooid.core.jobs.job import Job, load_job
 from zooid.layers import build_model, check_data, default_device
 from zooid.schedule.samples import SamplePlan
-from zooid.worker import member
+from zooid.worker.member import train_task
 
 JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"
 CPU_JOBS = {"ResNet-like": "resnet,16", "GPT-2-like": "gpt2,8"}
@@ -120,7 +120,7 @@ def zooid_steps() -> Iterator[Step]:
     """A member of a run of one."""
     with run_by_hand(JOB_FILE, 1) as (store, (spec,)):
         abort = Abort()
-        with member.at_work(spec, store, abort) as (trainer, _, _):
+        with train_task.at_work(spec, store, abort) as (trainer, _, _):
             yield trainer.run_step
         abort.set("the benchmark ends")
 

@@ -2,7 +2,7 @@
 
 Rehearsed: members are processes in network namespaces with 20 MB/s each way; compute sleeps, everything else is real.
 The optimum is no schedule's: it follows from times and bytes alone, at the links' nominal rate, with every overlap free
-(see `zooid.predictor.bounds`).
+(see `zooid.predictor.step_bounds`).
 
 `hidden_share` is the part of a replica's transfer times, added up, that the step does not show: 1 − (step − optimum
 without any bytes) / Σ transfers. `overlap_share` is the part of it during which the member at that end computed.
@@ -26,11 +26,11 @@ from msgspec import structs
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.rehearsals import Scene, Site, site
 from benchmarks.lab.runs import run_by_hand
-from zooid.core import keys
 from zooid.core.environment import member_environment
-from zooid.core.plan import ScheduleName, TransportName
-from zooid.core.stage import Bucket, StageTimes
-from zooid.core.timeline import hidden_share
+from zooid.core.plans.plan import ScheduleName, TransportName
+from zooid.core.plans.stage import Bucket, StageTimes
+from zooid.core.runs import keys
+from zooid.core.runs.timeline import hidden_share
 from zooid.predictor import Way, alike, lower_bound_s, simulate_step
 from zooid.schedule.buckets import cut_buckets
 
@@ -79,7 +79,7 @@ def buckets(is_direct: bool) -> tuple[Bucket, ...]:
 
 
 def optimum_s(scene: Scene, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
-    """See `zooid.predictor.bounds`: no order of actions is faster."""
+    """See `zooid.predictor.step_bounds`: no order of actions is faster."""
     layout = alike(scene.stages, Way(bytes_per_s=link_bytes_per_s, rtt_s=0.0), transport=scene.transport)
     return lower_bound_s(layout, [scene.num_grains] * scene.num_replicas)
 

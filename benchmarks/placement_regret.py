@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.step_times import DATA, models_or_skip
 from zooid.predictor import StepProbe, fit_scaling
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 PROBES, FIRST, ROUNDS = 60, 36, 2
 WAYS = ("asked", "random")

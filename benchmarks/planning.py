@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.harness import Row, run_benchmark
 from zooid.catalog import offer
 from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes, Weights
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 MODELS = ("transformer", "cnn", "uneven", "uneven, every size its own bandwidth")
 FUNCTIONS_MB = (512, 1024, 2048, 3072, 4096, 6144, 8192, 10240)

@@ -32,13 +32,13 @@ from benchmarks.lab.load import Busy
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.rehearsals import Scene, Site, site
 from benchmarks.lab.runs import train_by_hand
-from zooid.coordinator.offers import resolve_offer
+from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.errors import MemberFailed, ZooidError
-from zooid.core.events import Event, StepCommitted
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.plan import Plan, Prediction
-from zooid.core.profile import Profile
-from zooid.core.timeline import usage_by_member
+from zooid.core.plans.plan import Plan, Prediction
+from zooid.core.plans.profile import Profile
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.runs.events import Event, StepCommitted
+from zooid.core.runs.timeline import usage_by_member
 from zooid.planner.partition import best_partitions, table_of
 from zooid.predictor import Layout, Noise, Proposal, Steps, World, simulate_steps, ways_from
 from zooid.predictor import predict as predict_run

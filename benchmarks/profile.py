@@ -23,10 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.models import Specimen, specimens
-from zooid.core.job import Job
-from zooid.core.profile import TimePoint, times_at
+from zooid.core.jobs.job import Job
+from zooid.core.plans.profile import TimePoint, times_at
 from zooid.layers import Batch, build_stage, flatten_inputs, trace
-from zooid.profiler.timing import LayerTimer, Measured
+from zooid.profiler.layer_times import LayerTimer, Measured
 
 MODELS = ("bert", "gpt2", "vit", "resnet", "convnext")
 QUICK_MODELS = ("mlp",)

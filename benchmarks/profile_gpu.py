@@ -16,12 +16,12 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks.harness import Row, run_benchmark
-from zooid.core.job import Job
-from zooid.core.profile import Profile
-from zooid.core.spec import ProfilerSpec
+from zooid.core.jobs.job import Job
+from zooid.core.plans.profile import Profile
+from zooid.core.runs.spec import ProfilerSpec
 from zooid.layers import build_model, build_stage, collate, flatten_inputs, trace_job
 from zooid.planner.merging import balanced_spans
-from zooid.profiler.measuring import measure_job
+from zooid.profiler.job_profile import measure_job
 from zooid.store import open_store
 
 LENGTH = 256

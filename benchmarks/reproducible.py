@@ -22,8 +22,8 @@ from torch import distributed as dist
 import zooid
 import zooid.comm  # registers the backend
 from zooid.schedule.samples import even_shares, split_grains
-from zooid.worker.gradients import Reducing
-from zooid.worker.state import Trainee, TrainingState
+from zooid.worker.gradients.bucketed import Reducing
+from zooid.worker.state.training_state import Trainee, TrainingState
 
 NUM_GRAINS = 8
 NUM_LAYERS = 8

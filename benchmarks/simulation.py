@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.harness import Row, run_benchmark
-from zooid.core.plan import TransportName
-from zooid.core.stage import Bucket, StageTimes
+from zooid.core.plans.plan import TransportName
+from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.predictor import Way, alike, simulate_step
 from zooid.schedule.pipelines import StepShape
 

@@ -19,12 +19,12 @@ from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.runs import run_by_hand
-from zooid.coordinator.crew import Crew
-from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.relay import Relay
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.relay import Relay
 from zooid.core.environment import member_environment
-from zooid.core.events import Event, MemberStarted
-from zooid.core.spec import WorkerSpec
+from zooid.core.runs.events import Event, MemberStarted
+from zooid.core.runs.spec import WorkerSpec
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
 from zooid.worker.__main__ import PRELOADS
@@ -34,8 +34,8 @@ NUM_STARTS = 3
 LIMIT_S = 120.0
 _JOB_IMPORTS = """
 import importlib, sys, time
-from zooid.core.job import load_job
-from zooid.worker.imports import lasting_imports
+from zooid.core.jobs.job import load_job
+from zooid.worker.member_imports import lasting_imports
 job_file, *before = sys.argv[1:]
 with lasting_imports():
     for module in before:
@@ -53,7 +53,7 @@ def measure(quick: bool) -> Iterator[Row]:
     repeats = 1 if quick else NUM_STARTS
     yield {"start": "torch_import", "cpu_s": statistics.median(_printed(_TORCH) for _ in range(repeats))}
     job_cpu_s: dict[str, float] = {}
-    for way, before in (("cold", ["zooid.worker.member"]), ("warm", PRELOADS)):
+    for way, before in (("cold", ["zooid.worker.member.train_task"]), ("warm", PRELOADS)):
         taken_s = [_printed(_JOB_IMPORTS, str(JOB_FILE), *before) for _ in range(repeats)]
         job_cpu_s[way] = statistics.median(taken_s)
         yield {"start": f"job_imports_{way}", "cpu_s": job_cpu_s[way]}

@@ -5,13 +5,13 @@
 
 from typing import TYPE_CHECKING
 
-from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import ZooidError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
+from zooid.core.jobs.run_requests import Monitor, Wish
 from zooid.core.lazy import lazy_names
-from zooid.core.plan import Limits
+from zooid.core.plans.plan import Limits
+from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.version import VERSION
-from zooid.core.wishes import Monitor, Wish
 
 if TYPE_CHECKING:
     from zooid.coordinator import (

@@ -18,13 +18,13 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from benchmarks.baselines.lambda_ml import has_work
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.planner import Market
 from zooid.planner.drafts import Draft, draft, evaluate
 from zooid.planner.objectives import Objective
 from zooid.planner.proposing import grain_sizes, schedules
 from zooid.predictor import Proposal
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 NUM_EVALUATIONS = 100
 """The paper's."""

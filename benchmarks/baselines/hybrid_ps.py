@@ -14,7 +14,7 @@ from msgspec import structs
 
 from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
 from zooid.catalog import offer
-from zooid.core.offer import Offer
+from zooid.core.resources.offer import Offer
 from zooid.planner import Market
 from zooid.predictor import Proposal, run_cost, startup_s, total_usd
 

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS, grid_partitions
 from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import fits
-from zooid.core.offer import Offer
+from zooid.core.resources.offer import Offer
 from zooid.planner import Market
 from zooid.planner.cuts import Partition, StageTable
 from zooid.planner.partition import partitions_for_each, table_of

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.planner.cuts.table import Partition, StageTable, partition_of
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 NUM_BOUNDS = 1000
 """The paper's V (Appendix A.3)."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from benchmarks.baselines.simulated import fits
-from zooid.core.offer import Offer
+from zooid.core.resources.offer import Offer
 from zooid.planner import Market
 from zooid.planner.proposing import grain_sizes
 from zooid.predictor import Proposal

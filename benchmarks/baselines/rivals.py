@@ -11,8 +11,8 @@ from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS
 from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
 from benchmarks.baselines.simulated import closed_form_step_s, simulated
 from benchmarks.baselines.tpdmp import tpdmp
-from zooid.core.plan import Plan
-from zooid.core.search import Goal
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.search_result import Goal
 from zooid.planner import Market, in_words
 from zooid.planner.fleets import FleetGoal
 from zooid.planner.objectives import best, objective_of

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Iterable
 
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.planner import Market
 from zooid.planner.drafts import draft, evaluate
 from zooid.predictor import Proposal
-from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s, pipelined_s, three_phase_s
+from zooid.predictor.equations import Pipeline, funcpipe_step_s, pipelined_s, three_phase_s
 
 
 def simulated(proposals: Iterable[Proposal], market: Market) -> list[Plan]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import closed_form_step_s, fits
-from zooid.core.offer import Offer
+from zooid.core.resources.offer import Offer
 from zooid.planner import Market
 from zooid.planner.cuts.table import sums
 from zooid.planner.partition import Partition, smallest_need

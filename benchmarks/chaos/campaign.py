@@ -20,7 +20,7 @@ from benchmarks.lab.nursery import Conditions, Nursery
 from benchmarks.lab.prepared import PreparedJob
 from benchmarks.lab.servers import moto_s3
 from zooid.core.errors import ZooidError
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.store import open_store
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from benchmarks.lab.footprints import SOURCE
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 
 BATCH_SIZE = 8
 GRAIN_SIZE = 2

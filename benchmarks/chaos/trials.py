@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.chaos.jobs import NUM_STEPS, STEPS_PER_EPOCH
-from zooid.core.plan import TransportName
+from zooid.core.plans.plan import TransportName
 
 FaultKind = Literal["kill", "pause", "stop", "blink", "partition", "coordinator"]
 """`kill`, `stop` and `partition` are for good. `pause` stops a member for a while, `blink` cuts its link for a while.

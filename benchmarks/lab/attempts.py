@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lab.nursery import Conditions, Nursery
-from zooid.core import keys
 from zooid.core.errors import ZooidError
+from zooid.core.runs import keys
 from zooid.store import ObjectStore
-from zooid.store.checkpoints import complete_steps, read_manifest
+from zooid.store.checkpoint_index import complete_steps, read_manifest
 
 _POLL_S = 0.02
 _PHASE_LIMIT_S = 120.0

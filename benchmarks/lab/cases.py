@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from benchmarks.lab.rehearsals import Scene
-from zooid.core.plan import ScheduleName, TransportName
-from zooid.core.stage import Bucket, StageTimes
+from zooid.core.plans.plan import ScheduleName, TransportName
+from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.schedule.buckets import cut_buckets
 
 MB = 1_000_000

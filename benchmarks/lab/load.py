@@ -8,7 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from zooid.core.events import Event, StepCommitted
+from zooid.core.runs.events import Event, StepCommitted
 
 _YARDSTICK_ROUNDS = 7
 _YARDSTICK_ITERATIONS = 100_000

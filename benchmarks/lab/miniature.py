@@ -8,10 +8,10 @@ from msgspec import structs
 
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.rehearsals import Site
-from zooid.coordinator.rehearsing import Rehearsal, rehearse_stages
-from zooid.coordinator.relay import OnEvent, ignore
-from zooid.core.plan import Plan
-from zooid.core.stage import Bucket, StageTimes
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.coordinator.runs.relay import OnEvent, ignore
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.predictor import Layout, Noise, Proposal, World, lay_out, simulate_steps
 from zooid.schedule.pipelines import StepSchedule
 from zooid.store import open_store

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.core.environment import member_environment
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record
 from zooid.platforms import Exit, Launch
 
@@ -289,9 +289,9 @@ def _coordinate(
     **arguments: Any,
 ) -> int:
     import zooid
-    from zooid.core.checkpoint import CheckpointRule
     from zooid.core.errors import InputError, ZooidError
-    from zooid.core.events import Event, encode_events
+    from zooid.core.runs.checkpoint import CheckpointRule
+    from zooid.core.runs.events import Event, encode_events
 
     def show(event: Event) -> None:
         os.write(1, encode_events([event]))
@@ -318,7 +318,7 @@ def _main(address: str) -> None:
     import zooid.layers
     import zooid.profiler.__main__
     import zooid.worker.__main__
-    import zooid.worker.member  # noqa: F401
+    import zooid.worker.member.train_task  # noqa: F401
 
     torch.export.export(torch.nn.Linear(2, 2), (torch.zeros(3, 2),))  # imports what every trace needs
     server = _Server(address)

@@ -14,16 +14,16 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.job import load_job
-from zooid.core.plan import Plan
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record
-from zooid.core.spec import WorkerSpec
+from zooid.core.runs import keys
+from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import build_model, build_stage, check_data, collate, trace_job
 from zooid.schedule.samples import SamplePlan
 from zooid.store import open_store
-from zooid.worker import member
+from zooid.worker.member import train_task
 
 WARM_UP_STEPS = 3
 STEPS_IN_A_BLOCK = 4
@@ -49,7 +49,7 @@ def main(spec_url: str, schedule: str, num_rounds: int) -> None:
     spec = decode_record(bytes(store.get(key)), WorkerSpec, key)
     torch.set_num_threads(1)
     abort = Abort()
-    with member.at_work(spec, store, abort) as (trainer, _, _):
+    with train_task.at_work(spec, store, abort) as (trainer, _, _):
         plan = decode_record(bytes(store.get(keys.plan(0))), Plan, keys.plan(0))
         stock = stock_steps(spec, plan, schedule, dist.new_group(backend="gloo"))
         steps = {"zooid": trainer.run_step, "stock": stock}

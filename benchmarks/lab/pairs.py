@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from benchmarks.lab.load import Busy
 from benchmarks.lab.miniature import Miniature
 from benchmarks.lab.rehearsals import Site, site
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.planner import Market, in_words
 from zooid.predictor import Proposal
 

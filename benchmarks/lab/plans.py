@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from zooid.catalog import local_offer
-from zooid.core.plan import AllReduceName, Plan, Prediction, ScheduleName, StagePlan, TransportName
+from zooid.core.plans.plan import AllReduceName, Plan, Prediction, ScheduleName, StagePlan, TransportName
 
 _MEMORY_BYTES = 2**40
 _DATE = "2026-01-01"

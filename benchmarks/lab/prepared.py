@@ -5,8 +5,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.lab.plans import bare_plan
-from zooid.core.job import load_job
-from zooid.core.plan import Plan, TransportName
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan, TransportName
 from zooid.layers import LayeredModel, check_job, faithful_layers
 from zooid.schedule.samples import SamplePlan
 

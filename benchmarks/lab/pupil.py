@@ -11,8 +11,8 @@ import torch
 
 from benchmarks.lab.crew import Answer, wait_until
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp import connect
+from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import open_store
 

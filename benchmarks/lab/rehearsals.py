@@ -14,10 +14,10 @@ from msgspec import structs
 from benchmarks.lab.namespaces import Star, apart, connect_members, shape, star
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import delayed, rclone_s3
-from zooid.coordinator.rehearsing import Rehearsal, rehearse_stages
-from zooid.coordinator.relay import OnEvent, ignore
-from zooid.core.plan import Plan, ScheduleName, TransportName
-from zooid.core.stage import StageTimes
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.coordinator.runs.relay import OnEvent, ignore
+from zooid.core.plans.plan import Plan, ScheduleName, TransportName
+from zooid.core.plans.stage import StageTimes
 from zooid.platforms.local import LocalPlatform
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import even_shares, split_grains

@@ -11,20 +11,20 @@ from typing import Any
 from msgspec import structs
 
 from benchmarks.lab.plans import bare_plan
-from zooid.coordinator.crew import Crew
-from zooid.coordinator.offers import num_threads
-from zooid.coordinator.relay import OnEvent, Relay
-from zooid.coordinator.running import roster_for
-from zooid.core import keys
-from zooid.core.job import load_job
-from zooid.core.plan import Plan, ScheduleName, TransportName
+from zooid.coordinator.plans.offer_names import num_threads
+from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.relay import OnEvent, Relay
+from zooid.coordinator.runs.supervision import roster_for
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import encode_record
-from zooid.core.spec import WorkerSpec
+from zooid.core.runs import keys
+from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import LayeredModel, check_job, collate, trace_job
 from zooid.platforms import Platform
 from zooid.schedule.samples import SamplePlan
 from zooid.store import ObjectStore, open_store
-from zooid.worker.preparation import prepare
+from zooid.worker.member.prepare_task import prepare
 
 
 @contextmanager

@@ -3,7 +3,7 @@ that no small machine measures in minutes."""
 
 from msgspec import structs
 
-from zooid.core.profile import Bytes, LayerProfile, Profile
+from zooid.core.plans.profile import Bytes, LayerProfile, Profile
 
 
 def widened(profile: Profile, factor: float) -> Profile:

@@ -22,7 +22,7 @@ from benchmarks.recovery.busy import endure
 from benchmarks.recovery.elastic import restarts
 from benchmarks.recovery.losses import Kind, Laboratory, Loss, Place, Recovery
 from benchmarks.recovery.picture import save
-from zooid.core.plan import TransportName
+from zooid.core.plans.plan import TransportName
 
 LAYOUTS = ((4, 1), (2, 2))
 INSURED_LAYOUT = (1, 4)

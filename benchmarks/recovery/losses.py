@@ -21,7 +21,7 @@ from benchmarks.recovery.jobs import BATCH_SIZE, COMPUTE_S, GRAIN_SIZE, sample_s
 from benchmarks.recovery.picture import Story
 from benchmarks.recovery.timing import redone_grains, resumption
 from zooid.core.errors import ZooidError
-from zooid.core.plan import Plan, TransportName
+from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record
 
 NUM_STEPS = 9

@@ -14,10 +14,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.store.transport import StoreTransport
 from zooid.comm.tcp import connect
-from zooid.comm.transport import Transport
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import Transport
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore, open_store
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.processes import children, heed_signals, is_gone, wait_until
-from zooid.core import keys
 from zooid.core.records import encode_record
-from zooid.core.spec import ProfilerSpec
+from zooid.core.runs import keys
+from zooid.core.runs.spec import ProfilerSpec
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.births import Lines, News
+from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess
 from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store
@@ -245,7 +245,7 @@ import sys, time
 from pathlib import Path
 from tests.contract.test_platform import Members, SLEEPING
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.births import Lines, News
+from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess
 members = Members(LocalPlatform(), Path(sys.argv[1]))
 print(members.first_line(members.start(SLEEPING)), flush=True)

@@ -19,7 +19,7 @@ from zooid.core.errors import (
     ObjectNotFound,
     StoreUnavailable,
 )
-from zooid.core.events import Metered, PhaseStarted, StepCommitted
+from zooid.core.runs.events import Metered, PhaseStarted, StepCommitted
 from zooid.store import (
     EventReader,
     EventWriter,
@@ -229,7 +229,7 @@ class TestEvents:
                 assert events == [step(number, float(number))]
 
     def test_the_first_event_waits_for_no_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zooid.store.events._FLUSH_INTERVAL_S", 3600.0)
+        monkeypatch.setattr("zooid.store.event_log._FLUSH_INTERVAL_S", 3600.0)
         store = new_memory()
         writer = EventWriter(store, "worker")
         try:

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 from tests.fidelity import models
 from tests.fidelity.models import CLASSES, WIDTH
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 
 NUM_SAMPLES = 16
 BATCH_SIZE = 8

@@ -27,7 +27,7 @@ from zooid.layers import (
     faithful_layers,
     trace,
 )
-from zooid.layers.watch import Watch
+from zooid.layers.trace.watch import Watch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning"),
@@ -158,8 +158,8 @@ def nothing_kept() -> Iterator[None]:
     """The trace as it would be if nobody looked for what it loses."""
     with ExitStack() as mutations:
         mutations.enter_context(patch.object(Watch, "watching", lambda watch: nullcontext()))
-        mutations.enter_context(patch("zooid.layers.tracing.hooked_modules", lambda model: {}))
-        mutations.enter_context(patch("zooid.layers.tracing.parameter_hooks", lambda model: ParameterHooks()))
+        mutations.enter_context(patch("zooid.layers.trace.tracer.hooked_modules", lambda model: {}))
+        mutations.enter_context(patch("zooid.layers.trace.tracer.parameter_hooks", lambda model: ParameterHooks()))
         yield
 
 
@@ -167,8 +167,8 @@ def nothing_kept() -> Iterator[None]:
 def nothing_compared() -> Iterator[None]:
     """No comparison with the untouched model, and no look at its Python state."""
     with ExitStack() as mutations:
-        mutations.enter_context(patch("zooid.layers.faithful.find_difference", lambda *args: None))
-        mutations.enter_context(patch("zooid.layers.faithful.changed_attribute", lambda *args: ""))
+        mutations.enter_context(patch("zooid.layers.stages.faithful.find_difference", lambda *args: None))
+        mutations.enter_context(patch("zooid.layers.stages.faithful.changed_attribute", lambda *args: ""))
         yield
 
 

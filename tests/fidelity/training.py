@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import (
     Batch,
     LayeredModel,

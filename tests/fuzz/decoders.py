@@ -22,41 +22,41 @@ from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
 from tests.fuzz.trials import Decoder
 from tests.unit.profiles import store_links
 from tests.unit.test_events import ALL as ALL_EVENTS
-from zooid.catalog.rows import read_rows
-from zooid.comm import codecs
+from zooid.catalog.csv_rows import read_rows
+from zooid.comm.calls import wire_codecs
+from zooid.comm.calls.sparse import check_indices
+from zooid.comm.group_options import Options
 from zooid.comm.meeting import _Call, _Go, _Here, _Lobby, _Refused, meet
-from zooid.comm.options import Options
 from zooid.comm.rendezvous import ObjectRendezvous
-from zooid.comm.sparse import check_indices
 from zooid.comm.store.envelope import seal, unseal
-from zooid.coordinator.remainder import samples_of
-from zooid.core import keys
+from zooid.coordinator.plans.remaining_steps import samples_of
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, Shard
-from zooid.core.codecs import CodecName, wire_bytes
 from zooid.core.errors import ZooidError
-from zooid.core.events import decode_events, encode_events
-from zooid.core.link import Link, Links
-from zooid.core.plan import Plan
-from zooid.core.profile import Profile
+from zooid.core.jobs.syntax import parsed_file
+from zooid.core.plans.codec_sizes import CodecName, wire_bytes
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile
+from zooid.core.plans.search_result import Search
 from zooid.core.records import FileRecord, decode_one_of, decode_record, encode_record
-from zooid.core.roster import Roster
-from zooid.core.search import Search
-from zooid.core.shards import ShardTable, TarShard
-from zooid.core.spec import ProbeSpec, RehearsalSpec, WorkerSpec
-from zooid.core.syntax import parsed_file
+from zooid.core.resources.link import Link, Links
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, Shard
+from zooid.core.runs.events import decode_events, encode_events
+from zooid.core.runs.roster import Roster
+from zooid.core.runs.shard import ShardTable, TarShard
+from zooid.core.runs.spec import ProbeSpec, RehearsalSpec, WorkerSpec
+from zooid.core.runs.timeline import Timeline, usage_by_member
 from zooid.core.text import has_credentials
-from zooid.core.timeline import Timeline, usage_by_member
 from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
-from zooid.profiler.probing.door import Address
-from zooid.profiler.probing.gathering import Gathering
+from zooid.profiler.probes.door import Address
+from zooid.profiler.probes.store_meeting import Gathering
 from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
-from zooid.report.views import LineView
+from zooid.report.progress import LineView
 from zooid.store import EventReader, ObjectStore, open_store
-from zooid.store.checkpoints import last_step, read_manifest
+from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim
-from zooid.store.events import read_history
+from zooid.store.event_log import read_history
 from zooid.store.shards import index_shards, shards
 from zooid.store.shards.archive import read_sample, table_of
 from zooid.store.shards.cache import damaged
@@ -269,12 +269,12 @@ def _of_messages() -> list[Decoder]:
 
 
 def _codec(codec: CodecName) -> Decoder:
-    encoded = codecs.encode(codec, torch.linspace(-1, 1, _NUM_ELEMENTS)).numpy().tobytes()
+    encoded = wire_codecs.encode(codec, torch.linspace(-1, 1, _NUM_ELEMENTS)).numpy().tobytes()
     assert len(encoded) == wire_bytes(codec, _NUM_ELEMENTS)
 
     def decode(data: bytes) -> None:
         arrived = torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-        codecs.decode(codec, arrived, _NUM_ELEMENTS, torch.float32)
+        wire_codecs.decode(codec, arrived, _NUM_ELEMENTS, torch.float32)
 
     return Decoder(f"codec {codec}", decode, [encoded])
 

@@ -2,16 +2,17 @@
 
 from tests.unit.predicted import a_profile, owned, rented
 from tests.unit.test_records import a_link, a_plan, a_roster
-from zooid.core.all_reduce import AllReduceSample, AllReduceSamples
-from zooid.core.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
-from zooid.core.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
-from zooid.core.link import Links, MissingLink
-from zooid.core.plan import Limits
+from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSamples
+from zooid.core.plans.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
+from zooid.core.plans.plan import Limits
+from zooid.core.plans.search_result import Search
+from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
-from zooid.core.roster import Answer, Joining, RosterSeat, Ruling, StepNumbers
-from zooid.core.search import Search
-from zooid.core.shards import SampleFiles, ShardTable
-from zooid.core.spec import (
+from zooid.core.resources.link import Links, MissingLink
+from zooid.core.runs.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
+from zooid.core.runs.roster import Answer, Joining, RosterSeat, Ruling, StepNumbers
+from zooid.core.runs.shard import SampleFiles, ShardTable
+from zooid.core.runs.spec import (
     Adoption,
     Failure,
     MemberHandle,
@@ -23,8 +24,7 @@ from zooid.core.spec import (
     SweepSpec,
     WorkerSpec,
 )
-from zooid.core.stage import Bucket, StageTimes, Tie
-from zooid.core.timeline import Interval, Timeline
+from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
 
 _MEMBER = {"run": "run-7", "member": "r0s0", "store": "s3://bucket/run-7", "num_threads": 2}

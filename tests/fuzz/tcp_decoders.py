@@ -5,7 +5,6 @@ import zlib
 from typing import Any
 
 from tests.fuzz.trials import Decoder
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp.checksums import checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.handshake import (
@@ -20,9 +19,10 @@ from zooid.comm.tcp.handshake import _proof as proof
 from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.transport import TcpTransport
-from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
-from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
+from zooid.schedule.stream_rules import EAGER_BYTES, PIECE_BYTES
 
 SECRET = bytes(range(32))
 SMALL, LARGE = Message(POINT_TO_POINT, 7, 0), Message(COLLECTIVE, 0, 3, 2)

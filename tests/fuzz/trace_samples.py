@@ -6,7 +6,7 @@ import msgspec
 import torch
 from safetensors.torch import save
 
-from zooid.core.trace import (
+from zooid.core.runs.trace import (
     ConstantRecord,
     GraphRecord,
     LayersRecord,

@@ -12,9 +12,9 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from tests.integration.ranks import FORKING
-from zooid.comm.statistics import Counter
-from zooid.core import keys
+from zooid.comm.traffic_counter import Counter
 from zooid.core.environment import member_environment
+from zooid.core.runs import keys
 from zooid.platforms import Exit, Launch
 from zooid.store import ObjectStore, open_store
 
@@ -60,7 +60,7 @@ def _key(member: str) -> str:
 
 
 def _become(spec_url: str, environment: Mapping[str, str]) -> None:
-    from zooid.store.program import end_process
+    from zooid.store.member_program import end_process
 
     os.environ.clear()
     os.environ.update(environment)
@@ -69,10 +69,10 @@ def _become(spec_url: str, environment: Mapping[str, str]) -> None:
 
 def _run(spec_url: str) -> int:
     from zooid.comm.store import groups
-    from zooid.comm.tcp import links
+    from zooid.comm.tcp import connections
     from zooid.worker import __main__ as program
     from zooid.worker import rehearsal
-    from zooid.worker.executor import Executor
+    from zooid.worker.step.executor import Executor
 
     counters: list[Counter] = []
     steps: list[Counts] = []
@@ -92,7 +92,7 @@ def _run(spec_url: str) -> int:
             steps.append({name: value - before[name] for name, value in so_far().items()})
             return recording
 
-    for module in (groups, links):
+    for module in (groups, connections):
         vars(module)["Counter"] = counter
     vars(rehearsal)["Executor"] = CountedExecutor
     sys.argv[1:] = [spec_url]

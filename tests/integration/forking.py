@@ -14,15 +14,15 @@ import pytest
 from tests.integration.jobs import is_traced, traced_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform
-from zooid.core import keys
 from zooid.core.records import decode_one_of
-from zooid.core.spec import ProbeSpec, ProfilerSpec, RehearsalSpec, SweepSpec, WorkerSpec
+from zooid.core.runs import keys
+from zooid.core.runs.spec import ProbeSpec, ProfilerSpec, RehearsalSpec, SweepSpec, WorkerSpec
 from zooid.platforms import Launch
 from zooid.platforms.local import forks, zygote
 from zooid.platforms.local.processes import LocalHandle
 from zooid.store import ObjectStore, open_store
-from zooid.store.program import end_process, run_any_member
-from zooid.worker import preparation
+from zooid.store.member_program import end_process, run_any_member
+from zooid.worker.member import prepare_task
 
 
 class ForkingPlatform(RecordingPlatform):
@@ -69,9 +69,9 @@ class _PreparingThread:
 def _prepare(spec: WorkerSpec, store: ObjectStore) -> None:
     checked, layered = traced_job(Path(spec.job_file))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(preparation, "check_job", lambda job: checked)
-        patch.setattr(preparation, "_compared_layers", lambda checked, store: layered)
-        preparation.prepare(spec, store)
+        patch.setattr(prepare_task, "check_job", lambda job: checked)
+        patch.setattr(prepare_task, "_compared_layers", lambda checked, store: layered)
+        prepare_task.prepare(spec, store)
 
 
 class _ForkedZygote:

@@ -14,7 +14,7 @@ import zooid
 from tests.integration.jobs import plan_by_hand
 from tests.integration.model_jobs import write_model_job
 from tests.integration.reference import train_composed_layers
-from zooid.core.plan import ScheduleName, TransportName
+from zooid.core.plans.plan import ScheduleName, TransportName
 
 TOLERANCE = 1e-9
 CASES: tuple[tuple[str, tuple[int, int], ScheduleName, TransportName], ...] = (

@@ -11,11 +11,11 @@ from torch import distributed as dist
 from benchmarks.lab.runs import run_by_hand
 from tests.integration.jobs import AUGMENTED, write_job
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointRule
+from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.store import EventWriter, ObjectStore
-from zooid.worker import member
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
-from zooid.worker.training import Trainer
+from zooid.worker.member import train_task
+from zooid.worker.member.training_loop import Trainer
 
 NUM_SAMPLES = 52
 NUM_EVALUATED = 31
@@ -108,7 +108,7 @@ def at_work_alone(
         if rule is not None:
             spec = structs.replace(spec, checkpoints=rule)
         try:
-            with member.at_work(spec, store, abort or Abort()) as (trainer, keeper, events):
+            with train_task.at_work(spec, store, abort or Abort()) as (trainer, keeper, events):
                 yield trainer, keeper, events, store
         finally:
             if dist.is_initialized():

@@ -120,7 +120,7 @@ class _ForkedZygote:
     @staticmethod
     def _serve(control: socket.socket) -> None:
         from zooid.platforms.local import zygote
-        from zooid.store.program import end_process
+        from zooid.store.member_program import end_process
 
         os.setsid()
         _, descriptors, _, _ = socket.recv_fds(control, 1, 1)

@@ -6,8 +6,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.lab.plans import bare_plan
-from zooid.core.job import load_job
-from zooid.core.plan import Plan, ScheduleName, TransportName
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers
 
 BATCH_SIZE = 40

@@ -45,8 +45,8 @@ FORKING.set_forkserver_preload(
         "zooid.comm",
         "zooid.coordinator",
         "zooid.profiler.__main__",
-        "zooid.worker.member",
-        "zooid.worker.preparation",
+        "zooid.worker.member.train_task",
+        "zooid.worker.member.prepare_task",
     ]
 )
 

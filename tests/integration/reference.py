@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tests.integration.jobs import traced_job
-from zooid.core.job import Job, load_job
+from zooid.core.jobs.job import Job, load_job
 from zooid.layers import (
     Objective,
     autocasting,
@@ -26,7 +26,7 @@ from zooid.layers import (
 )
 from zooid.schedule.samples import SamplePlan
 from zooid.worker.checkpoints.contents import load_checkpoint
-from zooid.worker.precision import LossScale
+from zooid.worker.state.loss_scaling import LossScale
 
 
 @dataclass(frozen=True)

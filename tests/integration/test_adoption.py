@@ -20,15 +20,15 @@ from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from tests.processes import is_gone, wait_until
-from zooid.coordinator import adoption, lease, resuming, running
-from zooid.core import keys, liveness
+from zooid.coordinator.runs import adoption, lease, resumed_run, supervision
 from zooid.core.errors import InputError, ZooidError
-from zooid.core.events import Event, MemberExited, MembersAdopted, RosterChanged, StepCommitted
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record
-from zooid.core.spec import MemberHandle
+from zooid.core.runs import keys, liveness
+from zooid.core.runs.events import Event, MemberExited, MembersAdopted, RosterChanged, StepCommitted
+from zooid.core.runs.spec import MemberHandle
 from zooid.store import ObjectStore, open_store
-from zooid.store.events import read_history
+from zooid.store.event_log import read_history
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -120,14 +120,14 @@ def coordinate(
     if is_elsewhere:
         vars(liveness)["_machine"] = lambda: "another machine"
     if barrier is not None:
-        find = vars(resuming)["find_orphans"]
+        find = vars(resumed_run)["find_orphans"]
 
         def find_at_once(*given: Any) -> Any:
             found = find(*given)
             barrier.wait()
             return found
 
-        vars(resuming)["find_orphans"] = find_at_once
+        vars(resumed_run)["find_orphans"] = find_at_once
     try:
         if job_file is None:
             zooid.resume(url, on_event=lambda event: parent.send(("event", event)), platform=platform)
@@ -244,7 +244,7 @@ def test_members_go_on_to_the_end_without_any_coordinator(scene: Scene, monkeypa
         os.kill(pids["r1s0"], signal.SIGKILL)
     wait_until(lambda: all(map(is_gone, pids.values())))
     assert any(isinstance(event, RosterChanged) for event in read_history(scene.store))
-    monkeypatch.setattr(running, "GRACE_S", 0.1)
+    monkeypatch.setattr(supervision, "GRACE_S", 0.1)
     with pytest.raises(InputError, match="is complete: its checkpoint has all 24 steps"):
         zooid.resume(scene.url)
     scene.check()

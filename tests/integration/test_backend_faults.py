@@ -24,7 +24,7 @@ from tests.integration.ranks import LIMIT_S, Rank, Ranks, Way, run, started
 from zooid.core.errors import CommError
 from zooid.store import open_store
 from zooid.store.faults import Faults, FaultyStore, Rates
-from zooid.store.protocol import Data, ObjectStore
+from zooid.store.store_protocol import Data, ObjectStore
 
 pytestmark = pytest.mark.timeout(120)
 

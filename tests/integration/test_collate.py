@@ -8,7 +8,7 @@ import zooid
 from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_untouched_model
-from zooid.core.plan import Limits
+from zooid.core.plans.plan import Limits
 
 pytestmark = pytest.mark.timeout(180)
 

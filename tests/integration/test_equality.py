@@ -16,10 +16,10 @@ from tests.integration.jobs import AUGMENTED, COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, train_composed_layers, train_untouched_model
 from zooid.coordinator import RunResult
-from zooid.core import keys
-from zooid.core.events import CheckpointSaved, Event, MemberStarted, PhaseStarted, RunFinished, StepCommitted
-from zooid.core.job import load_job
-from zooid.core.plan import Limits
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Limits
+from zooid.core.runs import keys
+from zooid.core.runs.events import CheckpointSaved, Event, MemberStarted, PhaseStarted, RunFinished, StepCommitted
 from zooid.layers import build_model, check_data
 from zooid.store import ObjectStore, open_store
 from zooid.worker.checkpoints.contents import last_step, read_manifest

@@ -18,12 +18,12 @@ from benchmarks.lab.servers import rclone_s3
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.processes import heed_signals
-from zooid.core import keys
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, UnsafeStore, ZooidError
-from zooid.core.events import Event, StepCommitted
-from zooid.core.job import load_job
-from zooid.core.plan import Plan
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.events import Event, StepCommitted
 from zooid.layers import build_model
 from zooid.store import open_store
 from zooid.worker.checkpoints.contents import last_step, read_manifest
@@ -159,8 +159,8 @@ from pathlib import Path
 
 import zooid
 from tests.integration.recording import RecordingPlatform
-from zooid.core.events import StepCommitted
-from zooid.core.plan import Plan
+from zooid.core.runs.events import StepCommitted
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record
 
 job_file, store, plan_file = sys.argv[1:]

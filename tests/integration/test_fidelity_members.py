@@ -8,8 +8,8 @@ import zooid
 from tests.fidelity.training import largest_difference, train_plainly
 from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
-from zooid.core.job import load_job
-from zooid.core.plan import TransportName
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import TransportName
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -15,8 +15,8 @@ from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
 from zooid.core.errors import MemberFailed
-from zooid.core.events import Event, RunStarted
-from zooid.core.plan import Limits
+from zooid.core.plans.plan import Limits
+from zooid.core.runs.events import Event, RunStarted
 from zooid.platforms import Launch
 from zooid.platforms.local.processes import LocalHandle
 

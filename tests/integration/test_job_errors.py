@@ -71,7 +71,7 @@ def test_an_error_in_the_job_shows_frames_of_its_own_files_and_more_when_asked(t
     assert "/zooid/" not in plain.stderr
     verbose = run_zooid("profile", "job.py", "--verbose", cwd=tmp_path)
     assert verbose.returncode == 2
-    assert "/zooid/layers/checking.py" in verbose.stderr
+    assert "/zooid/layers/jobs/job_checks.py" in verbose.stderr
     assert "in build_model" in verbose.stderr
 
 

@@ -8,14 +8,14 @@ from msgspec import structs
 import zooid
 from tests.integration.reference import train_untouched_model
 from tests.integration.test_docs import may_confine
-from zooid.coordinator.offers import resolve_offer
-from zooid.core.events import Event, MemberStarted, MemberTrained
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.core.plans.plan import Limits
+from zooid.core.resources.offer import Offer
+from zooid.core.runs.events import Event, MemberStarted, MemberTrained
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.processes import LocalHandle
-from zooid.platforms.protocol import Size
+from zooid.platforms.platform import Size
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -75,7 +75,7 @@ def test_a_model_that_fits_nowhere_whole_is_trained(tmp_path: Path, monkeypatch:
     (tmp_path / "disk").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "disk"))
     monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.05")
-    monkeypatch.setattr("zooid.coordinator.training.resolve_offer", small_offer)
+    monkeypatch.setattr("zooid.coordinator.runs.new_run.resolve_offer", small_offer)
     seen: list[Event] = []
     platform = Watched()
     result = zooid.train(

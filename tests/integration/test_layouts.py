@@ -17,7 +17,7 @@ from tests.integration.jobs import plan_by_hand
 from tests.integration.model_jobs import NUM_STEPS, write_model_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
-from zooid.core.plan import ScheduleName, TransportName
+from zooid.core.plans.plan import ScheduleName, TransportName
 
 pytestmark = pytest.mark.timeout(300)
 

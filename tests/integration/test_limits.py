@@ -16,19 +16,19 @@ from benchmarks.lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile
-from zooid.coordinator.crew import Crew
-from zooid.coordinator.offers import held_to, prices_in_words, resolve_offer
+from zooid.coordinator.plans.offer_names import held_to, prices_in_words, resolve_offer
+from zooid.coordinator.runs.crew import Crew
 from zooid.core.errors import CatalogError, InputError, MemberFailed
-from zooid.core.machine import cpu_share
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits
-from zooid.core.spec import WorkerSpec
+from zooid.core.plans.plan import Limits
+from zooid.core.resources.machine import cpu_share
+from zooid.core.resources.offer import Offer
+from zooid.core.runs.spec import WorkerSpec
 from zooid.planner import search, single
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.limits import confine
+from zooid.platforms.local.cgroups import confine
 from zooid.platforms.local.processes import LocalHandle
-from zooid.platforms.protocol import Size
+from zooid.platforms.platform import Size
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(60)
@@ -51,7 +51,7 @@ while True:
     held.append(bytearray(2**20))
 """
 LOOKING = """
-from zooid.core.machine import cpu_share, memory_bytes, num_cores
+from zooid.core.resources.machine import cpu_share, memory_bytes, num_cores
 print(cpu_share(), num_cores(), memory_bytes())
 """
 WAITING = "import time; time.sleep(600)"
@@ -205,7 +205,7 @@ class TestNothingIsLeft:
 import sys, time
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.protocol import Size
+from zooid.platforms.platform import Size
 
 platform = LocalPlatform(lambda launch: [sys.executable, "-c", {WAITING!r}])
 handle = platform.launch(Launch("r0s0", "worker", "nothing", 1, Size(0.5, {64 * MIB})))
@@ -286,8 +286,8 @@ class TestRefusals:
             resolve_offer(on)
 
     def test_more_than_the_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zooid.coordinator.offers.cpu_share", lambda: 0.5)
-        monkeypatch.setattr("zooid.coordinator.offers.memory_bytes", lambda: 10**9)
+        monkeypatch.setattr("zooid.coordinator.plans.offer_names.cpu_share", lambda: 0.5)
+        monkeypatch.setattr("zooid.coordinator.plans.offer_names.memory_bytes", lambda: 10**9)
         with pytest.raises(InputError) as caught:
             resolve_offer("limited:aws.lambda.1769")
         assert str(caught.value) == (

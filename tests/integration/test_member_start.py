@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.lab.runs import run_by_hand
-from zooid.core import keys
 from zooid.core.environment import member_environment
+from zooid.core.runs import keys
 
 JOB = """
 import os

@@ -23,7 +23,7 @@ from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers
-from zooid.core.events import Event, StepCommitted
+from zooid.core.runs.events import Event, StepCommitted
 from zooid.platforms import Launch
 
 pytestmark = pytest.mark.timeout(180)

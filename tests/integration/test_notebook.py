@@ -13,14 +13,14 @@ import zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import JobError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.core.records import decode_record
-from zooid.core.spec import RunClaim
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.spec import RunClaim
 from zooid.store import clear, open_store
-from zooid.store.checkpoints import last_step
+from zooid.store.checkpoint_index import last_step
 
 pytestmark = pytest.mark.timeout(240)
 

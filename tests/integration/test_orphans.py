@@ -14,10 +14,10 @@ from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.core import keys
-from zooid.core.events import Event, StepCommitted
-from zooid.core.plan import Plan, TransportName
+from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.events import Event, StepCommitted
 from zooid.store import open_store
 from zooid.store.claims import last_claim
 from zooid.store.fences import GRACE_S

@@ -21,11 +21,11 @@ from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from tests.outages import KINDS, FailingProxy, Kind
 from tests.processes import wait_until
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
-from zooid.core.events import CheckpointSaved, Event, PhaseStarted, RunStarted, StepCommitted
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import CheckpointSaved, Event, PhaseStarted, RunStarted, StepCommitted
 from zooid.store import clear, open_store, read_history
-from zooid.store.checkpoints import complete_steps
+from zooid.store.checkpoint_index import complete_steps
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -12,11 +12,11 @@ from tests.integration.test_docs import job_file
 from tests.unit.predicted import MB, a_plan, a_profile, owned, rented, write_run
 from tests.unit.profiles import SITE, link, store_links
 from tests.unit.test_timelines import TimelinePage as Page
-from zooid.core.forecast import Forecast
-from zooid.core.link import STORE_SITE, Links
-from zooid.core.plan import Plan
-from zooid.core.profile import Profile
+from zooid.core.plans.forecast import Forecast
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
+from zooid.core.resources.link import STORE_SITE, Links
 
 
 @pytest.fixture

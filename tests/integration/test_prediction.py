@@ -9,8 +9,8 @@ import pytest
 import zooid
 from benchmarks import layouts
 from benchmarks.lab.load import ForeignLoad, yardstick_s
-from zooid.core.plan import Limits
-from zooid.core.profile import Profile
+from zooid.core.plans.plan import Limits
+from zooid.core.plans.profile import Profile
 
 TOLERANCE = 0.25
 UNDISTURBED_CORES = 0.1

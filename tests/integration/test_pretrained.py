@@ -14,14 +14,14 @@ from tests.integration.interpreters import run_python
 from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import sample_plan
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointManifest, SampleFacts, Shard
 from zooid.core.errors import CheckpointError, InputError
-from zooid.core.job import load_job
+from zooid.core.jobs.job import load_job
 from zooid.core.records import encode_record
-from zooid.core.spec import RunClaim
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, SampleFacts, Shard
+from zooid.core.runs.spec import RunClaim
 from zooid.store import open_store
-from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.safetensors_file import pack
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -252,8 +252,8 @@ def plain() -> torch.nn.Module:
 
 PREPARE = """
 from benchmarks.lab.plans import bare_plan
-from zooid.core.job import load_job
-from zooid.core.machine import forget_peak, peak_resident_bytes
+from zooid.core.jobs.job import load_job
+from zooid.core.resources.machine import forget_peak, peak_resident_bytes
 from zooid.layers import check_job, trace_job
 from zooid.store import open_store
 from zooid.worker.checkpoints.contents import write_initial

@@ -16,12 +16,12 @@ from benchmarks.lab.servers import rclone_s3
 from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.core import keys
 from zooid.core.errors import InputError, MemberFailed
-from zooid.core.events import Event, ProfileProgress
-from zooid.core.link import STORE_SITE, Link, Links
 from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import Failure, LinkEnd, ProbeMember, ProbeSpec
+from zooid.core.resources.link import STORE_SITE, Link, Links
+from zooid.core.runs import keys
+from zooid.core.runs.events import Event, ProfileProgress
+from zooid.core.runs.spec import Failure, LinkEnd, ProbeMember, ProbeSpec
 from zooid.store import EventReader, ObjectStore, open_store
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,7 +11,7 @@ from torch import Tensor
 import zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
-from zooid.core.plan import ScheduleName, TransportName
+from zooid.core.plans.plan import ScheduleName, TransportName
 
 pytestmark = pytest.mark.timeout(300)
 

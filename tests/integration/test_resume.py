@@ -25,15 +25,15 @@ from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, sample_plan, train_composed_layers, train_untouched_model
 from tests.integration.test_docs import job_file as documented_job
 from tests.processes import heed_signals
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
-from zooid.core.events import CheckpointSaved, Event, OptimizerChanged, StepCommitted
-from zooid.core.job import load_job
+from zooid.core.jobs.job import load_job
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import CheckpointSaved, Event, OptimizerChanged, StepCommitted
 from zooid.layers import build_model, check_data, collate
 from zooid.report import view_for
 from zooid.store import clear, open_store
-from zooid.store.checkpoints import complete_steps, last_step, read_manifest
+from zooid.store.checkpoint_index import complete_steps, last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(300)
 

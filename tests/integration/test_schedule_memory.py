@@ -6,10 +6,10 @@ import pytest
 
 import zooid
 from tests.integration.jobs import plan_by_hand
-from zooid.core.events import Event, MemberTrained
-from zooid.core.plan import ScheduleName
-from zooid.core.profile import Bytes
-from zooid.predictor.memory import grain_bytes
+from zooid.core.plans.plan import ScheduleName
+from zooid.core.plans.profile import Bytes
+from zooid.core.runs.events import Event, MemberTrained
+from zooid.predictor.stage_memory import grain_bytes
 from zooid.schedule.pipelines import StepShape, most_kept
 
 pytestmark = pytest.mark.timeout(120)

@@ -17,13 +17,13 @@ from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
 from tests.processes import children, wait_until
 from tests.unit.shard_folders import READING_JOB, decode, number_of, write_shards
-from zooid.core.job import load_job
-from zooid.core.shards import SHARDS_PER_WINDOW
+from zooid.core.jobs.job import load_job
+from zooid.core.runs.shard import SHARDS_PER_WINDOW
 from zooid.layers import check_data
 from zooid.schedule.samples import SamplePlan
 from zooid.store import open_store
 from zooid.store.shards.cache import _locked, read_table
-from zooid.worker.reading import GrainReader
+from zooid.worker.samples.sample_reader import GrainReader
 
 pytestmark = pytest.mark.timeout(180)
 

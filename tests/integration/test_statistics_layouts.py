@@ -12,7 +12,7 @@ import zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers, train_untouched_model
-from zooid.core.plan import ScheduleName
+from zooid.core.plans.plan import ScheduleName
 from zooid.schedule.samples import even_shares
 
 pytestmark = pytest.mark.timeout(300)

@@ -13,12 +13,12 @@ from benchmarks.lab.namespaces import connect_members, shape
 from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.core.all_reduce import AllReduceSamples, bus_bytes
 from zooid.core.errors import InputError, MemberFailed
-from zooid.core.events import Event, ProfileProgress
+from zooid.core.plans.all_reduce_samples import AllReduceSamples, bus_bytes
 from zooid.core.records import decode_record
+from zooid.core.runs.events import Event, ProfileProgress
 from zooid.platforms import Launch
-from zooid.predictor.learned import fit_all_reduce
+from zooid.predictor.learned.all_reduce_model import fit_all_reduce
 
 pytestmark = pytest.mark.timeout(90)
 

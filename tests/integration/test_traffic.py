@@ -12,10 +12,10 @@ from msgspec import structs
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import delayed, rclone_s3
 from tests.integration.counted_members import CountingPlatform, counted_steps
-from zooid.coordinator.rehearsing import rehearse_stages
-from zooid.core.plan import Plan, TransportName
-from zooid.core.stage import Bucket, StageTimes, Tie
-from zooid.predictor.traffic import SeatTraffic, Traffic, step_traffic
+from zooid.coordinator.measurements.rehearsed_run import rehearse_stages
+from zooid.core.plans.plan import Plan, TransportName
+from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.predictor.costs.traffic import SeatTraffic, Traffic, step_traffic
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store

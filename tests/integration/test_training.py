@@ -30,16 +30,16 @@ from tests.integration.reference import Trained, train_composed_layers
 from zooid.coordinator import RunResult
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, PeerLost, StoreError
-from zooid.core.events import Evaluated, Event, StepCommitted
-from zooid.core.job import load_job
-from zooid.core.plan import TransportName
-from zooid.core.roster import Ruling
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import TransportName
+from zooid.core.runs.events import Evaluated, Event, StepCommitted
+from zooid.core.runs.roster import Ruling
 from zooid.layers import build_model, build_scheduler, collate
-from zooid.worker import member
-from zooid.worker.executor import Executor, Recording
-from zooid.worker.training import Trainer
-from zooid.worker.transactions import Transactions
-from zooid.worker.verdict import Verdict
+from zooid.worker.member import train_task
+from zooid.worker.member.training_loop import Trainer
+from zooid.worker.step.executor import Executor, Recording
+from zooid.worker.step.transactions import Transactions
+from zooid.worker.step.verdict import Verdict
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -305,7 +305,7 @@ class TestDroppedStep:
         self, hooked: Path, undisturbed: tuple[list[float], dict[str, Any]]
     ) -> None:
         """This member had applied the step that stands, and computed its grains of the next one."""
-        with run_by_hand(hooked, 1) as (store, specs), member.employed(specs[0], store, Abort()) as own:
+        with run_by_hand(hooked, 1) as (store, specs), train_task.employed(specs[0], store, Abort()) as own:
             first = own.role.first_roster
             with pytest.MonkeyPatch.context() as patch, own.under(first) as (trainer, _):
                 for _ in range(self.STEP):

@@ -22,12 +22,12 @@ from tests.integration.hooked_jobs import (
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import sample_plan, train_composed_layers
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import JobError, MemberFailed, TrainingError, ZooidError
-from zooid.core.events import Event, StepCommitted
-from zooid.core.job import load_job
-from zooid.core.plan import Plan
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import Event, StepCommitted
 from zooid.layers import build_model, check_data, check_job
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store

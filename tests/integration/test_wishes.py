@@ -17,10 +17,11 @@ from tests.integration.jobs import plan_by_hand
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import evaluation_loss, train_composed_layers
 from zooid.coordinator import RunResult, resumable_step
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed
-from zooid.core.events import (
+from zooid.core.jobs.job import load_job
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -30,11 +31,10 @@ from zooid.core.events import (
     StepCommitted,
     StoppedEarly,
 )
-from zooid.core.job import load_job
 from zooid.layers import build_model
 from zooid.report import view_for
 from zooid.store import open_store
-from zooid.store.checkpoints import complete_steps
+from zooid.store.checkpoint_index import complete_steps
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -19,8 +19,8 @@ from tests.succession.process import NUM_GRAINS, OUTSIDE, Attempt, Part, Process
 from tests.succession.rosters import check_roster
 from zooid.core.errors import ScheduleError
 from zooid.core.records import encode_record
-from zooid.core.roster import Answer, Joining, Roster
-from zooid.schedule.steps import Phase, StepState
+from zooid.core.runs.roster import Answer, Joining, Roster
+from zooid.schedule.step_state import Phase, StepState
 from zooid.schedule.succession import successor
 
 CHECKPOINT_STEP = 0

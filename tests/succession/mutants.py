@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from tests.succession import model, process, rosters, schedules
-from zooid.core.roster import Roster
+from zooid.core.runs.roster import Roster
 from zooid.schedule import succession
-from zooid.schedule.steps import StepState
+from zooid.schedule.step_state import StepState
 
 
 @dataclass(frozen=True)

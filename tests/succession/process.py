@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from zooid.core.roster import Answer, Roster, StepNumbers
-from zooid.schedule.steps import Phase, StepState, Vote
+from zooid.core.runs.roster import Answer, Roster, StepNumbers
+from zooid.schedule.step_state import Phase, StepState, Vote
 from zooid.schedule.succession import uncomputed_grains_of
 
 NUM_GRAINS = 4

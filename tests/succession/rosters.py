@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from tests.succession.process import NUM_GRAINS
-from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat
+from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat
 from zooid.schedule.samples import split_grains
 from zooid.schedule.succession import grains_of
 

@@ -13,8 +13,8 @@ from tests.succession.process import NUM_GRAINS, OUTSIDE, Attempt, Process
 from tests.succession.rosters import check_roster, first_roster
 from tests.succession.shared_store import Store
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Answer, Joining, Roster
-from zooid.schedule.steps import Phase, StepState
+from zooid.core.runs.roster import Answer, Joining, Roster
+from zooid.schedule.step_state import Phase, StepState
 from zooid.schedule.succession import successor
 
 LAYOUTS: tuple[tuple[int, int, tuple[int, ...]], ...] = (

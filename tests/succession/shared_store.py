@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tests.succession.process import Sums
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Answer, Joining, Roster, StepNumbers
+from zooid.core.runs.roster import Answer, Joining, Roster, StepNumbers
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
 from zooid.schedule.samples import split_grains
 from zooid.schedule.succession import grains_of, successor, uncomputed_grains_of
 

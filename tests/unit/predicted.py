@@ -6,13 +6,13 @@ from typing import Any
 from msgspec import structs
 
 from tests.unit.profiles import layer, offer, profile, store_links
-from zooid.core import keys
-from zooid.core.events import RunFinished, RunStarted, StepCommitted
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits, Plan
-from zooid.core.profile import Profile
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import Profile
 from zooid.core.records import encode_record
-from zooid.core.timeline import Timeline
+from zooid.core.resources.offer import Offer
+from zooid.core.runs import keys
+from zooid.core.runs.events import RunFinished, RunStarted, StepCommitted
+from zooid.core.runs.timeline import Timeline
 from zooid.planner import search, single
 from zooid.store import EventWriter, open_store
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits, Plan
-from zooid.core.profile import Bytes, Copies, DeviceKind, LayerProfile, Profile, Spread, TimePoint
-from zooid.core.search import Goal
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import Bytes, Copies, DeviceKind, LayerProfile, Profile, Spread, TimePoint
+from zooid.core.plans.search_result import Goal
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.offer import Offer
 from zooid.planner import search, single
 
 SITE = "here"

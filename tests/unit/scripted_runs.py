@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.running import roster_for
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, SampleFacts, Shard
-from zooid.core.events import CheckpointSaved, StepCommitted
-from zooid.core.plan import Plan, Prediction, StagePlan
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.coordinator.runs.supervision import roster_for
+from zooid.core.plans.plan import Plan, Prediction, StagePlan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import Failure, RunClaim, WorkerSpec
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, SampleFacts, Shard
+from zooid.core.runs.events import CheckpointSaved, StepCommitted
+from zooid.core.runs.spec import Failure, RunClaim, WorkerSpec
 from zooid.platforms import Exit, Launch
 from zooid.store import EventWriter, ObjectStore, open_store
 

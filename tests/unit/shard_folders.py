@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import webdataset
 
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 
 SAMPLES_PER_SHARD = 10
 READING_JOB = Job(model=dict, loss=None, data=list, optimizer=list, batch_size=1, epochs=1)

@@ -7,9 +7,9 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from zooid.core.link import Link
+from zooid.core.resources.link import Link
 from zooid.planner.sites import Egress, SiteOffer, SiteProblem, Uplink
-from zooid.predictor.closed_forms import averaging_s, hierarchical_s, hub_s
+from zooid.predictor.equations import averaging_s, hierarchical_s, hub_s
 
 Tried: TypeAlias = tuple[tuple[int, ...], float, float]
 """Members on each offer, seconds, dollars."""

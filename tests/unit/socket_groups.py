@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp import connect
+from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 
 TCP = Options(transport="tcp")

@@ -17,7 +17,6 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 from tests.processes import wait_until
 from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp import admission, connect, dialer
 from zooid.comm.tcp.admission import Admission
 from zooid.comm.tcp.handshake import (
@@ -31,6 +30,7 @@ from zooid.comm.tcp.handshake import (
     welcome,
 )
 from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
+from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, DamagedMessage, InputError
 from zooid.store import open_store

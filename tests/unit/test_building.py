@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 import zooid
 from zooid.layers import build_model, build_stage, check_job, flatten_inputs, trace_job
-from zooid.layers.building import NeedsWeights, build_model_on_meta
+from zooid.layers.jobs.model_building import NeedsWeights, build_model_on_meta
 
 WIDTH = 6
 

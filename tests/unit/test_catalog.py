@@ -5,10 +5,10 @@ import re
 import pytest
 
 from zooid.catalog import egress_prices, links, local_offer, offer, offers, storage_prices
-from zooid.catalog.rows import read_rows
+from zooid.catalog.csv_rows import read_rows
 from zooid.core.errors import CatalogError
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.offer import EgressPrice, Offer, StoragePrice
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
 
 PLATFORMS = {"aws_lambda", "azure_container", "skypilot", "alibaba_fc", "local"}
 FUNCTION_SIZES_MB = [512, 1024, 1769, 2048, 3072, 4096, 6144, 8192, 10240]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import zooid
-from zooid.coordinator.cells import statements_for
+from zooid.coordinator.job_files.notebook_cells import statements_for
 
 
 def source(*cells: str, variable: str = "job", **namespace: Any) -> str:

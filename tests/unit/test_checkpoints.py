@@ -13,9 +13,11 @@ from safetensors.torch import load
 from torch import nn
 
 import zooid
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import (
+from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable, Superseded
+from zooid.core.records import decode_record, encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import (
     SHARD_BYTES,
     CheckpointManifest,
     CheckpointRule,
@@ -24,13 +26,11 @@ from zooid.core.checkpoint import (
     cut_shards,
     part_of,
 )
-from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable, Superseded
-from zooid.core.records import decode_record, encode_record
 from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
-from zooid.store.checkpoints import complete_steps, last_step, prune, read_manifest, sweep_incomplete
+from zooid.store.checkpoint_index import complete_steps, last_step, prune, read_manifest, sweep_incomplete
 from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tensors
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors
-from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.safetensors_file import pack
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 
 STAGES = (("first.weight", "first.bias", "mean"), ("last.weight", "last.bias"))

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.errors import InputError
-from zooid.predictor import closed_forms as forms
-from zooid.predictor.closed_forms import LinkFit, fit_link, hierarchical_s, streaming_bound_s
-from zooid.schedule.collectives import TransferList, hierarchical, pipelined, ring, streaming, three_phase
+from zooid.predictor import equations as forms
+from zooid.predictor.equations import LinkFit, fit_link, hierarchical_s, streaming_bound_s
+from zooid.schedule.transfer_lists import TransferList, hierarchical, pipelined, ring, streaming, three_phase
 
 quick = settings(deadline=None, max_examples=100)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.errors import InputError
-from zooid.core.stage import Bucket, StageTimes
-from zooid.predictor.closed_forms import (
+from zooid.core.plans.stage import Bucket, StageTimes
+from zooid.predictor.equations import (
     LinkFit,
     Pipeline,
     funcpipe_step_s,

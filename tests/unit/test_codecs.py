@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import ReduceOp
 
-from zooid.comm.codecs import Residuals, decode, encode, is_coded
-from zooid.core.codecs import CODECS, INT8_BLOCK, CodecName, wire_bytes
+from zooid.comm.calls.wire_codecs import Residuals, decode, encode, is_coded
 from zooid.core.errors import CommError, InputError
+from zooid.core.plans.codec_sizes import CODECS, INT8_BLOCK, CodecName, wire_bytes
 
 quick = settings(deadline=None, max_examples=60)
 LOSSY: tuple[CodecName, ...] = ("fp16", "bf16", "int8")

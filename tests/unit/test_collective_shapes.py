@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.core.plan import OwnTransportName
-from zooid.schedule.choosing import AllReduceChoice
-from zooid.schedule.collectives import (
+from zooid.core.plans.plan import OwnTransportName
+from zooid.schedule.all_reduce_choice import AllReduceChoice
+from zooid.schedule.transfer_lists import (
     ALL_REDUCE,
     EXCHANGE_MAX_BYTES,
     MAX_CHUNKS,

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.schedule.collectives import (
+from zooid.schedule.transfer_lists import (
     ALL_REDUCE,
     Transfer,
     TransferList,

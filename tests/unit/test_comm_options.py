@@ -6,9 +6,9 @@ import pytest
 from torch import distributed as dist
 
 from zooid.comm import Options
-from zooid.core.codecs import CODECS
 from zooid.core.errors import InputError
-from zooid.core.plan import AllReduceName, OwnTransportName
+from zooid.core.plans.codec_sizes import CODECS
+from zooid.core.plans.plan import AllReduceName, OwnTransportName
 
 URL = "s3://bucket/run-7"
 

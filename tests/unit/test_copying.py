@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from zooid.core.profile import Copies, DeviceKind
-from zooid.profiler.copying import copy_rate, measure_copies
-from zooid.profiler.marks import Clock
+from zooid.core.plans.profile import Copies, DeviceKind
+from zooid.profiler.cut_marks import Clock
+from zooid.profiler.gpu_bandwidth import copy_rate, measure_copies
 
 
 class Watch(Clock):

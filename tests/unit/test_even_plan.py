@@ -10,15 +10,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from zooid.catalog import local_offer
-from zooid.coordinator.given import fixed_layout
+from zooid.coordinator.plans.given_plan import fixed_layout
 from zooid.core.errors import InputError, PlanError
-from zooid.core.job import Job
-from zooid.core.link import Links
-from zooid.core.plan import FixedLayout, Limits, Plan
+from zooid.core.jobs.job import Job
+from zooid.core.plans.plan import FixedLayout, Limits, Plan
+from zooid.core.plans.search_result import Goal
 from zooid.core.records import decode_record, encode_record
-from zooid.core.search import Goal
+from zooid.core.resources.link import Links
 from zooid.layers import CheckedJob, check_job, faithful_layers
-from zooid.worker.even_plan import even_cuts, even_plan
+from zooid.worker.member.even_plan import even_cuts, even_plan
 
 OFFER = local_offer(1 << 34, "2026-01-01")
 LAYOUT = Limits(num_replicas=2, num_stages=2)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from zooid.core.errors import RecordError
-from zooid.core.events import (
+from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,

@@ -11,11 +11,11 @@ import torch
 from torch import distributed as dist
 
 from tests.contract.groups import Opener
-from zooid.comm.work import Completion, TransferWork
+from zooid.comm.calls.work import Completion, TransferWork
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, PeerLost
-from zooid.core.plan import ScheduleName
-from zooid.core.timeline import Timeline
+from zooid.core.plans.plan import ScheduleName
+from zooid.core.runs.timeline import Timeline
 from zooid.schedule.actions import (
     MESSAGES,
     RECEIVES_AHEAD,
@@ -27,8 +27,8 @@ from zooid.schedule.actions import (
     parse_action,
 )
 from zooid.schedule.pipelines import StepShape
-from zooid.worker.executor import Executor
-from zooid.worker.underway import Underway
+from zooid.worker.step.executor import Executor
+from zooid.worker.step.pending import Underway
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from tests.processes import wait_until
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.errors import CommAborted, StoreUnavailable, Superseded
-from zooid.core.events import StepCommitted
 from zooid.core.records import encode_record
-from zooid.core.spec import Adoption
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule, Division, Ledger
+from zooid.core.runs.events import StepCommitted
+from zooid.core.runs.spec import Adoption
 from zooid.store import EventReader, EventWriter, Faults, FaultyStore, Fence, ObjectStore, Rates, fences, open_store
 from zooid.worker.checkpoints import keeper as keeping
-from zooid.worker.precision import LossScale
+from zooid.worker.state.loss_scaling import LossScale
 
 
 @pytest.fixture

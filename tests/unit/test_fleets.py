@@ -25,7 +25,7 @@ from zooid.planner.fleets import (
     fleet_front,
     searching,
 )
-from zooid.predictor.closed_forms import overlapped_step_s, ring_s
+from zooid.predictor.equations import overlapped_step_s, ring_s
 
 MB = 1e6
 exactly = settings(max_examples=300, deadline=None, derandomize=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.predictor.events import Pipe, Simulation
+from zooid.predictor.simulation.clock import Pipe, Simulation
 
 quick = settings(deadline=None, max_examples=60)
 

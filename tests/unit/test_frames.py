@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from tests.contract.groups import Opener
 from tests.processes import wait_until
 from zooid.comm import ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp import outbox, stream, transport
 from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop, process_loop
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.transport import TcpTransport
-from zooid.comm.transport import POINT_TO_POINT, Message
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage, PeerLost
-from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES, num_stripes, piece_bytes
+from zooid.schedule.stream_rules import EAGER_BYTES, PIECE_BYTES, num_stripes, piece_bytes
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import zooid
 from tests.contract.groups import Opener, Ranks
 from zooid.schedule.buckets import LEAST_BUCKET_BYTES
-from zooid.worker.gradients import Gradients, Reducing
-from zooid.worker.state import Sharing, Tie, Trainee, TrainingState
+from zooid.worker.gradients.bucketed import Gradients, Reducing
+from zooid.worker.state.training_state import Sharing, Tie, Trainee, TrainingState
 
 pytestmark = pytest.mark.timeout(30)
 

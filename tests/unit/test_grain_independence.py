@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, TensorDataset
 
-from zooid.core.job import Job
-from zooid.core.roster import Roster, RosterMember
+from zooid.core.jobs.job import Job
+from zooid.core.runs.roster import Roster, RosterMember
 from zooid.layers import (
     CheckedJob,
     LayeredModel,
@@ -28,15 +28,15 @@ from zooid.layers import (
 )
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.schedule.steps import Decision, StepState, Vote
-from zooid.worker.counting import Counted
-from zooid.worker.precision import LossScale
-from zooid.worker.seat import Seat
-from zooid.worker.stage_numbers import StageNumbers
-from zooid.worker.stage_runner import StageRunner
-from zooid.worker.state import Trainee, TrainingState
-from zooid.worker.supply import supply
-from zooid.worker.verdict import Verdict
+from zooid.schedule.step_state import Decision, StepState, Vote
+from zooid.worker.member.seat import Seat
+from zooid.worker.samples.sample_supply import supply
+from zooid.worker.state.loss_scaling import LossScale
+from zooid.worker.state.training_state import Trainee, TrainingState
+from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_counts import Counted
+from zooid.worker.step.verdict import Verdict
+from zooid.worker.step.vote_numbers import StageNumbers
 
 NUM_SAMPLES, LENGTH, NUM_TOKENS = 23, 6, 11
 TOLERANCE = 1e-12

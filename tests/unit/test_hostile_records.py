@@ -11,31 +11,31 @@ from msgspec import structs
 
 from tests.fuzz.record_samples import a_manifest
 from tests.unit.test_records import a_plan, a_roster
+from zooid.comm.calls.sparse import check_counts, check_indices
 from zooid.comm.meeting import meet
 from zooid.comm.rendezvous import ObjectRendezvous
-from zooid.comm.sparse import check_counts, check_indices
-from zooid.coordinator.crew import _input_error
-from zooid.coordinator.job_objects import kept_source
-from zooid.core import keys
+from zooid.coordinator.job_files.job_objects import kept_source
+from zooid.coordinator.runs.crew import _input_error
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import Evaluation, SampleFacts
 from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
-from zooid.core.events import Event, StepCommitted, decode_events, encode_events
-from zooid.core.plan import Plan
+from zooid.core.jobs.syntax import parsed_file
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster, RosterMember
-from zooid.core.spec import RunClaim
-from zooid.core.syntax import parsed_file
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import Evaluation, SampleFacts
+from zooid.core.runs.events import Event, StepCommitted, decode_events, encode_events
+from zooid.core.runs.roster import Roster, RosterMember
+from zooid.core.runs.spec import RunClaim
 from zooid.core.text import printable, quoted, without_credentials
 from zooid.core.units import format_duration
-from zooid.profiler.probing.door import Address
-from zooid.profiler.probing.gathering import Gathering
-from zooid.profiler.probing.member import _refuse_gaps
-from zooid.profiler.probing.rounds import Flow, Place, Round
+from zooid.profiler.probes.door import Address
+from zooid.profiler.probes.probe_member import _refuse_gaps
+from zooid.profiler.probes.probe_rounds import Flow, Place, Round
+from zooid.profiler.probes.store_meeting import Gathering
 from zooid.schedule.samples import SamplePlan
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
-from zooid.store.events import read_history
+from zooid.store.event_log import read_history
 from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import zooid
 from zooid.core.errors import InputError, RecordError
-from zooid.core.shards import SampleFiles, ShardTable, TarShard
+from zooid.core.runs.shard import SampleFiles, ShardTable, TarShard
 from zooid.store.shards.archive import _is_meta, _parts, table_of
 from zooid.store.shards.index import INDEX_NAME, index_shards
 

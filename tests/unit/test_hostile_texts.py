@@ -13,9 +13,10 @@ import zooid
 from tests.fuzz.record_samples import TIMELINE, a_forecast, a_search
 from tests.unit.test_records import a_link, a_plan, a_profile
 from zooid.cli.main import main
-from zooid.comm.options import Options
+from zooid.comm.group_options import Options
 from zooid.core.errors import InputError, UnitError, ZooidError
-from zooid.core.events import (
+from zooid.core.resources.link import Links, MissingLink
+from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
@@ -27,8 +28,7 @@ from zooid.core.events import (
     RunStarted,
     StoppedEarly,
 )
-from zooid.core.link import Links, MissingLink
-from zooid.core.timeline import action_name
+from zooid.core.runs.timeline import action_name
 from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
 from zooid.report import (
     links_table,
@@ -43,7 +43,7 @@ from zooid.report import (
     timeline_page,
     timeline_table,
 )
-from zooid.report.views import BarView, LineView
+from zooid.report.progress import BarView, LineView
 from zooid.store import open_store
 
 HOSTILE = "[/bold] [red]x\x1b[2J\\"

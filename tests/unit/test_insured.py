@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
-from zooid.coordinator.running import roster_for
+from zooid.coordinator.runs.supervision import roster_for
 from zooid.core.errors import PlanError, RecordError
-from zooid.core.plan import Limits, Plan, TransportName
+from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.planner import Market, search, single
 
 STAGES = [layer(1.0, parameter_bytes=8_000_000), layer(1.0, parameter_bytes=4_000_000)]

@@ -12,10 +12,10 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from zooid.core.errors import JobError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import check_data, check_job, is_in_order
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.worker.supply import Deal, supply
+from zooid.worker.samples.sample_supply import Deal, supply
 
 NUM_SAMPLES = 10
 

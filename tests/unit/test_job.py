@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from zooid.core.errors import JobError
-from zooid.core.job import Job, load_job
-from zooid.core.wishes import Monitor
+from zooid.core.jobs.job import Job, load_job
+from zooid.core.jobs.run_requests import Monitor
 
 JOB_FILE = """
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 
 job = Job(model=list, loss=None, data=list, optimizer=list, batch_size=8, epochs=2)
 """

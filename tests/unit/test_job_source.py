@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from zooid.core.errors import JobError
-from zooid.core.job_source import check_source
+from zooid.core.jobs.job_source import check_source
 
 FIELDS = "loss=None, data=list, optimizer=list, batch_size=8, epochs=2"
 VALID = f"import zooid\njob = zooid.Job(model=list, {FIELDS})\n"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from zooid.comm.store.lanes import Lane
-from zooid.schedule.collectives import Window
+from zooid.schedule.transfer_lists import Window
 
 pytestmark = pytest.mark.timeout(20)
 

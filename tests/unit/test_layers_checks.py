@@ -11,9 +11,9 @@ from torch.utils.data import Dataset, IterableDataset
 
 from tests.unit.layer_models import OwnLoss
 from zooid.core.errors import JobError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import Batch, Objective, check_job, collate, flatten_inputs
-from zooid.layers.building import build_model, build_model_on_meta
+from zooid.layers.jobs.model_building import build_model, build_model_on_meta
 
 Sample = tuple[Any, Any]
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from zooid.core.all_reduce import AllReduceSample, AllReduceSamples, bus_bytes
 from zooid.core.errors import PlanError, RecordError
+from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSamples, bus_bytes
 from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import ProbeMember, SweepSpec
-from zooid.predictor.hull import Hull
-from zooid.predictor.learned import LearnedAllReduce, Place, fit_all_reduce
+from zooid.core.runs.spec import ProbeMember, SweepSpec
+from zooid.predictor.learned.all_reduce_model import LearnedAllReduce, Place, fit_all_reduce
+from zooid.predictor.learned.hull import Hull
 from zooid.report import all_reduce_table
 
 NOW_S = 1.7e9

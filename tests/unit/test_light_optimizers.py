@@ -9,11 +9,11 @@ import pytest
 from torch import nn
 from torch.optim import Optimizer
 
-from zooid.worker.light_optimizers import _without_compiler
+from zooid.worker.state.light_optimizers import _without_compiler
 
 ALL_OPTIMIZERS = """
 import sys, torch
-from zooid.worker.light_optimizers import lighten_optimizers
+from zooid.worker.state.light_optimizers import lighten_optimizers
 
 def kinds():
     classes = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]

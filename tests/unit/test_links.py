@@ -14,12 +14,12 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 
 from tests.processes import wait_until
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.tcp import pulse
+from zooid.comm.tcp import heartbeat
+from zooid.comm.tcp.connection import Link
+from zooid.comm.tcp.connections import MemberLinks, connect_members
 from zooid.comm.tcp.frames import Frame, FrameKind
-from zooid.comm.tcp.link import Link
-from zooid.comm.tcp.links import MemberLinks, connect_members
-from zooid.comm.tcp.pulse import watched_by
-from zooid.comm.transport import Message
+from zooid.comm.tcp.heartbeat import watched_by
+from zooid.comm.transport_protocol import Message
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, PeerLost
 
@@ -141,8 +141,8 @@ def test_a_member_that_leaves_delivers_what_it_has_sent() -> None:
 
 
 def test_a_member_that_is_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PULSE_S", 0.05)
-    monkeypatch.setattr(pulse, "SILENCE_S", 0.5)
+    monkeypatch.setattr(heartbeat, "PULSE_S", 0.05)
+    monkeypatch.setattr(heartbeat, "SILENCE_S", 0.5)
     with connected(["a", "b"]) as members:
         group = members["a"].group(1, ["a", "b"], timeout_s=20.0, abort=Abort())
         waiting = group.recv([torch.zeros(3)], 1, 0)
@@ -171,10 +171,10 @@ class Late:
 
 
 def test_who_is_often_late_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "PULSE_S", 0.02)
-    monkeypatch.setattr(pulse, "SILENCE_S", 0.4)
+    monkeypatch.setattr(heartbeat, "PULSE_S", 0.02)
+    monkeypatch.setattr(heartbeat, "SILENCE_S", 0.4)
     link = Late()
-    watching = pulse.Pulse([link])  # type: ignore[list-item]
+    watching = heartbeat.Pulse([link])  # type: ignore[list-item]
     watching.start()
     try:
         time.sleep(0.3)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from zooid.core.errors import JobError
-from zooid.core.job import Job
-from zooid.core.loss_form import LossForm
+from zooid.core.jobs.job import Job
+from zooid.core.jobs.loss_form import LossForm
 from zooid.layers import Objective, check_job, collate
 
 NUM_TOKENS, LENGTH, NUM_SAMPLES = 40, 8, 12

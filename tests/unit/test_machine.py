@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zooid.core.machine import Cgroup, cpu_share, memory_bytes, num_cores, own_cgroup
+from zooid.core.resources.machine import Cgroup, cpu_share, memory_bytes, num_cores, own_cgroup
 
 ALL_CORES = len(os.sched_getaffinity(0))
 ALL_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

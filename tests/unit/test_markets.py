@@ -7,12 +7,12 @@ from msgspec import structs
 
 from tests.unit.profiles import layer, link, profile
 from zooid.cli import options
-from zooid.coordinator.markets import ASSUMED_STARTUP_S, market_for, offers_named
+from zooid.coordinator.plans.markets import ASSUMED_STARTUP_S, market_for, offers_named
 from zooid.core.errors import InputError, PlanError
-from zooid.core.link import STORE_SITE
-from zooid.core.plan import Limits
-from zooid.core.profile import Profile
+from zooid.core.plans.plan import Limits
+from zooid.core.plans.profile import Profile
 from zooid.core.records import encode_record
+from zooid.core.resources.link import STORE_SITE
 from zooid.planner import search, why_not
 
 MEASURED = profile(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from zooid.comm.meeting import Session, leave, meet
-from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout
+from zooid.core.runs import keys
 from zooid.store import Faults, FaultyStore, ObjectStore, Rates, open_store
 
 pytestmark = pytest.mark.timeout(30)

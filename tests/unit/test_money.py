@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from tests.unit.profiles import offer
 from zooid.catalog import offer as catalog_offer
 from zooid.catalog import offers, prices_for, storage_prices, store_place
-from zooid.catalog.prices import Place, egress_usd_per_gb, place_of
-from zooid.catalog.rows import read_rows
-from zooid.catalog.tables import check_offer
+from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.price_lookup import Place, egress_usd_per_gb, place_of
+from zooid.catalog.shipped_tables import check_offer
 from zooid.comm.store import transport as store_transport
-from zooid.coordinator import lease, relay
-from zooid.core.checkpoint import CheckpointRule
+from zooid.coordinator.runs import lease, relay
 from zooid.core.errors import CatalogError, PlanError
-from zooid.core.link import STORE_SITE
-from zooid.core.offer import EgressPrice, Offer, StoragePrice
-from zooid.core.plan import CostTerm
-from zooid.core.prices import DATA_SITE, FREE, FREE_STORAGE, Prices
-from zooid.predictor import usage as used
-from zooid.predictor.money import (
+from zooid.core.plans.plan import CostTerm
+from zooid.core.resources.link import STORE_SITE
+from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
+from zooid.core.resources.prices import DATA_SITE, FREE, FREE_STORAGE, Prices
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.predictor.costs import usage as used
+from zooid.predictor.costs.bill import (
     COST_KINDS,
     NO_USAGE,
     bill_usd,
@@ -31,10 +31,10 @@ from zooid.predictor.money import (
     total_usd,
     usd_per_million_samples,
 )
-from zooid.predictor.traffic import SeatTraffic, Traffic
-from zooid.predictor.usage import Checkpoints, DataSet, Move, Usage, num_checkpoints, run_usage
-from zooid.schedule.signs import requests_per_s
-from zooid.store import events, fences
+from zooid.predictor.costs.traffic import SeatTraffic, Traffic
+from zooid.predictor.costs.usage import Checkpoints, DataSet, Move, Usage, num_checkpoints, run_usage
+from zooid.schedule.heartbeats import requests_per_s
+from zooid.store import event_log, fences
 
 GB = 1e9
 HOUR_S = 3600.0
@@ -305,7 +305,7 @@ def test_constants_are_those_of_the_programs_that_ask() -> None:
     assert relay._REMOTE_INTERVAL_S == used.LOOK_S
     assert lease._BEAT_S == used.BEAT_S
     assert (fences.LOOK_INTERVAL_S, fences._FRESH_S) == (used.FENCE_S, used.FENCE_FRESH_S)
-    assert events._FLUSH_INTERVAL_S == used.FLUSH_S
+    assert event_log._FLUSH_INTERVAL_S == used.FLUSH_S
     assert store_transport._DELETE_AFTER_S == used.LIFETIME_S
 
 

@@ -13,7 +13,7 @@ from msgspec import structs
 from tests.unit.profiles import device, gpu, layer, link, profile
 from zooid.core.errors import InputError
 from zooid.core.files import replaced_whole
-from zooid.core.profile import Bytes, LayerProfile, Profile, Spread, TiedParameter
+from zooid.core.plans.profile import Bytes, LayerProfile, Profile, Spread, TiedParameter
 from zooid.report import profile_page, write_page
 
 MB = 10**6

@@ -6,8 +6,8 @@ Where a printed figure does not follow from the paper's own numbers, its test sa
 import pytest
 
 from zooid.catalog import egress_prices, links, offer
-from zooid.core.link import STORE_SITE
-from zooid.predictor.closed_forms import (
+from zooid.core.resources.link import STORE_SITE
+from zooid.predictor.equations import (
     averaging_s,
     best_speedup,
     granularity,

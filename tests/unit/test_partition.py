@@ -15,8 +15,8 @@ from zooid.core.errors import InputError
 from zooid.planner.cuts import Partition, StageTable, cut_into, cut_into_each
 from zooid.planner.partition import best_partitions, pipeline_s, table_of
 from zooid.predictor import stage_times, ways_from
-from zooid.predictor.closed_forms import LinkFit, Pipeline, hydrozoa_step_s
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations import LinkFit, Pipeline, hydrozoa_step_s
+from zooid.predictor.equations.array_checks import Array
 
 thorough = settings(max_examples=100, deadline=None, derandomize=True)
 quick = settings(max_examples=60, deadline=None, derandomize=True)

@@ -8,11 +8,11 @@ from msgspec import structs
 
 import zooid
 from tests.unit.profiles import layer, link, profile
-from zooid.coordinator.markets import offers_named
-from zooid.core.link import STORE_SITE, Links
-from zooid.core.plan import Plan
-from zooid.core.profile import Profile
+from zooid.coordinator.plans.markets import offers_named
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
+from zooid.core.resources.link import STORE_SITE, Links
 
 SMALL = "limited:aws.lambda.512"
 PEERS = Links(zooid_version="0", date="2025-01", links=(link(1e8, 0.001, from_site="local", to_site="local"),))

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.unit.profiles import SITE, layer, link, offer, picked, profile, store_links
 from zooid.core.errors import PlanError
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.plan import Limits, Plan
-from zooid.core.profile import DeviceKind, LayerProfile, Profile
-from zooid.core.search import Goal
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import DeviceKind, LayerProfile, Profile
+from zooid.core.plans.search_result import Goal
+from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.units import parse_duration_s, parse_usd
 from zooid.planner import partition
 from zooid.planner.partition import Partition, best_partitions, pipeline_s, table_of

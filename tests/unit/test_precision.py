@@ -11,7 +11,7 @@ import zooid
 from tests.unit import layer_models as models
 from zooid.core.errors import LayerError
 from zooid.layers import Batch, LayeredModel, Mode, autocasting, build_stage, trace_job
-from zooid.worker.precision import LossScale
+from zooid.worker.state.loss_scaling import LossScale
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -14,14 +14,14 @@ import zooid
 from tests.unit.predicted import MB, a_plan, a_profile, owned, pinned, rented, write_run
 from tests.unit.profiles import SITE, layer, link, store_links
 from tests.unit.test_timelines import TimelinePage as Page
-from zooid.core.all_reduce import AllReduceSample, AllReduceSamples
 from zooid.core.errors import CatalogError, InputError, PlanError, RecordError
-from zooid.core.forecast import Forecast
-from zooid.core.link import Links
-from zooid.core.plan import Plan
-from zooid.core.profile import Profile, Spread
+from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSamples
+from zooid.core.plans.forecast import Forecast
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile, Spread
 from zooid.core.records import decode_record, encode_record
-from zooid.core.timeline import parts_by_member
+from zooid.core.resources.link import Links
+from zooid.core.runs.timeline import parts_by_member
 from zooid.predictor import Proposal, World, predict, ways_from
 from zooid.report import facts_in_words, prediction_page, prediction_tables
 
@@ -293,7 +293,7 @@ class TestLearned:
             for size in sizes
             for repeat in range(3)
         )
-        monkeypatch.setattr("zooid.coordinator.predicting.time.time", lambda: 2000.0)
+        monkeypatch.setattr("zooid.coordinator.plans.plan_forecast.time.time", lambda: 2000.0)
         made = a_profile()
         plan = structs.replace(a_plan(made, replicas=2), transport="gloo")
         simulated = zooid.predict(plan, made, links=peers(1000 * MB))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, offer, profile, store_links
-from zooid.core.plan import AllReduceName, ScheduleName, TransportName
-from zooid.core.profile import TiedParameter
-from zooid.core.stage import Bucket, StageTimes, Tie
-from zooid.core.timeline import Timeline
+from zooid.core.plans.plan import AllReduceName, ScheduleName, TransportName
+from zooid.core.plans.profile import TiedParameter
+from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.core.runs.timeline import Timeline
 from zooid.planner.drafts import grains_kept
 from zooid.planner.partition import pipeline_s
 from zooid.predictor import (
@@ -30,10 +30,10 @@ from zooid.predictor import (
     ties_between,
     ways_from,
 )
-from zooid.predictor.events import Pipe, Simulation
-from zooid.schedule.collectives import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
+from zooid.predictor.simulation.clock import Pipe, Simulation
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import even_shares, split_grains
+from zooid.schedule.transfer_lists import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
 
 quick = settings(deadline=None, max_examples=40)
 

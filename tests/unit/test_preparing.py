@@ -7,12 +7,12 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from tests.unit.profiles import layer, profile
-from zooid.core import keys
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.core.records import encode_record
+from zooid.core.runs import keys
 from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, trace_job
 from zooid.store import ObjectStore, open_store
-from zooid.worker import preparation
+from zooid.worker.member import prepare_task
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[CheckedJob]:
         seen.append(job)
         return faithful_layers(job)
 
-    monkeypatch.setattr(preparation, "faithful_layers", compare)
+    monkeypatch.setattr(prepare_task, "faithful_layers", compare)
     return seen
 
 
@@ -48,7 +48,7 @@ def put_profile(store: ObjectStore, fingerprint: str, why_whole: str = "") -> No
 
 
 def test_where_nobody_profiled_the_preparer_compares(checked: CheckedJob, compared: list[CheckedJob]) -> None:
-    layered = preparation._compared_layers(checked, open_store("memory://no-profile"))
+    layered = prepare_task._compared_layers(checked, open_store("memory://no-profile"))
     assert compared == [checked]
     assert layered.num_layers == 2
 
@@ -57,7 +57,7 @@ def test_what_the_profiler_compared_is_not_compared_again(checked: CheckedJob, c
     known = faithful_layers(checked)
     store = open_store("memory://profiled")
     put_profile(store, known.fingerprint)
-    layered = preparation._compared_layers(checked, store)
+    layered = prepare_task._compared_layers(checked, store)
     assert compared == []
     assert layered.fingerprint == known.fingerprint
 
@@ -65,7 +65,7 @@ def test_what_the_profiler_compared_is_not_compared_again(checked: CheckedJob, c
 def test_the_profile_of_another_model_is_not_relied_on(checked: CheckedJob, compared: list[CheckedJob]) -> None:
     store = open_store("memory://another")
     put_profile(store, "another model")
-    assert preparation._compared_layers(checked, store).num_layers == 2
+    assert prepare_task._compared_layers(checked, store).num_layers == 2
     assert compared == [checked]
 
 
@@ -76,6 +76,6 @@ def test_a_model_that_was_found_to_train_as_a_whole_only_does_so(
     reason = "it draws its own random numbers"
     store = open_store("memory://whole")
     put_profile(store, trace_job(checked.job, checked.example, why_whole=reason).fingerprint, reason)
-    layered = preparation._compared_layers(checked, store)
+    layered = prepare_task._compared_layers(checked, store)
     assert (layered.num_layers, layered.why_whole) == (1, reason)
     assert compared == []

@@ -4,7 +4,7 @@ import socket
 import time
 from contextlib import ExitStack, closing
 
-from zooid.profiler.probing.door import Door, find_host
+from zooid.profiler.probes.door import Door, find_host
 
 
 def test_silent_strangers_hold_up_nobody() -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.profiles import layer, profile
 from zooid import coordinator
-from zooid.cli.profile import profile as profile_command
-from zooid.coordinator.offers import resolve_offers
+from zooid.cli.profile_command import profile as profile_command
+from zooid.coordinator.plans.offer_names import resolve_offers
 from zooid.core.errors import InputError, MemberFailed
-from zooid.core.profile import Profile
+from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
 
 HELD = profile([layer(0.1)], job="job", date="2026-11-02")

@@ -8,11 +8,11 @@ from msgspec import structs
 from rich.console import Console
 
 from tests.unit.profiles import gpu, layer, link, profile
-from zooid.core.profile import Profile, Spread, TiedParameter
+from zooid.core.plans.profile import Profile, Spread, TiedParameter
 from zooid.core.units import format_bytes
 from zooid.predictor import stage_memory_bytes
 from zooid.report import offers_table, profile_table
-from zooid.report.grouping import MOST_ROWS, grouped
+from zooid.report.profile.layer_groups import MOST_ROWS, grouped
 
 MB = 10**6
 

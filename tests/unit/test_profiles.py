@@ -9,16 +9,16 @@ from msgspec import structs
 
 from tests.unit.profiles import layer, link, offer, profile
 from zooid import coordinator
-from zooid.coordinator.offers import resolve_offer
-from zooid.coordinator.relay import Parts
-from zooid.coordinator.rounds import rounds
-from zooid.core import keys
+from zooid.coordinator.measurements.probe_groups import rounds
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.coordinator.runs.relay import Parts
 from zooid.core.errors import InputError, MemberFailed
-from zooid.core.events import Event, PhaseStarted, ProfileProgress
-from zooid.core.offer import Offer
-from zooid.core.profile import Profile
+from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
-from zooid.core.spec import ProfilerSpec
+from zooid.core.resources.offer import Offer
+from zooid.core.runs import keys
+from zooid.core.runs.events import Event, PhaseStarted, ProfileProgress
+from zooid.core.runs.spec import ProfilerSpec
 from zooid.platforms import Exit, Launch
 from zooid.store import EventWriter, open_store
 

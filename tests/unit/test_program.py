@@ -5,10 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.comm.buffers import PartBuffers
-from zooid.comm.call import Call
-from zooid.comm.transport import Done, Landing, Message
-from zooid.schedule.collectives import (
+from zooid.comm.calls.buffers import PartBuffers
+from zooid.comm.calls.call import Call
+from zooid.comm.transport_protocol import Done, Landing, Message
+from zooid.schedule.rank_program import Program
+from zooid.schedule.transfer_lists import (
     ALL_REDUCE,
     TransferList,
     all_gather,
@@ -25,7 +26,6 @@ from zooid.schedule.collectives import (
     streaming,
     three_phase,
 )
-from zooid.schedule.program import Program
 
 SIZE = 24
 LISTS: dict[str, TransferList] = {

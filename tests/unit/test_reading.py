@@ -20,10 +20,10 @@ from torch import nn
 
 from tests.processes import children, is_gone, wait_until
 from zooid.core.errors import JobError, TrainingError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import Batch
 from zooid.schedule.samples import SamplePlan
-from zooid.worker.reading import GrainReader
+from zooid.worker.samples.sample_reader import GrainReader
 
 PLAN = SamplePlan(num_samples=50, batch_size=16, grain_size=4, epochs=3, seed=5)
 SEED = 11

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zooid.core.errors import RecordError
-from zooid.core.link import Link
-from zooid.core.offer import EgressPrice, Offer, StoragePrice
-from zooid.core.plan import CostTerm, Limits, Plan, Prediction, StagePlan
-from zooid.core.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
+from zooid.core.plans.plan import CostTerm, Limits, Plan, Prediction, StagePlan
+from zooid.core.plans.profile import Bytes, DeviceKind, LayerProfile, Profile, Spread, TimePoint
 from zooid.core.records import FileRecord, decode_record, encode_record
-from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling
+from zooid.core.resources.link import Link
+from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
+from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling
 
 
 def an_offer(**changed: Any) -> Offer:

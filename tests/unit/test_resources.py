@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from zooid.core.errors import InputError, PlanError
 from zooid.planner.front import Point, pareto, recommended, worth
 from zooid.planner.resources import Allocation, Degree, Layers, Problem, ResourceSearch, Sizes, Weights, solving
-from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s, step_usd, three_phase_s
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations import Pipeline, funcpipe_step_s, step_usd, three_phase_s
+from zooid.predictor.equations.array_checks import Array
 
 exact = settings(max_examples=100, deadline=None, derandomize=True)
 

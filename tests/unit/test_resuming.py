@@ -26,19 +26,20 @@ from tests.unit.scripted_runs import (
     write_run,
 )
 from zooid.cli.options import checkpoints_from
-from zooid.coordinator import cleaning, lease, resumable_step, running
-from zooid.coordinator.adoption import AdoptedMembers, Orphan
-from zooid.coordinator.running import Run
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointRule
+from zooid.coordinator import resumable_step
+from zooid.coordinator.runs import cleanup, lease, supervision
+from zooid.coordinator.runs.adoption import AdoptedMembers, Orphan
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, Superseded
-from zooid.core.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.liveness import ProcessMark, is_alive, own_mark
-from zooid.core.plan import Limits, Plan
+from zooid.core.plans.plan import Limits, Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster
-from zooid.core.spec import MemberHandle, RunClaim
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
+from zooid.core.runs.liveness import ProcessMark, is_alive, own_mark
+from zooid.core.runs.roster import Roster
+from zooid.core.runs.spec import MemberHandle, RunClaim
 from zooid.platforms import Exit, Launch
 from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
@@ -54,7 +55,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "SILENCE_S", 1.0)
     monkeypatch.setattr(lease, "_LOOK_S", 0.02)
     monkeypatch.setattr(lease, "_LONGEST_LOOK_S", 0.1)
-    monkeypatch.setattr(running, "GRACE_S", 0.1)
+    monkeypatch.setattr(supervision, "GRACE_S", 0.1)
     monkeypatch.setattr(fences, "_FRESH_S", 0.05)
 
 
@@ -295,7 +296,7 @@ class TestOneAtATime:
             objects.create(keys.claim(1), encode_record(RunClaim(run="7", nonce="of the other")))
             return False
 
-        monkeypatch.setattr("zooid.coordinator.resuming.refuse_living", other_comes_first)
+        monkeypatch.setattr("zooid.coordinator.runs.resumed_run.refuse_living", other_comes_first)
         platform = ScriptedPlatform()
         with pytest.raises(InputError, match="another coordinator has just gone on with the run"):
             zooid.resume(store.url, platform=platform)
@@ -474,8 +475,8 @@ class TestCleaning:
 
     @pytest.fixture(autouse=True)
     def killed(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cleaning, "GRACE_S", 0.1)
-        monkeypatch.setattr(cleaning, "_LOOK_AGAIN_S", 0.2)
+        monkeypatch.setattr(cleanup, "GRACE_S", 0.1)
+        monkeypatch.setattr(cleanup, "_LOOK_AGAIN_S", 0.2)
         store.put(keys.lease(0), lease_of(killed_process()))
         store.put(f"{keys.comm_of('7', 0)}/letter", b"")
         write_checkpoint(store, 12, is_complete=False)

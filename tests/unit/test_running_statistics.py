@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import zooid
-from zooid.worker.running_statistics import RunningStatistics
-from zooid.worker.state import Trainee, TrainingState
+from zooid.worker.state.running_statistics import RunningStatistics
+from zooid.worker.state.training_state import Trainee, TrainingState
 
 WIDTH = 3
 NUM_GRAINS = 5

@@ -9,9 +9,9 @@ import transformers
 from torch import Tensor, nn
 
 from zooid.core.errors import JobError
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import Batch, check_job, collate, varying_sizes
-from zooid.worker.reading import GrainReader
+from zooid.worker.samples.sample_reader import GrainReader
 
 TEXTS = [[5, 6, 7], [8, 9], [1, 2, 3, 4], [7]]
 SAMPLES = [{"input_ids": tokens, "labels": number % 2} for number, tokens in enumerate(TEXTS)]

@@ -25,7 +25,7 @@ from zooid.catalog import device_scores, links, offer
 from zooid.planner.cuts import Partition, StageTable, cut_into
 from zooid.planner.cuts.table import sums
 from zooid.planner.grains import grain_choices
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 K80_FLOPS = next(score.flops_per_s for score in device_scores() if score.device == "K80")
 LINK_BYTES_PER_S = next(

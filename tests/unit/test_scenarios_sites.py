@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from zooid.catalog import egress_prices, links, offer, prices_for
-from zooid.core.link import Link
+from zooid.core.resources.link import Link
 from zooid.planner.sites import (
     Egress,
     SiteChoice,

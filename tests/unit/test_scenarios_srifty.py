@@ -37,7 +37,7 @@ from zooid.planner.fleets import (
     find_fleets,
 )
 from zooid.planner.fleets.tables import mean_of_largest
-from zooid.predictor.closed_forms import ring_s
+from zooid.predictor.equations import ring_s
 
 USD = {name: offer(f"aws.ec2.{name}.8xlarge.spot").usd_per_hour for name in ("p3", "g3", "g4dn")}
 BYTES_PER_S = {"p3": 10e9 / 8, "g3": 10e9 / 8, "g4dn": 25e9 / 8}

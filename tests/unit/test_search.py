@@ -15,11 +15,11 @@ from msgspec import structs
 
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.core.errors import InputError, PlanError
-from zooid.core.link import Link
-from zooid.core.plan import Limits, TransportName
-from zooid.core.profile import LayerProfile, Profile, Spread
+from zooid.core.plans.plan import Limits, TransportName
+from zooid.core.plans.profile import LayerProfile, Profile, Spread
+from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import decode_record, encode_record
-from zooid.core.search import Goal, Search
+from zooid.core.resources.link import Link
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
 from zooid.planner.partition import smallest_need

@@ -10,11 +10,11 @@ from rich.console import Console
 
 from tests.unit.profiles import offer
 from tests.unit.test_pages import Page
-from zooid.core.plan import Plan, Prediction, StagePlan
-from zooid.core.search import Candidate, Proof, Search, Verdict
-from zooid.core.timeline import StepParts
+from zooid.core.plans.plan import Plan, Prediction, StagePlan
+from zooid.core.plans.search_result import Candidate, Proof, Search, Verdict
+from zooid.core.runs.timeline import StepParts
 from zooid.report import search_page, search_table
-from zooid.report.scales import COUNT, DURATION, MONEY, axis
+from zooid.report.axes import COUNT, DURATION, MONEY, axis
 
 GB = 10**9
 OFFERS = {

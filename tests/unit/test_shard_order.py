@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.errors import ScheduleError
-from zooid.core.shards import SHARDS_PER_WINDOW
+from zooid.core.runs.shard import SHARDS_PER_WINDOW
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.schedule.shards import ShardsAhead
+from zooid.schedule.shard_order import ShardsAhead
 
 quick = settings(max_examples=60, deadline=None)
 

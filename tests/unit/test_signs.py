@@ -9,10 +9,10 @@ import pytest
 
 from tests.processes import wait_until
 from zooid.core.errors import StoreUnavailable
-from zooid.schedule.signs import requests_per_day
+from zooid.schedule.heartbeats import requests_per_day
 from zooid.store import ObjectStore, open_store
-from zooid.worker.reach import signs
-from zooid.worker.reach.signs import SignsOfLife
+from zooid.worker.reach import store_heartbeats
+from zooid.worker.reach.store_heartbeats import SignsOfLife
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -20,7 +20,7 @@ NAMES = ["a", "b", "c", "d"]
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in (("SIGN_S", 0.1), ("LOOK_S", 0.05), ("CALL_S", 0.02), ("SILENCE_S", 0.6)):
-        monkeypatch.setattr(signs, name, seconds)
+        monkeypatch.setattr(store_heartbeats, name, seconds)
 
 
 @contextmanager

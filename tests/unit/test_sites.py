@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.unit.site_instances import Reference, Tried, link, problems, rates
 from zooid.core.errors import InputError, PlanError
-from zooid.core.prices import FREE
+from zooid.core.resources.prices import FREE
 from zooid.planner.sites import (
     Egress,
     SiteChoice,
@@ -25,8 +25,8 @@ from zooid.planner.sites import (
     site_reasons,
     solve_sites,
 )
-from zooid.predictor.closed_forms import averaging_s, granularity, hierarchical_s, hub_s, speedup_of_batch
-from zooid.predictor.closed_forms.sites import SiteLinks, by_site_s, everyone_s
+from zooid.predictor.equations import averaging_s, granularity, hierarchical_s, hub_s, speedup_of_batch
+from zooid.predictor.equations.site_rounds import SiteLinks, by_site_s, everyone_s
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
 

@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from zooid.core.job import Job
-from zooid.core.profile import LayerProfile, Profile
-from zooid.core.spec import ProfilerSpec
+from zooid.core.jobs.job import Job
+from zooid.core.plans.profile import LayerProfile, Profile
+from zooid.core.runs.spec import ProfilerSpec
 from zooid.layers import check_job, faithful_layers
-from zooid.profiler.measuring import measure_job
+from zooid.profiler.job_profile import measure_job
 from zooid.profiler.spans import cut_spans
 from zooid.store import open_store
 

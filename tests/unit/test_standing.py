@@ -3,12 +3,12 @@
 import math
 from typing import Any
 
-from zooid.core.checkpoint import CheckpointManifest, Ledger, SampleFacts
-from zooid.core.events import Evaluated
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
+from zooid.core.jobs.run_requests import NO_WISH, Monitor, Wish
 from zooid.core.records import decode_record, encode_record
-from zooid.core.wishes import NO_WISH, Monitor, Wish
-from zooid.worker.standing import Standing
+from zooid.core.runs.checkpoint import CheckpointManifest, Ledger, SampleFacts
+from zooid.core.runs.events import Evaluated
+from zooid.worker.member.early_stop import Standing
 
 
 def a_job(monitor: Monitor | None) -> Job:

@@ -10,8 +10,8 @@ from torch import distributed as dist
 
 from tests.contract.groups import Opener
 from zooid.comm import ProcessGroup, Statistics, monitored_barrier, statistics
-from zooid.comm.statistics import Counter, difference
 from zooid.comm.store.envelope import TRAILER_BYTES
+from zooid.comm.traffic_counter import Counter, difference
 from zooid.core.errors import InputError
 
 

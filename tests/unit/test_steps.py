@@ -7,8 +7,8 @@ from typing import Literal
 import pytest
 
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Roster, RosterMember, Ruling, StepNumbers
-from zooid.schedule.steps import Decision, Phase, StepState, Vote
+from zooid.core.runs.roster import Roster, RosterMember, Ruling, StepNumbers
+from zooid.schedule.step_state import Decision, Phase, StepState, Vote
 
 RUNNING = StepState(3, Phase.RUNNING)
 PREPARED = StepState(3, Phase.PREPARED)

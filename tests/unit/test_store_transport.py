@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from zooid.comm import Options, ProcessGroup
+from zooid.comm.calls.work import Completion
 from zooid.comm.meeting import meet
-from zooid.comm.statistics import Counter
 from zooid.comm.store import transport as store_transport
 from zooid.comm.store.transport import StoreTransport
-from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
-from zooid.comm.work import Completion
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, DamagedMessage, StoreUnavailable
 from zooid.store import ObjectStore, open_store

@@ -16,13 +16,13 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 from tests.contract.groups import Opener
 from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp import connect
 from zooid.comm.tcp.frames import Frame, FrameKind
 from zooid.comm.tcp.handshake import Hello
 from zooid.comm.tcp.meeting_point import MeetingPoint
 from zooid.comm.tcp.transport import TcpTransport
-from zooid.comm.transport import POINT_TO_POINT, Message
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.store import open_store

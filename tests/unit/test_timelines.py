@@ -14,11 +14,11 @@ from rich.console import Console
 
 from tests.unit.test_pages import Page
 from zooid import coordinator
-from zooid.cli.timeline import timeline as timeline_command
-from zooid.core import keys
+from zooid.cli.timeline_command import timeline as timeline_command
 from zooid.core.errors import InputError, RecordError
 from zooid.core.records import InvalidValue, decode_record, encode_record
-from zooid.core.timeline import (
+from zooid.core.runs import keys
+from zooid.core.runs.timeline import (
     Interval,
     Timeline,
     Usage,

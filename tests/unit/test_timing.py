@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from tests.unit.layer_models import Skip
-from zooid.core.job import Job
+from zooid.core.jobs.job import Job
 from zooid.layers import Batch, trace
-from zooid.profiler.fitting import largest_that_fits, runs_within
-from zooid.profiler.memory import line_through, measure_layers
-from zooid.profiler.timing import LayerTimer, relative_spread
+from zooid.profiler.largest_grain import largest_that_fits, runs_within
+from zooid.profiler.layer_times import LayerTimer, relative_spread
+from zooid.profiler.tensor_memory import line_through, measure_layers
 
 WIDTH = 256
 

@@ -16,19 +16,19 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tests.rebuilt import CPU, assert_same_bits, through_bytes
 from tests.unit import layer_models as models
-from zooid.core import keys
 from zooid.core.errors import RecordError, ZooidError
-from zooid.core.events import Event, ModelTraced
-from zooid.core.job import Job
-from zooid.core.trace import NestRecord, digest_of
+from zooid.core.jobs.job import Job
+from zooid.core.runs import keys
+from zooid.core.runs.events import Event, ModelTraced
+from zooid.core.runs.trace import NestRecord, digest_of
 from zooid.layers import Batch, LayeredModel, collate, trace, trace_job
 from zooid.layers.record import UnknownClass, decode_constants, decode_trace, encode_trace, rebuild
 from zooid.layers.record.literals import decode_literal, encode_literal
 from zooid.layers.record.nests import decode_nest, encode_nest
 from zooid.layers.record.operations import NotRecorded, named_operation, operation_name
 from zooid.store import ObjectStore, open_store
-from zooid.worker import traces
-from zooid.worker.traces import layers_of, write_trace
+from zooid.worker.member import stored_trace
+from zooid.worker.member.stored_trace import layers_of, write_trace
 
 NUM_FUZZED = 400
 """A sample; a longer search is a larger number here."""
@@ -471,7 +471,7 @@ def test_members_trace_a_model_whose_results_only_its_own_code_knows(monkeypatch
     def unknown(*_: Any) -> Any:
         raise UnknownClass("results are of a class that is not there")
 
-    monkeypatch.setattr(traces, "rebuild", unknown)
+    monkeypatch.setattr(stored_trace, "rebuild", unknown)
     assert counted.layers(store, digest).fingerprint == layered.fingerprint
     assert counted.num_built > 0
 

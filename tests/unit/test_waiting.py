@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from zooid.schedule.waiting import Lags, impatient_pause, pause_after_miss, settled_delay
+from zooid.schedule.polling_rules import Lags, impatient_pause, pause_after_miss, settled_delay
 
 LATENCY_S = 0.005
 

@@ -5,9 +5,9 @@
 0.5121
 """
 
-from zooid.catalog.local import local_offer
-from zooid.catalog.prices import OWNED, prices_for, store_place
-from zooid.catalog.tables import (
+from zooid.catalog.own_machine import local_offer
+from zooid.catalog.price_lookup import OWNED, prices_for, store_place
+from zooid.catalog.shipped_tables import (
     device_scores,
     egress_prices,
     links,

@@ -22,7 +22,7 @@ EXIT_SIGNAL = 128
 """Added to the number of a signal that ended the command, as shells have it."""
 VERBOSE = "--verbose"
 COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "resume", "save", "timeline", "probe", "clean")
-"""In the order in which the help shows them, each in a file of its name."""
+"""The commands in the order of the help; each has a file of its own, such as `plan_command.py`."""
 
 app = typer.Typer(
     help="Train deep neural networks fast and cheaply on resources that come and go.",
@@ -46,7 +46,7 @@ def register(words: Sequence[str]) -> None:
     """Load the command that these words name, and no other; all of them where they name none."""
     named = next((word for word in words if not word.startswith("-")), "")
     for name in (named,) if named in COMMANDS else COMMANDS:
-        app.command()(getattr(importlib.import_module(f"zooid.cli.{name}"), name))
+        app.command()(getattr(importlib.import_module(f"zooid.cli.{name}_command"), name))
 
 
 def main() -> None:

@@ -7,16 +7,16 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from zooid.coordinator.offers import LOCAL
-from zooid.coordinator.probing import ENDS
-from zooid.core.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.coordinator.measurements.link_probes import ENDS
+from zooid.coordinator.plans.offer_names import LOCAL
 from zooid.core.errors import InputError, UnitError
 from zooid.core.files import replaced_whole
-from zooid.core.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName, num_holders
-from zooid.core.profile import Profile
+from zooid.core.plans.plan import DEFAULT_MAX_MEMBERS, Limits, ScheduleName, TransportName, num_holders
+from zooid.core.plans.profile import Profile
+from zooid.core.plans.search_result import GOALS, Goal
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
-from zooid.core.search import GOALS, Goal
-from zooid.core.spec import LinkEnd
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.core.runs.spec import LinkEnd
 from zooid.core.units import parse_duration_s, parse_usd, small_number
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]

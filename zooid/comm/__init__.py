@@ -4,14 +4,14 @@ Importing this registers the backend `zooid`, as torch.distributed backends do.
 """
 
 from zooid.comm.backend import register
+from zooid.comm.group_options import Options
 from zooid.comm.meeting import leave
 from zooid.comm.monitoring import monitored_barrier, statistics
-from zooid.comm.options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import ObjectRendezvous
-from zooid.comm.statistics import Statistics
 from zooid.comm.store.groups import StoreGroups
-from zooid.comm.tcp.links import MemberLinks, connect_members
+from zooid.comm.tcp.connections import MemberLinks, connect_members
+from zooid.comm.traffic_counter import Statistics
 
 register()
 

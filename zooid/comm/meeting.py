@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import msgspec
 
-from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout, ObjectExists, ObjectNotFound, RecordError, StoreError
 from zooid.core.records import decode_json, require
+from zooid.core.runs import keys
 from zooid.core.text import quoted
 from zooid.store import ObjectStore, RetryingStore, clear
 

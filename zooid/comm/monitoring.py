@@ -6,7 +6,7 @@ from typing import Any
 from torch import distributed as dist
 
 from zooid.comm.process_group import ProcessGroup
-from zooid.comm.statistics import Statistics
+from zooid.comm.traffic_counter import Statistics
 from zooid.core.errors import InputError
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from zooid.comm import barriers, sparse
-from zooid.comm.arguments import (
+from zooid.comm import meeting_barrier
+from zooid.comm.calls import sparse
+from zooid.comm.calls.arguments import (
     SUM,
     check_count,
     check_devices,
@@ -22,25 +23,25 @@ from zooid.comm.arguments import (
     split_sizes,
     timeout_s,
 )
-from zooid.comm.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
-from zooid.comm.call import Buffers
-from zooid.comm.codecs import CodedBuffer, Residuals, is_coded
-from zooid.comm.engine import Engine
-from zooid.comm.options import Options
-from zooid.comm.profiling import begin_event, end_event, quietly
-from zooid.comm.staging import stage
-from zooid.comm.statistics import Counter
-from zooid.comm.tensors import copy_into, flat_values, reduction_of, wire_view
-from zooid.comm.transport import Transport
-from zooid.comm.tree_buffers import TreeBuffers
-from zooid.comm.work import Completion, JoinedWork, TransferWork
+from zooid.comm.calls.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
+from zooid.comm.calls.call import Buffers
+from zooid.comm.calls.engine import Engine
+from zooid.comm.calls.gpu_copies import stage
+from zooid.comm.calls.profiler_events import begin_event, end_event, quietly
+from zooid.comm.calls.tensors import copy_into, flat_values, reduction_of, wire_view
+from zooid.comm.calls.tree_buffers import TreeBuffers
+from zooid.comm.calls.wire_codecs import CodedBuffer, Residuals, is_coded
+from zooid.comm.calls.work import Completion, JoinedWork, TransferWork
+from zooid.comm.group_options import Options
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import Transport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
-from zooid.schedule import collectives
-from zooid.schedule.choosing import AllReduceChoice
-from zooid.schedule.collectives import TransferList
+from zooid.schedule import transfer_lists
+from zooid.schedule.all_reduce_choice import AllReduceChoice
 from zooid.schedule.grain_tree import Deal
-from zooid.schedule.program import Program
+from zooid.schedule.rank_program import Program
+from zooid.schedule.transfer_lists import TransferList
 
 Tensor = torch.Tensor
 Start = Callable[[list[Tensor], int], Completion]
@@ -132,7 +133,7 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce(self, tensors: Any, opts: Any) -> TransferWork:  # type: ignore[override]
         def start(cpu: list[Tensor], number: int) -> Completion:
             is_root = opts.rootRank == self._rank
-            transfers = collectives.reduce(cpu[0].numel(), self._size, opts.rootRank)
+            transfers = transfer_lists.reduce(cpu[0].numel(), self._size, opts.rootRank)
             flat, write_back = flat_memory(cpu[0], write=is_root)
             reduction = reduction_of(operation(opts), flat.dtype)
 
@@ -172,7 +173,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensors = [nodes] if nodes.data_ptr() == sums.data_ptr() else [nodes, sums]
 
         def start(cpu: list[Tensor], number: int) -> Completion:
-            transfers = collectives.tree_reduce(sums.numel(), tuple(map(len, deal.nodes)))
+            transfers = transfer_lists.tree_reduce(sums.numel(), tuple(map(len, deal.nodes)))
             reduction = reduction_of(SUM, sums.dtype)
             buffers = TreeBuffers(cpu[0], cpu[-1], deal, self._rank, reduction, self._scratch)
             return self._run("tree_reduce", transfers, buffers, None, number)
@@ -184,7 +185,7 @@ class ProcessGroup(dist.ProcessGroup):
     def broadcast(self, tensors: Any, opts: Any) -> TransferWork:  # type: ignore[override]
         def start(cpu: list[Tensor], number: int) -> Completion:
             values, write_back = flat_memory(cpu[0], write=opts.rootRank != self._rank)
-            transfers = collectives.broadcast(1, self._size, opts.rootRank)
+            transfers = transfer_lists.broadcast(1, self._size, opts.rootRank)
             return self._run("broadcast", transfers, PartBuffers({0: values}, {0: values}, write_back), opts, number)
 
         return self._work("broadcast", [single(tensors, "broadcast")], start)
@@ -240,7 +241,7 @@ class ProcessGroup(dist.ProcessGroup):
         def start(cpu: list[Tensor], number: int) -> Completion:
             incoming, write_back = incoming_parts(cpu[1:], cpu[0], self._rank)
             buffers = PartBuffers({self._rank: flat_values(cpu[0])}, incoming, write_back)
-            return self._run("gather", collectives.gather(self._size, opts.rootRank), buffers, opts, number)
+            return self._run("gather", transfer_lists.gather(self._size, opts.rootRank), buffers, opts, number)
 
         return self._work("gather", [single(inputs, "gather"), *parts], start, result=parts, num_inputs=1)
 
@@ -257,7 +258,7 @@ class ProcessGroup(dist.ProcessGroup):
             outgoing = {rank: flat_values(part) for rank, part in enumerate(cpu[1:])}
             values, write_back = flat_memory(cpu[0], write=not is_root)
             buffers = PartBuffers(outgoing, {self._rank: values}, write_back)
-            return self._run("scatter", collectives.scatter(self._size, opts.rootRank), buffers, opts, number)
+            return self._run("scatter", transfer_lists.scatter(self._size, opts.rootRank), buffers, opts, number)
 
         return self._work("scatter", [own, *parts], start, result=[own])
 
@@ -291,7 +292,7 @@ class ProcessGroup(dist.ProcessGroup):
         def start(_: list[Tensor], number: int) -> Completion:
             token = torch.zeros(1)
             buffers = FlatBuffer(token, self._rank, reduction_of(SUM, token.dtype), nothing, self._scratch)
-            return self._run("barrier", collectives.exchange(1, self._size), buffers, opts, number)
+            return self._run("barrier", transfer_lists.exchange(1, self._size), buffers, opts, number)
 
         return self._work("barrier", [], start)
 
@@ -300,7 +301,7 @@ class ProcessGroup(dist.ProcessGroup):
         limit_s = self.engine.timeout_s if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
         folder = f"monitored_barrier/{self._num_monitored}"
         self._num_monitored += 1
-        barriers.monitored_barrier(
+        meeting_barrier.monitored_barrier(
             self.meeting, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
         )
 
@@ -400,14 +401,14 @@ class ProcessGroup(dist.ProcessGroup):
                 copy_into(cpu[0], own)
 
             buffers = FlatBuffer(joined, self._rank, reduction, deliver, self._scratch)
-            return self._run(name, collectives.reduce_scatter(spans), buffers, opts, number)
+            return self._run(name, transfer_lists.reduce_scatter(spans), buffers, opts, number)
 
         return self._work(name, [output, *parts], start, result=[output])
 
     def _all_gather(self, own: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
         incoming, write_back = incoming_parts(parts, own, self._rank)
         buffers = PartBuffers({self._rank: flat_values(own)}, incoming, write_back)
-        return self._run("all_gather", collectives.all_gather(self._size, self._size), buffers, opts, number)
+        return self._run("all_gather", transfer_lists.all_gather(self._size, self._size), buffers, opts, number)
 
     def _all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any, number: int) -> Completion:
         size, rank = self._size, self._rank
@@ -415,7 +416,7 @@ class ProcessGroup(dist.ProcessGroup):
         numbered = {source * size + rank: values for source, values in incoming.items()}
         outgoing = {rank * size + reader: flat_values(part) for reader, part in enumerate(inputs)}
         buffers = PartBuffers(outgoing, numbered, write_back)
-        return self._run("all_to_all", collectives.all_to_all(size), buffers, opts, number)
+        return self._run("all_to_all", transfer_lists.all_to_all(size), buffers, opts, number)
 
     def _run(self, name: str, transfers: TransferList, buffers: Buffers, opts: Any, number: int) -> Completion:
         program = self._programs.get(id(transfers))

@@ -12,10 +12,10 @@ from urllib.parse import quote
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in its __all__
 
-from zooid.comm.options import Options
+from zooid.comm.group_options import Options
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout, ObjectExists
-from zooid.core.keys import number_in
+from zooid.core.runs.keys import number_in
 from zooid.store import ObjectStore, RetryingStore, wait_for
 from zooid.store.privacy import make_private
 

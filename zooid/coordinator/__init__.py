@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from zooid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from zooid.coordinator.cleaning import clean
-    from zooid.coordinator.planning import plan, profile, profiles, search
-    from zooid.coordinator.predicting import predict
-    from zooid.coordinator.probing import probe
-    from zooid.coordinator.rehearsing import Rehearsal, rehearse
-    from zooid.coordinator.resuming import resumable_step, resume
-    from zooid.coordinator.running import RunResult
-    from zooid.coordinator.sweeping import probe_all_reduce
-    from zooid.coordinator.timelines import RecordedStep, timeline
-    from zooid.coordinator.training import train
+    from zooid.coordinator.measurements.all_reduce_sweep import probe_all_reduce
+    from zooid.coordinator.measurements.link_probes import probe
+    from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse
+    from zooid.coordinator.plans.plan_forecast import predict
+    from zooid.coordinator.plans.plan_search import plan, profile, profiles, search
+    from zooid.coordinator.runs.cleanup import clean
+    from zooid.coordinator.runs.new_run import train
+    from zooid.coordinator.runs.recorded_steps import RecordedStep, timeline
+    from zooid.coordinator.runs.resumed_run import resumable_step, resume
+    from zooid.coordinator.runs.supervision import RunResult
 
 __all__ = [
     "RecordedStep",
@@ -40,22 +40,22 @@ __all__ = [
 ]
 
 _LAZY = {
-    "RecordedStep": "zooid.coordinator.timelines",
-    "Rehearsal": "zooid.coordinator.rehearsing",
-    "RunResult": "zooid.coordinator.running",
-    "clean": "zooid.coordinator.cleaning",
-    "plan": "zooid.coordinator.planning",
-    "predict": "zooid.coordinator.predicting",
-    "probe": "zooid.coordinator.probing",
-    "probe_all_reduce": "zooid.coordinator.sweeping",
-    "profile": "zooid.coordinator.planning",
-    "profiles": "zooid.coordinator.planning",
-    "rehearse": "zooid.coordinator.rehearsing",
-    "resumable_step": "zooid.coordinator.resuming",
-    "resume": "zooid.coordinator.resuming",
-    "search": "zooid.coordinator.planning",
-    "timeline": "zooid.coordinator.timelines",
-    "train": "zooid.coordinator.training",
+    "RecordedStep": "zooid.coordinator.runs.recorded_steps",
+    "Rehearsal": "zooid.coordinator.measurements.rehearsed_run",
+    "RunResult": "zooid.coordinator.runs.supervision",
+    "clean": "zooid.coordinator.runs.cleanup",
+    "plan": "zooid.coordinator.plans.plan_search",
+    "predict": "zooid.coordinator.plans.plan_forecast",
+    "probe": "zooid.coordinator.measurements.link_probes",
+    "probe_all_reduce": "zooid.coordinator.measurements.all_reduce_sweep",
+    "profile": "zooid.coordinator.plans.plan_search",
+    "profiles": "zooid.coordinator.plans.plan_search",
+    "rehearse": "zooid.coordinator.measurements.rehearsed_run",
+    "resumable_step": "zooid.coordinator.runs.resumed_run",
+    "resume": "zooid.coordinator.runs.resumed_run",
+    "search": "zooid.coordinator.plans.plan_search",
+    "timeline": "zooid.coordinator.runs.recorded_steps",
+    "train": "zooid.coordinator.runs.new_run",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

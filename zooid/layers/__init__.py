@@ -7,10 +7,9 @@ used.
 from typing import TYPE_CHECKING
 
 from zooid.core.lazy import lazy_names
-from zooid.layers.batches import Batch, collate, flatten_inputs, varying_sizes
-from zooid.layers.building import build_model
-from zooid.layers.casting import autocasting
-from zooid.layers.checking import (
+from zooid.layers.jobs.batches import Batch, collate, flatten_inputs, varying_sizes
+from zooid.layers.jobs.iterables import is_in_order
+from zooid.layers.jobs.job_checks import (
     EXAMPLE_SIZE,
     CheckedJob,
     build_scheduler,
@@ -19,18 +18,19 @@ from zooid.layers.checking import (
     check_job,
     default_device,
 )
-from zooid.layers.iterables import is_in_order
-from zooid.layers.layered import LayeredModel, Mode, ParameterHooks, apply_hooks
-from zooid.layers.marking import watching_cuts
-from zooid.layers.objective import Objective, sum_and_weight
-from zooid.layers.randomness import grain_randomness, seed_data
-from zooid.layers.stages import Stage, build_stage
-from zooid.layers.values import Value
+from zooid.layers.jobs.model_building import build_model
+from zooid.layers.jobs.objective import Objective, sum_and_weight
+from zooid.layers.stages.autocast import autocasting
+from zooid.layers.stages.cut_watch import watching_cuts
+from zooid.layers.stages.layered_model import LayeredModel, Mode, ParameterHooks, apply_hooks
+from zooid.layers.stages.randomness import grain_randomness, seed_data
+from zooid.layers.stages.stage_module import Stage, build_stage
+from zooid.layers.trace.values import Value
 
 if TYPE_CHECKING:
-    from zooid.layers.faithful import faithful_layers
-    from zooid.layers.job_traces import trace_job
-    from zooid.layers.tracing import trace
+    from zooid.layers.stages.faithful import faithful_layers
+    from zooid.layers.trace.job_trace import trace_job
+    from zooid.layers.trace.tracer import trace
 
 __all__ = [
     "EXAMPLE_SIZE",
@@ -65,9 +65,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "faithful_layers": "zooid.layers.faithful",
-    "trace": "zooid.layers.tracing",
-    "trace_job": "zooid.layers.job_traces",
+    "faithful_layers": "zooid.layers.stages.faithful",
+    "trace": "zooid.layers.trace.tracer",
+    "trace_job": "zooid.layers.trace.job_trace",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from zooid.core.errors import InputError
-from zooid.core.machine import memory_bytes
+from zooid.core.resources.machine import memory_bytes
 from zooid.core.units import format_bytes
 
 LEAST_BYTES = 2**20

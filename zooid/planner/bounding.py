@@ -1,9 +1,9 @@
 """What no cuts of a model can beat: the predictor's lower bound of a step, the least over all partitions at once.
 
-The bound of a partition (`zooid.predictor.bounds`) is the largest of what its stages say, each from where it begins and
-ends and what lies before it. Times before a stage are sums over layers, wherever those are cut, but for the cuts' own
-messages, of which the last is known and the others are no shorter than the shortest. So one dynamic program over the
-stages' ends finds the partition in which the largest is least, for every number of stages.
+The bound of a partition (`zooid.predictor.step_bounds`) is the largest of what its stages say, each from where it
+begins and ends and what lies before it. Times before a stage are sums over layers, wherever those are cut, but for the
+cuts' own messages, of which the last is known and the others are no shorter than the shortest. So one dynamic program
+over the stages' ends finds the partition in which the largest is least, for every number of stages.
 """
 
 import math
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from zooid.core.profile import Profile
+from zooid.core.plans.profile import Profile
 from zooid.planner.cuts.table import sums
 from zooid.planner.partition import forwards
 from zooid.predictor import Way
-from zooid.predictor.bounds import latency_s, reduced_share
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
+from zooid.predictor.step_bounds import latency_s, reduced_share
 
 
 @dataclass(frozen=True, eq=False)

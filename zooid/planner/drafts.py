@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from zooid.core.plan import Plan, ScheduleName, StagePlan, TransportName
+from zooid.core.plans.plan import Plan, ScheduleName, StagePlan, TransportName
 from zooid.planner.market import Market
 from zooid.predictor import Proposal, lower_bound_s, place, predict, run_cost, stage_memory_bytes, startup_s, total_usd
 from zooid.schedule.pipelines import StepShape, most_kept

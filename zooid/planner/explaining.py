@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from zooid.core.errors import InputError
-from zooid.core.plan import Limits, Plan
-from zooid.core.search import Candidate, Search
-from zooid.core.timeline import StepParts
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.search_result import Candidate, Search
+from zooid.core.runs.timeline import StepParts
 from zooid.core.units import format_duration, format_usd
 from zooid.planner.market import is_named
 from zooid.planner.objectives import Objective, objective_of, order_of

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from zooid.core.errors import PlanError
-from zooid.core.link import STORE_SITE, Link
-from zooid.core.offer import Offer
-from zooid.core.profile import Profile
-from zooid.core.search import LeftOut
+from zooid.core.plans.profile import Profile
+from zooid.core.plans.search_result import LeftOut
+from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.offer import Offer
 from zooid.predictor import Way, World, ways_from
-from zooid.predictor.layout import Looks
+from zooid.predictor.simulation.layout import Looks
 
 
 @dataclass(frozen=True)

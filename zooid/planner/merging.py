@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Literal, get_args
 
 from zooid.core.errors import InputError
-from zooid.core.profile import Profile
+from zooid.core.plans.profile import Profile
 
 MergeBy = Literal["time", "parameters", "activations"]
 Span = tuple[int, int]

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from zooid.core.errors import InputError
-from zooid.core.plan import Plan
-from zooid.core.search import Goal
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.search_result import Goal
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.front import pareto, recommended
 

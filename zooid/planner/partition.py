@@ -6,13 +6,13 @@ from itertools import combinations
 
 import numpy as np
 
-from zooid.core.profile import Profile
-from zooid.core.stage import StageTimes
+from zooid.core.plans.profile import Profile
+from zooid.core.plans.stage import StageTimes
 from zooid.planner.cuts import Partition, StageTable, cut_into_each
 from zooid.planner.cuts.table import partition_of, sums
 from zooid.predictor import Way
-from zooid.predictor.closed_forms import streaming_bound_s
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations import streaming_bound_s
+from zooid.predictor.equations.array_checks import Array
 
 __all__ = [
     "Partition",

@@ -10,17 +10,17 @@ from functools import cached_property
 import numpy as np
 
 from zooid.core.errors import PlanError
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits, ScheduleName, TransportName, num_holders
-from zooid.core.profile import Profile
+from zooid.core.plans.plan import Limits, ScheduleName, TransportName, num_holders
+from zooid.core.plans.profile import Profile
+from zooid.core.resources.offer import Offer
 from zooid.planner.bounding import Ground
 from zooid.planner.cuts import StageTable
 from zooid.planner.drafts import Draft, draft
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, best_partitions, partitions_for_each, smallest_need, table_of
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
-from zooid.predictor.bounds import downlink, latency_s, reduced_share
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
+from zooid.predictor.step_bounds import downlink, latency_s, reduced_share
 from zooid.schedule.samples import even_shares
 
 PARTITIONS_EACH = 3

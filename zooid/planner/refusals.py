@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from zooid.core.plan import Limits, Plan
+from zooid.core.plans.plan import Limits, Plan
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft
 from zooid.planner.market import Market

@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import structs
 
 from zooid.core.errors import PlanError
-from zooid.core.plan import Limits, Plan
-from zooid.core.search import Candidate, Goal, Proof, Search, Verdict
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdict
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft, draft, evaluate
 from zooid.planner.explaining import left_out_in_words, reasons
@@ -27,7 +27,7 @@ from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, gr
 from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
 from zooid.planner.unlike import unlike
 from zooid.predictor import Proposal
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 MOST_ACTIONS = 60_000
 """What is simulated of all candidates together: about two seconds. The rest stays open, and the proof says so."""

@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from zooid.core.errors import PlanError
-from zooid.core.link import Link
-from zooid.core.offer import Offer
-from zooid.core.plan import Limits, TransportName, num_holders
+from zooid.core.plans.plan import Limits, TransportName, num_holders
+from zooid.core.resources.link import Link
+from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
@@ -22,7 +22,7 @@ from zooid.planner.proposing import schedules, transports
 from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes
 from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
 from zooid.predictor import Proposal, stage_memory_bytes, stage_memory_table, stage_times
-from zooid.predictor.closed_forms import streaming_bound_s
+from zooid.predictor.equations import streaming_bound_s
 
 AnyPoint = TypeVar("AnyPoint")
 

@@ -1,5 +1,5 @@
 """Where members run: one folder for each platform, one Protocol for all."""
 
-from zooid.platforms.protocol import Exit, Launch, Platform, Program
+from zooid.platforms.platform import Exit, Launch, Platform, Program
 
 __all__ = ["Exit", "Launch", "Platform", "Program"]

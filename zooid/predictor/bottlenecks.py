@@ -3,10 +3,10 @@
 import math
 from dataclasses import replace
 
-from zooid.core.forecast import Bottleneck, BottleneckKind, Gain
-from zooid.core.plan import Prediction
-from zooid.predictor.layout import Layout
-from zooid.predictor.simulator import simulate_step
+from zooid.core.plans.forecast import Bottleneck, BottleneckKind, Gain
+from zooid.core.plans.plan import Prediction
+from zooid.predictor.simulation.layout import Layout
+from zooid.predictor.simulation.step import simulate_step
 from zooid.schedule.pipelines import StepSchedule
 
 _WORTH_IT = 0.02

@@ -5,18 +5,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.events import ProfileProgress
-from zooid.core.job import load_job
+from zooid.core.jobs.job import load_job
 from zooid.core.records import encode_record
-from zooid.core.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec, TogetherSpec
-from zooid.profiler.probing import probe_links
-from zooid.profiler.probing.member import Progress
+from zooid.core.runs import keys
+from zooid.core.runs.events import ProfileProgress
+from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec, TogetherSpec
+from zooid.profiler.probes import probe_links
+from zooid.profiler.probes.probe_member import Progress
 from zooid.store import EventWriter, ObjectStore
-from zooid.store.program import end_process, run_any_member
+from zooid.store.member_program import end_process, run_any_member
 
-PRELOADS = ("torch", "zooid.profiler.measuring", "zooid.profiler.probing.sweeping", "torch.export._trace")
+PRELOADS = ("torch", "zooid.profiler.job_profile", "zooid.profiler.probes.library_sweep", "torch.export._trace")
 """What members import sooner or later; a process that forks members imports it once for all."""
 
 
@@ -30,7 +30,7 @@ def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
     torch.set_num_threads(spec.num_threads)
     job = load_job(spec.job_file)  # before what else takes half a second to import: a wrong job is refused sooner
 
-    from zooid.profiler.measuring import measure_job
+    from zooid.profiler.job_profile import measure_job
 
     with _reported(spec, store) as progress:
         profile = measure_job(job, spec, store, progress)
@@ -45,7 +45,7 @@ def _probe(spec: ProbeSpec, store: ObjectStore) -> None:
 def _sweep(spec: SweepSpec, store: ObjectStore) -> None:
     import torch
 
-    from zooid.profiler.probing.sweeping import sweep_all_reduces
+    from zooid.profiler.probes.library_sweep import sweep_all_reduces
 
     torch.set_num_threads(spec.num_threads)
     with _reported_by_first(spec, store) as progress:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from zooid.comm.probing import StoreProbe
+from zooid.comm.echo import StoreProbe
 from zooid.core.environment import profile_effort, rough_repeats
-from zooid.profiler.company import busy_neighbours
-from zooid.profiler.timing import median_is_known
+from zooid.profiler.layer_times import median_is_known
+from zooid.profiler.shared_load import busy_neighbours
 from zooid.store import ObjectStore
 
 _SMALL_BYTES = 4 * 2**10

@@ -16,16 +16,16 @@ from torch import nn
 
 from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import JobError
-from zooid.core.machine import anonymous_bytes
-from zooid.core.profile import GradientReady
+from zooid.core.plans.profile import GradientReady
+from zooid.core.resources.machine import anonymous_bytes
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
 from zooid.layers.disk_tensors import bring_to_memory, give_back_freed, room_for_state
-from zooid.profiler.company import busy_neighbours
-from zooid.profiler.fitting import largest_that_fits
 from zooid.profiler.interference import MessageCost, measure_message_cost
-from zooid.profiler.needs import Held, measure_memory, runs, surely_fits
-from zooid.profiler.timing import LayerTimer, Measured
-from zooid.profiler.updates import measure_optimizer, measure_reduction
+from zooid.profiler.largest_grain import largest_that_fits
+from zooid.profiler.layer_times import LayerTimer, Measured
+from zooid.profiler.memory_needs import Held, measure_memory, runs, surely_fits
+from zooid.profiler.shared_load import busy_neighbours
+from zooid.profiler.update_times import measure_optimizer, measure_reduction
 from zooid.store import ObjectStore
 
 SECONDS_ALONE = 8.0

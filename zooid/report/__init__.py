@@ -3,17 +3,17 @@ and pages to keep."""
 
 from zooid.report.all_reduce_table import all_reduce_table
 from zooid.report.frame import write_page
-from zooid.report.lines import say
-from zooid.report.pages import profile_page
-from zooid.report.prediction_page import prediction_page
-from zooid.report.prediction_tables import facts_in_words, prediction_tables
-from zooid.report.search_page import search_page
-from zooid.report.search_table import search_table
-from zooid.report.tables import links_table, offers_table, plan_table, profile_table, summary_table
-from zooid.report.timeline_page import timeline_page
-from zooid.report.timeline_table import timeline_table
-from zooid.report.timeline_trace import chrome_trace
-from zooid.report.views import View, view_for
+from zooid.report.prediction.page import prediction_page
+from zooid.report.prediction.table import facts_in_words, prediction_tables
+from zooid.report.profile.page import profile_page
+from zooid.report.profile.table import links_table, offers_table, plan_table, profile_table, summary_table
+from zooid.report.progress import View, view_for
+from zooid.report.search.page import search_page
+from zooid.report.search.table import search_table
+from zooid.report.terminal_text import say
+from zooid.report.timeline.page import timeline_page
+from zooid.report.timeline.table import timeline_table
+from zooid.report.timeline.trace_file import chrome_trace
 
 __all__ = [
     "View",

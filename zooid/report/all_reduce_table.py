@@ -5,9 +5,9 @@ from collections import defaultdict
 
 from rich.table import Table
 
-from zooid.core.all_reduce import AllReduceSamples
+from zooid.core.plans.all_reduce_samples import AllReduceSamples
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
-from zooid.report.wording import NOTHING
+from zooid.report.profile.rows import NOTHING
 
 
 def all_reduce_table(samples: AllReduceSamples) -> Table:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from zooid.core.errors import ScheduleError
-from zooid.core.job import Job
-from zooid.schedule.shards import check_sizes, windowed_order
+from zooid.core.jobs.job import Job
+from zooid.schedule.shard_order import check_sizes, windowed_order
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from msgspec import structs
 
 from zooid.core.errors import ScheduleError
-from zooid.core.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
 from zooid.schedule.samples import split_grains
 
 Pipeline = tuple[str, ...]

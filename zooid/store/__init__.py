@@ -6,14 +6,14 @@ happens; `Fence` tells whether somebody else has gone on with a run; `RetryingSt
 purpose.
 """
 
+from zooid.store.awaited_objects import wait_for
 from zooid.store.create_only import check_create_only
-from zooid.store.events import EventReader, EventWriter, read_history
+from zooid.store.event_log import EventReader, EventWriter, read_history
 from zooid.store.faults import Faults, FaultyStore, Rates
 from zooid.store.fences import Fence
 from zooid.store.objects import clear, open_store, sweep
-from zooid.store.protocol import Data, ObjectStore
-from zooid.store.retrying import RetryingStore
-from zooid.store.waiting import wait_for
+from zooid.store.retries import RetryingStore
+from zooid.store.store_protocol import Data, ObjectStore
 
 __all__ = [
     "Data",

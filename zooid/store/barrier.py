@@ -9,8 +9,8 @@ import msgspec
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, RecordError
 from zooid.core.records import decode_json
-from zooid.store.protocol import ObjectStore
-from zooid.store.waiting import wait_for
+from zooid.store.awaited_objects import wait_for
+from zooid.store.store_protocol import ObjectStore
 
 _GO = "go"
 

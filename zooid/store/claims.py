@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from zooid.core import keys
 from zooid.core.errors import InputError, ObjectNotFound
 from zooid.core.records import decode_record
-from zooid.core.spec import RunClaim
-from zooid.store.protocol import ObjectStore
+from zooid.core.runs import keys
+from zooid.core.runs.spec import RunClaim
+from zooid.store.store_protocol import ObjectStore
 
 
 def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:

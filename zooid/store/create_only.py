@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable
 
 from zooid.core.errors import ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, UnsafeStore
-from zooid.store.protocol import Data, ObjectStore
+from zooid.store.store_protocol import Data, ObjectStore
 
 _PROBES = "probe"
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from zooid.core.errors import InputError, StoreUnavailable
 from zooid.store.create_only import create_once
-from zooid.store.protocol import Data, Keys, ObjectStore, byte_view
+from zooid.store.store_protocol import Data, Keys, ObjectStore, byte_view
 
 Operation = Literal["put", "create", "get", "list", "delete"]
 Fault = Literal["delay", "error", "lost_response"]

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import ObjectNotFound, RecordError, StoreError, Superseded
 from zooid.core.records import decode_record
-from zooid.core.spec import Adoption
-from zooid.store.protocol import ObjectStore
+from zooid.core.runs import keys
+from zooid.core.runs.spec import Adoption
+from zooid.store.store_protocol import ObjectStore
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from zooid.core import environment
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, ZooidError
 from zooid.core.text import has_credentials, quoted
 from zooid.store.create_only import create_once
-from zooid.store.protocol import Data, Keys, ObjectStore, byte_view
-from zooid.store.retrying import RetryingStore
+from zooid.store.retries import RetryingStore
+from zooid.store.store_protocol import Data, Keys, ObjectStore, byte_view
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config

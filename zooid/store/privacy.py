@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from zooid.core.errors import StoreError
-from zooid.store.protocol import ObjectStore
+from zooid.store.store_protocol import ObjectStore
 
 _OWNER_ONLY = 0o700
 

@@ -1,10 +1,10 @@
 """The rosters in a run's folder: written once, by a coordinator or by members, and never changed."""
 
-from zooid.core import keys
 from zooid.core.errors import ObjectNotFound
 from zooid.core.records import decode_record
-from zooid.core.roster import Roster
-from zooid.store.protocol import ObjectStore
+from zooid.core.runs import keys
+from zooid.core.runs.roster import Roster
+from zooid.store.store_protocol import ObjectStore
 
 
 def read_roster(store: ObjectStore, number: int, change: int = 0) -> Roster:

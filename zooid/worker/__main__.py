@@ -5,12 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zooid.core.abort import Abort
-from zooid.core.spec import RehearsalSpec, WorkerSpec
+from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
-from zooid.store.program import end_process, run_any_member
-from zooid.worker.imports import lasting_imports
+from zooid.store.member_program import end_process, run_any_member
+from zooid.worker.member_imports import lasting_imports
 
-PRELOADS = ("torch", "zooid.worker.member", "zooid.worker.rehearsal", "zooid.worker.preparation", "torch.export._trace")
+PRELOADS = (
+    "torch",
+    "zooid.worker.member.train_task",
+    "zooid.worker.rehearsal",
+    "zooid.worker.member.prepare_task",
+    "torch.export._trace",
+)
 """What members import sooner or later; a process that forks members imports it once for all."""
 
 
@@ -22,16 +28,16 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
     with lasting_imports():
         import torch
 
-        from zooid.worker import member
+        from zooid.worker.member import train_task
 
     torch.set_num_threads(spec.num_threads)
     if spec.task == "train":
         with _aborting() as abort:
-            member.train(spec, store, abort)
+            train_task.train(spec, store, abort)
         return
-    from zooid.worker import preparation  # it traces, and so imports a compiler
+    from zooid.worker.member import prepare_task  # it traces, and so imports a compiler
 
-    {"prepare": preparation.prepare, "check": preparation.check}[spec.task](spec, store)
+    {"prepare": prepare_task.prepare, "check": prepare_task.check}[spec.task](spec, store)
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:

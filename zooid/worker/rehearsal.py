@@ -8,27 +8,27 @@ import time
 import torch
 from torch import distributed as dist
 
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.events import MemberTrained, StepCommitted
-from zooid.core.machine import peak_resident_bytes
-from zooid.core.plan import Plan
+from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.roster import Roster
-from zooid.core.spec import RehearsalSpec
+from zooid.core.resources.machine import peak_resident_bytes
+from zooid.core.runs import keys
+from zooid.core.runs.events import MemberTrained, StepCommitted
+from zooid.core.runs.roster import Roster
+from zooid.core.runs.spec import RehearsalSpec
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.grain_tree import Deal
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import split_grains
-from zooid.schedule.steps import vote_elements
+from zooid.schedule.step_state import vote_elements
 from zooid.store import EventWriter, ObjectStore
-from zooid.worker.executor import Executor
+from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
+from zooid.worker.member.seat import Messenger, Seat, take_seat
 from zooid.worker.reach import open_reach
-from zooid.worker.seat import Messenger, Seat, take_seat
-from zooid.worker.tree_reduce import ReduceBuffer, ReduceQueue
-from zooid.worker.underway import Underway, adding_up, copying
+from zooid.worker.step.executor import Executor
+from zooid.worker.step.pending import Underway, adding_up, copying
 
 _CPU = torch.device("cpu")
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection
 
+from zooid.comm.group_options import Options
 from zooid.comm.meeting import leave
-from zooid.comm.options import Options
 from zooid.comm.process_group import ProcessGroup
-from zooid.comm.statistics import Counter
 from zooid.comm.store.transport import StoreTransport
+from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore
 from zooid.store.privacy import make_private

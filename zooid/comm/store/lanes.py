@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zooid.comm.store.threads import Threads
-from zooid.schedule.collectives import Window
+from zooid.schedule.transfer_lists import Window
 
 logger = logging.getLogger(__name__)
 

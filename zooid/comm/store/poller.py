@@ -6,16 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zooid.comm.statistics import Counter
-from zooid.comm.store.arrivals import Progress, edge_of
 from zooid.comm.store.envelope import Opened, unseal
+from zooid.comm.store.send_clock import Progress, edge_of
 from zooid.comm.store.threads import Threads
-from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import COLLECTIVE, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
-from zooid.schedule.collectives import DOWNLOADS
-from zooid.schedule.waiting import Lags, impatient_pause, is_urgent, local_pause, pause_after_miss
+from zooid.schedule.polling_rules import Lags, impatient_pause, is_urgent, local_pause, pause_after_miss
+from zooid.schedule.transfer_lists import DOWNLOADS
 from zooid.store import ObjectStore
-from zooid.store.retrying import outage_of, without_patience
+from zooid.store.retries import outage_of, without_patience
 
 _MAX_THREADS = 32
 _MAX_READS = 4

@@ -7,15 +7,15 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from zooid.comm.statistics import Counter
-from zooid.comm.store.arrivals import Progress
 from zooid.comm.store.envelope import Opened, seal
 from zooid.comm.store.lanes import Lane
 from zooid.comm.store.poller import Poller
-from zooid.comm.transport import COLLECTIVE, Done, Landing, Message
+from zooid.comm.store.send_clock import Progress
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import COLLECTIVE, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
-from zooid.schedule.collectives import UPLOADS, Window
+from zooid.schedule.transfer_lists import UPLOADS, Window
 from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16

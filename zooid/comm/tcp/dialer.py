@@ -8,7 +8,7 @@ from zooid.comm.tcp.handshake import DONE, SETTLED, WELCOME_BYTES, Hello, confir
 from zooid.comm.tcp.meeting_point import MeetingPoint
 from zooid.comm.tcp.sockets import prepare
 from zooid.core.errors import CommError
-from zooid.schedule.streams import streams_between
+from zooid.schedule.stream_rules import streams_between
 
 _CONNECT_S = 3.0
 _ATTEMPT_S = 10.0

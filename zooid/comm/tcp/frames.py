@@ -10,9 +10,9 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from zooid.comm.tcp.checksums import NOT_CHECKED
-from zooid.comm.transport import COLLECTIVE, POINT_TO_POINT, Message
+from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
-from zooid.schedule.streams import EAGER_BYTES, PIECE_BYTES
+from zooid.schedule.stream_rules import EAGER_BYTES, PIECE_BYTES
 
 _FIELDS = struct.Struct("<HBBIIqqQQII")
 _CHECK = struct.Struct("<I")

@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
-from zooid.comm.options import Options
-from zooid.comm.statistics import Counter
+from zooid.comm.group_options import Options
 from zooid.comm.tcp.admission import Admission
 from zooid.comm.tcp.dialer import Dialer
 from zooid.comm.tcp.handshake import SECRET_BYTES
@@ -23,9 +22,10 @@ from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_roun
 from zooid.comm.tcp.sockets import listen
 from zooid.comm.tcp.stream import Receiver, Stream
 from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
-from zooid.core.network import own_addresses, own_network
+from zooid.core.resources.addresses import own_addresses, own_network
 
 _READ_AHEAD_BYTES = 2**16
 """Where messages are small, one look at the socket takes many of them."""

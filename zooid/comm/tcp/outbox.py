@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Callable
 
 from zooid.comm.tcp.frames import Frame, FrameKind
-from zooid.comm.transport import Done, Message
+from zooid.comm.transport_protocol import Done, Message
 from zooid.core.errors import CommError, PeerLost
-from zooid.schedule.streams import EAGER_BYTES
+from zooid.schedule.stream_rules import EAGER_BYTES
 
 CREDIT_BYTES = 16 * 2**20
 """Small messages from one peer, with what it costs to keep them, that its reader has not taken yet."""

@@ -2,9 +2,9 @@
 
 import socket
 
-from zooid.comm.options import Options
+from zooid.comm.group_options import Options
 from zooid.core.errors import InputError
-from zooid.core.network import own_addresses
+from zooid.core.resources.addresses import own_addresses
 
 _BACKLOG = 1024
 """Connections that wait to be accepted. Strangers among them must not keep the ranks of a group out."""

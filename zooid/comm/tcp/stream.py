@@ -16,9 +16,9 @@ from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop
 from zooid.comm.tcp.sockets import is_loopback
-from zooid.comm.transport import Done
+from zooid.comm.transport_protocol import Done
 from zooid.core.errors import CommError, DamagedMessage, PeerLost
-from zooid.schedule.streams import PIECE_BYTES
+from zooid.schedule.stream_rules import PIECE_BYTES
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from zooid.comm.statistics import Counter
 from zooid.comm.tcp.frames import MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, Outbox, cost_bytes
-from zooid.comm.transport import Done, Landing, Message, wrong_size
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import Done, Landing, Message, wrong_size
 from zooid.core.errors import CommError, PeerLost
-from zooid.schedule.streams import EAGER_BYTES, num_stripes, piece_bytes
+from zooid.schedule.stream_rules import EAGER_BYTES, num_stripes, piece_bytes
 
 _RETURN_BYTES = CREDIT_BYTES // 4
 """Credit is given back when so much of it has come together."""

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from zooid.core.errors import RecordError
-from zooid.core.trace import NestRecord
+from zooid.core.runs.trace import NestRecord
 from zooid.layers.record.literals import decode_literal, encode_literal
 from zooid.layers.record.operations import NotRecorded
 

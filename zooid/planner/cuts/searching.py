@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.core.errors import InputError
+from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record
-from zooid.core.search import Proof
 from zooid.planner.cuts.prefixes import Prefixes, Stages
 from zooid.planner.cuts.table import Partition, StageTable, partition_of
 from zooid.planner.cuts.windows import ROUNDING, find_windows
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 Ints: TypeAlias = NDArray[np.int64]
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from zooid.core.errors import InputError
-from zooid.predictor.closed_forms import LinkFit, ring_s
-from zooid.predictor.closed_forms.arrays import Array, above_zero, at_least
+from zooid.predictor.equations import LinkFit, ring_s
+from zooid.predictor.equations.array_checks import Array, above_zero, at_least
 
 Partition = tuple[tuple[int, int], ...]
 """[first, end) of every stage."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.planner.cuts.prefixes import Prefixes, Stages
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 Ints: TypeAlias = NDArray[np.int64]
 Propose: TypeAlias = Callable[[int, Ints], None]

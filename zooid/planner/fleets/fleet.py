@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.core.errors import InputError
-from zooid.core.offer import Market
+from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record
-from zooid.core.search import Proof
+from zooid.core.resources.offer import Market
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets.problem import FleetProblem
 from zooid.planner.fleets.shortfall import Shortfall

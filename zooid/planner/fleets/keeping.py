@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from zooid.planner.fleets.problem import FleetProblem
 from zooid.planner.fleets.tables import Ints
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 Mask = NDArray[np.bool_]
 

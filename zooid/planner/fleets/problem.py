@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from zooid.core.offer import Market
 from zooid.core.records import Record, require
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.core.resources.offer import Market
+from zooid.predictor.equations.array_checks import Array
 
 FleetGoal: TypeAlias = Literal["fastest", "cheapest"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from zooid.planner.fleets.keeping import Keeper
 from zooid.planner.fleets.tables import Ints, Tables
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 BLOCK = 40_000
 """Fleets that are laid out at once."""

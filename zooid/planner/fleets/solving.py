@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from zooid.core.errors import InputError
-from zooid.core.search import Proof
+from zooid.core.plans.search_result import Proof
 from zooid.planner.fleets.explaining import explain
 from zooid.planner.fleets.fleet import Fleet, FleetAnswer, FleetFront, make_fleet, share_out
 from zooid.planner.fleets.keeping import Best, Front

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from zooid.core.errors import InputError
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.fleets.problem import FleetProblem, VmType
-from zooid.predictor.closed_forms import overlapped_step_s, ring_s
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations import overlapped_step_s, ring_s
+from zooid.predictor.equations.array_checks import Array
 
 Ints: TypeAlias = NDArray[np.signedinteger[Any]]
 AllReduceOfVm: TypeAlias = Callable[[int, VmType], float]

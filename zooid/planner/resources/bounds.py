@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from zooid.planner.resources.labels import Labels
 from zooid.planner.resources.stages import Ints, Stages
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 NEVER_S = 1e200
 """Of what cannot be: beyond any time, and still a number when it is multiplied."""

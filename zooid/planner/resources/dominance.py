@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zooid.planner.resources.bounds import Aim
 from zooid.planner.resources.labels import Labels
 from zooid.planner.resources.stages import Ints
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 BLOCK = 128
 

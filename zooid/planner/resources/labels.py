@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from zooid.planner.resources.stages import Ints, Stages
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 
 @dataclass(frozen=True, eq=False)

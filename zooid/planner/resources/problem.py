@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from zooid.core.errors import InputError
 from zooid.core.records import Record, require
-from zooid.predictor.closed_forms import pipelined_s
-from zooid.predictor.closed_forms.all_reduce import AllReduce
-from zooid.predictor.closed_forms.arrays import Array, above_zero, at_least
+from zooid.predictor.equations import pipelined_s
+from zooid.predictor.equations.all_reduce import AllReduce
+from zooid.predictor.equations.array_checks import Array, above_zero, at_least
 
 MAX_LAYERS = 400
 """Tables hold every run of layers; a longer model is merged first (`planner.merging`), as FuncPipe does (§4)."""

@@ -10,7 +10,7 @@ from zooid.planner.resources.bounds import NO_PEAK, PEAK, Aim, Bounds
 from zooid.planner.resources.dominance import undominated
 from zooid.planner.resources.labels import Labels
 from zooid.planner.resources.stages import Ints
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 TOLERANCE = 1e-10
 """A value that is better by a smaller share counts as the same."""

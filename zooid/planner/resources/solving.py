@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 
 from zooid.core.errors import PlanError
+from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record
-from zooid.core.search import Proof
 from zooid.core.units import format_bytes
 from zooid.planner.front import pareto, recommended
 from zooid.planner.resources.bounds import Aim, Bounds
@@ -22,8 +22,8 @@ from zooid.planner.resources.problem import Degree, Problem, Sizes, Weights
 from zooid.planner.resources.searching import TOLERANCE, Built, search, walked
 from zooid.planner.resources.stages import Ints, Stages, stages_of
 from zooid.planner.resources.windows import least_height_s, narrower, wide_window
-from zooid.predictor.closed_forms import Pipeline, funcpipe_step_s
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations import Pipeline, funcpipe_step_s
+from zooid.predictor.equations.array_checks import Array
 
 FEW_STAGES = 500
 """Up to so many possible stages the search alone is faster than closer bounds."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.planner.resources.problem import Problem
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 Ints = NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from zooid.planner.resources.bounds import Aim, Bounds
 from zooid.planner.resources.stages import Stages
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 
 @dataclass(frozen=True, eq=False)

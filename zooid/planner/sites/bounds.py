@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zooid.planner.sites.model import BY_SITE, EVERYONE, FIRST_HUB, Counts, Model
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 
 @dataclass(frozen=True)

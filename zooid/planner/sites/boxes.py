@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from zooid.planner.sites.bounds import Bounds, Boxes
 from zooid.planner.sites.model import BY_SITE, FIRST_HUB, Counts, Model
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 MOST_BOXES = 3_000_000
 """Where a search gives up on a proof."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.sites.problem import Averaging, SiteChoice, SiteCount, SiteProblem, WayUse
-from zooid.predictor.closed_forms.arrays import Array
-from zooid.predictor.closed_forms.sites import (
+from zooid.predictor.equations.array_checks import Array
+from zooid.predictor.equations.site_rounds import (
     SiteLinks,
     by_site_bytes,
     by_site_s,

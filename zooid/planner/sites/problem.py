@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
-from zooid.core.link import Link
-from zooid.core.offer import MOST_USD_PER_GB, require_price
-from zooid.core.prices import Prices
+from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record, require
-from zooid.core.search import Proof
+from zooid.core.resources.link import Link
+from zooid.core.resources.offer import MOST_USD_PER_GB, require_price
+from zooid.core.resources.prices import Prices
 from zooid.core.units import SECONDS_PER_HOUR
 
 SiteGoal = Literal["fastest", "cheapest", "weighted"]

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from zooid.core.errors import InputError, PlanError
-from zooid.core.search import Proof
+from zooid.core.plans.search_result import Proof
 from zooid.planner.sites.boxes import MOST_BOXES, search_boxes
 from zooid.planner.sites.limits import loosenings
 from zooid.planner.sites.model import Model
 from zooid.planner.sites.problem import Averaging, SiteChoice, SiteFront, SitePlan, SiteProblem
 from zooid.planner.sites.wanted import Best, Front
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 
 def solve_sites(problem: SiteProblem, num_choices: int = 4, most_boxes: int = MOST_BOXES) -> SitePlan:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.sites.model import Counts
 from zooid.planner.sites.problem import SiteProblem
-from zooid.predictor.closed_forms.arrays import Array
+from zooid.predictor.equations.array_checks import Array
 
 
 class _Limits:

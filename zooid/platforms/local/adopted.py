@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from zooid.core.liveness import ProcessMark, is_alive, mark_of
+from zooid.core.runs.liveness import ProcessMark, is_alive, mark_of
 
 _LOOK_S = 0.005
 

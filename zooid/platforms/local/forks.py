@@ -20,8 +20,8 @@ from typing import Protocol
 
 from zooid.core.environment import settings_at_start
 from zooid.core.interrupts import uninterrupted
-from zooid.platforms.local.births import Birth, Lines, News, encode_line
-from zooid.platforms.protocol import Launch
+from zooid.platforms.local.fork_messages import Birth, Lines, News, encode_line
+from zooid.platforms.platform import Launch
 
 _PROGRAM = "zooid.platforms.local.zygote"
 _PADDING = "-" * 4096

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from zooid.core.environment import member_environment
 from zooid.platforms.local.adopted import AdoptedProcess, place_of, process_at
+from zooid.platforms.local.cgroups import Confinement, confine
 from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
-from zooid.platforms.local.limits import Confinement, confine
-from zooid.platforms.protocol import Exit, Launch
+from zooid.platforms.platform import Exit, Launch
 
 _GRACE_S = 2.0
 """Between asking a process to end and ending it."""

@@ -18,9 +18,9 @@ import traceback
 from pathlib import Path
 from typing import get_args
 
-from zooid.platforms.local.births import Birth, Lines, News, encode_line
-from zooid.platforms.protocol import Program
-from zooid.store.program import end_process
+from zooid.platforms.local.fork_messages import Birth, Lines, News, encode_line
+from zooid.platforms.platform import Program
+from zooid.store.member_program import end_process
 
 _CHUNK_BYTES = 1 << 16
 _NEEDED = "torch"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zooid.core.errors import InputError
-from zooid.core.shards import SampleFiles, ShardTable
+from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.text import quoted
 from zooid.store.shards.tape import FileTape, opened_archive
 

@@ -22,9 +22,9 @@ import msgspec
 from zooid.core.errors import InputError, ObjectNotFound, RecordError, StoreUnavailable
 from zooid.core.files import replaced_whole
 from zooid.core.records import decode_record
-from zooid.core.shards import ShardTable, TarShard
-from zooid.store.protocol import ObjectStore
+from zooid.core.runs.shard import ShardTable, TarShard
 from zooid.store.shards.archive import table_of
+from zooid.store.store_protocol import ObjectStore
 
 _OWN_FILE = re.compile(r"[0-9a-f]{16}-.+\.tar")
 """What the cache may remove; a folder that somebody names may hold other things."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from zooid.core.errors import InputError, JobError, StoreError
-from zooid.core.shards import SHARDS_PER_WINDOW, ShardTable, TarShard
+from zooid.core.runs.shard import SHARDS_PER_WINDOW, ShardTable, TarShard
 from zooid.core.units import format_bytes
 from zooid.store.shards.archive import read_sample, table_of
 from zooid.store.shards.cache import (

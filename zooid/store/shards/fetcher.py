@@ -23,7 +23,7 @@ import msgspec
 
 from zooid.core import errors
 from zooid.core.errors import StoreError, ZooidError
-from zooid.core.shards import TarShard
+from zooid.core.runs.shard import TarShard
 from zooid.store.objects import open_store
 from zooid.store.shards.cache import ShardCache
 

@@ -16,12 +16,12 @@ import msgspec
 
 from zooid.core.errors import InputError, ObjectNotFound, RecordError
 from zooid.core.records import decode_json
-from zooid.core.shards import TarShard
+from zooid.core.runs.shard import TarShard
 from zooid.core.text import quoted
 from zooid.store.objects import open_store
-from zooid.store.protocol import ObjectStore
 from zooid.store.shards.archive import samples_of
 from zooid.store.shards.tape import StreamTape, opened_archive
+from zooid.store.store_protocol import ObjectStore
 
 INDEX_NAME = "shardindex.json"
 _NUM_AT_ONCE = 4

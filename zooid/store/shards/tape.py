@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, Protocol, Self
 
 from zooid.core.text import quoted
-from zooid.store.protocol import Data
+from zooid.store.store_protocol import Data
 
 _MOST_AT_ONCE = 2**20
 """Bytes of one header with its names; they are the only content that tarfile reads itself."""

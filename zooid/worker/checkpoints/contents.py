@@ -9,18 +9,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import nn
 
-from zooid.core import keys
-from zooid.core.checkpoint import CheckpointManifest, Division, SampleFacts, Shard
 from zooid.core.errors import CheckpointError, ObjectNotFound
-from zooid.core.job import Job
-from zooid.core.plan import Plan
+from zooid.core.jobs.job import Job
+from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, Division, SampleFacts, Shard
 from zooid.core.text import quoted
 from zooid.layers import CheckedJob, LayeredModel, is_in_order
 from zooid.store import ObjectStore, open_store
-from zooid.store.checkpoints import how_to_do_without, last_step, read_manifest
+from zooid.store.checkpoint_index import how_to_do_without, last_step, read_manifest
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
-from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.safetensors_file import pack
 
 __all__ = [
     "Tensors",

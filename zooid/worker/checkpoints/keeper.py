@@ -11,15 +11,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from msgspec import structs
 
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
-from zooid.core.events import CheckpointSaved
+from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
+from zooid.core.runs.events import CheckpointSaved
 from zooid.store import EventWriter, Fence, ObjectStore
-from zooid.store.checkpoints import prune, remove_strays
+from zooid.store.checkpoint_index import prune, remove_strays
 from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
-from zooid.worker.precision import LossScale
-from zooid.worker.seat import Seat
-from zooid.worker.state import TrainingState
+from zooid.worker.member.seat import Seat
+from zooid.worker.state.loss_scaling import LossScale
+from zooid.worker.state.training_state import TrainingState
 
 
 class CheckpointKeeper:

@@ -14,7 +14,7 @@ from torch import nn
 
 from zooid.core.errors import CheckpointError
 from zooid.core.text import quoted
-from zooid.worker.checkpoints.packing import is_storable
+from zooid.worker.checkpoints.safetensors_file import is_storable
 
 Tensors = dict[str, torch.Tensor]
 

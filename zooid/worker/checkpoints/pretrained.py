@@ -10,15 +10,15 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from zooid.core.checkpoint import CheckpointManifest, Shard
 from zooid.core.errors import CheckpointError, InputError
-from zooid.core.job import Job, load_job
-from zooid.layers.building import NeedsWeights, build_model, build_model_on_meta
+from zooid.core.jobs.job import Job, load_job
+from zooid.core.runs.checkpoint import CheckpointManifest, Shard
+from zooid.layers.jobs.model_building import NeedsWeights, build_model, build_model_on_meta
 from zooid.store import ObjectStore
-from zooid.store.checkpoints import how_to_do_without, refuse_missing_shards
+from zooid.store.checkpoint_index import how_to_do_without, refuse_missing_shards
 from zooid.store.claims import last_claim, remembered_job_file
 from zooid.worker.checkpoints.contents import open_checkpoint, read_tensors
-from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.safetensors_file import pack
 
 _INDEX = "model.safetensors.index.json"
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 import torch
 from msgspec import structs
 
-from zooid.core import keys
 from zooid.core.abort import Abort
-from zooid.core.checkpoint import CheckpointManifest, Division, Ledger
 from zooid.core.errors import ObjectExists, StoreError
 from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, Division, Ledger
 from zooid.store import Fence, ObjectStore
-from zooid.store.checkpoints import read_manifest, refuse_missing_shards
+from zooid.store.checkpoint_index import read_manifest, refuse_missing_shards
 from zooid.worker.checkpoints.optimizer_state import parameter_of
-from zooid.worker.checkpoints.packing import pack
+from zooid.worker.checkpoints.safetensors_file import pack
 
 _LOOK_S = 0.05
 _EMPTY = Ledger()

@@ -1,6 +1,6 @@
 """How a member reaches the others of its run, under one roster after the other."""
 
-from zooid.worker.reach.groups import Groups, Reach
-from zooid.worker.reach.opening import open_reach
+from zooid.worker.reach.reach_choice import open_reach
+from zooid.worker.reach.roster_groups import Groups, Reach
 
 __all__ = ["Groups", "Reach", "open_reach"]

@@ -6,8 +6,8 @@ from torch import distributed as dist
 
 from zooid.comm import MemberLinks, ProcessGroup
 from zooid.core.abort import Abort
-from zooid.core.roster import Roster
-from zooid.worker.reach.groups import Groups, own_groups
+from zooid.core.runs.roster import Roster
+from zooid.worker.reach.roster_groups import Groups, own_groups
 
 _MAX_GROUPS = 2**16
 """The most groups that one roster may have; each has its own channel."""

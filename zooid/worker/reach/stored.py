@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from torch import distributed as dist
 
 from zooid.comm import Options, StoreGroups
-from zooid.core import keys
 from zooid.core.abort import Abort
 from zooid.core.errors import PeerLost
-from zooid.core.roster import Roster
+from zooid.core.runs import keys
+from zooid.core.runs.roster import Roster
 from zooid.store import ObjectStore
-from zooid.worker.reach.groups import Groups, number_of_pipeline, own_groups
-from zooid.worker.reach.signs import SignsOfLife
+from zooid.worker.reach.roster_groups import Groups, number_of_pipeline, own_groups
+from zooid.worker.reach.store_heartbeats import SignsOfLife
 
 
 class StoreReach:

@@ -8,9 +8,9 @@ import torch
 from torch import distributed as dist
 
 from zooid.comm import ObjectRendezvous
-from zooid.core.roster import Roster
+from zooid.core.runs.roster import Roster
 from zooid.schedule.actions import Kind
-from zooid.worker.reach.groups import DISTANCES, Groups
+from zooid.worker.reach.roster_groups import DISTANCES, Groups
 
 
 class TorchReach:

@@ -1,0 +1,109 @@
+"""`zooid plan`: find the best plan for a job."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from zooid import coordinator
+from zooid.cli import options
+from zooid.coordinator.plans.markets import offers_named
+from zooid.core.errors import InputError
+from zooid.core.plans.search_result import Search
+from zooid.core.records import encode_record
+from zooid.core.resources.link import Links
+from zooid.planner import why_not as explain_why_not
+from zooid.planner.market import is_named
+from zooid.report import plan_table, say, search_page, search_table, view_for, write_page
+
+
+def plan(
+    job: options.JobFile,
+    profile: Annotated[
+        list[Path] | None, typer.Option(help="A profile to plan from, or several; measured anew if none is given.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to write the plan; JOB.plan.json if not given.")] = None,
+    layout: options.Layout = None,
+    members: options.Members = None,
+    deadline: options.Deadline = None,
+    budget: options.Budget = None,
+    goal: options.GoalOption = None,
+    hour_worth: Annotated[
+        str | None, typer.Option(help="What an hour is worth, in dollars: weighs time against money.")
+    ] = None,
+    quota: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OFFER=N", help="At most N members on what is named so."),
+    ] = None,
+    schedule: options.Schedule = None,
+    transport: options.Transport = None,
+    reproducible: options.Reproducible = False,
+    insured: options.Insured = False,
+    links: options.LinksFile = None,
+    store: options.Store = None,
+    store_at: options.StoreAt = None,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where members may run: local (if not given), local:OFFER, limited:OFFER, or offers by name."
+        ),
+    ] = None,
+    why_not: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OFFER", help="Say why nothing on this offer was picked; may be given several times."),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Find the best plan for a job under the limits.
+
+    Example: zooid plan examples/digits.py --on local:aws.lambda.1769 --deadline 10m --budget 0.05
+    """
+    console = Console()
+    limits = options.limits_from(
+        layout, members, deadline, budget, schedule, transport, reproducible=reproducible, insured=insured
+    )
+    chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
+    _refuse_others(why_not or [], on or ["local"])
+    measured = options.profiles_from(profile, job)
+    target = out or Path(f"{job.stem}.plan.json")
+    with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
+        found = coordinator.search(
+            job,
+            measured=measured,
+            links=options.read_file(links, Links) if links else None,
+            limits=limits,
+            goal=chosen_goal,
+            hour_usd=hour_usd,
+            quotas=options.quotas_from(quota),
+            store=store,
+            store_at=store_at,
+            on=on or "local",
+            on_event=view.show,
+        )
+    options.write_file(target, found.pick)
+    page = target.with_suffix(".html")
+    write_page(page, search_page(found, origin=str(job)))
+    if as_json:
+        console.file.write(encode_record(found).decode())
+        _say_why_not(Console(stderr=True), found, why_not or [])
+        return
+    console.print(search_table(found))
+    console.print(plan_table(found.pick))
+    for sentence in found.reasons:
+        say(console, sentence)
+    _say_why_not(console, found, why_not or [])
+    say(console, f"plan: {target}\npicture: {page}")
+
+
+def _refuse_others(names: list[str], on: list[str]) -> None:
+    """Before anything is measured: what is not among the offers is never answered."""
+    offers = [offer.name for offer in offers_named(on)]
+    for name in names:
+        if not any(is_named(offer, name) for offer in offers):
+            raise InputError(f"--why-not is {name!r}, but --on names {', '.join(offers)}; give one of them")
+
+
+def _say_why_not(console: Console, found: Search, names: list[str]) -> None:
+    for name in names:
+        say(console, explain_why_not(found, name))

@@ -1,0 +1,61 @@
+"""`zooid train`: run a job to its end."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from zooid import coordinator
+from zooid.cli import options
+from zooid.cli.resume_command import telling_how_to_go_on
+from zooid.core.plans.plan import Plan
+from zooid.core.resources.link import Links
+from zooid.report import say, view_for
+
+
+def train(
+    job: options.JobFile,
+    store: options.Store = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan to train by; profiled and planned if not given.")] = None,
+    layout: options.Layout = None,
+    profile: Annotated[
+        bool, typer.Option(help="Whether the job is measured first; without, --layout says all that is known.")
+    ] = True,
+    members: options.Members = None,
+    deadline: options.Deadline = None,
+    budget: options.Budget = None,
+    goal: options.GoalOption = None,
+    schedule: options.Schedule = None,
+    transport: options.Transport = None,
+    reproducible: options.Reproducible = False,
+    insured: options.Insured = False,
+    links: options.LinksFile = None,
+    on: options.On = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    keep_checkpoints: options.KeepCheckpoints = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a job; without --plan it is profiled and planned first, without --store the run lies in ./runs.
+
+    Example: zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769
+    """
+    console = Console()
+    url = store or Path("runs", f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
+    with telling_how_to_go_on(url), view_for(console, as_json=as_json) as view:
+        result = coordinator.train(
+            job,
+            store=url,
+            plan=options.read_file(plan, Plan) if plan else None,
+            links=options.read_file(links, Links) if links else None,
+            limits=options.limits_from(layout, members, deadline, budget, schedule, transport, insured=insured),
+            goal=options.goal_from(goal),
+            on=on,
+            checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
+            profile=profile,
+            reproducible=reproducible,
+            on_event=view.show,
+        )
+    if not as_json:
+        say(console, f"checkpoint: {result.checkpoint}")

@@ -1,0 +1,59 @@
+"""Messages to oneself over the very path that a group's messages take, for measuring it."""
+
+import secrets
+
+from zooid.comm.calls.tensors import copy_bytes
+from zooid.comm.calls.work import Completion
+from zooid.comm.store.transport import StoreTransport
+from zooid.comm.traffic_counter import Counter
+from zooid.comm.transport_protocol import POINT_TO_POINT, Message
+from zooid.core.runs import keys
+from zooid.store import ObjectStore, clear
+
+_TIMEOUT_S = 60.0
+
+
+class StoreProbe:
+    """One rank alone with a store; calls return when the message has been put, or taken."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
+        self._transport = StoreTransport(store, self._prefix, 0, timeout_s=_TIMEOUT_S, counter=Counter())
+
+    def send(self, number: int, data: memoryview) -> None:
+        done = Completion()
+        self._transport.send(_message(number), data, (0,), done.end)
+        _wait(done)
+
+    def receive(self, number: int, num_bytes: int) -> None:
+        done = Completion()
+        self._transport.receive(_message(number), 0, num_bytes, _Dropped(num_bytes), done.end)
+        _wait(done)
+
+    def close(self) -> None:
+        self._transport.close(None)
+        clear(self._store, self._prefix)
+
+
+class _Dropped:
+    """What arrives here is only timed."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self._num_bytes = num_bytes
+
+    def memory(self) -> memoryview:
+        return memoryview(bytearray(self._num_bytes))
+
+    def take(self, data: memoryview, began_s: float) -> None:
+        copy_bytes(self.memory(), data)
+
+
+def _message(number: int) -> Message:
+    return Message(POINT_TO_POINT, 0, number)
+
+
+def _wait(done: Completion) -> None:
+    assert done.wait(_TIMEOUT_S), "the store took longer than a minute for one message"
+    if done.error is not None:
+        raise done.error

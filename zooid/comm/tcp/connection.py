@@ -1,0 +1,198 @@
+"""The connection between two members, which outlives the groups that use it.
+
+Every group has a channel of its own, with a number that is used once. One member may open a channel before the other
+does: what arrives until then is kept, within the credit that a group gives. What arrives for a channel that is closed
+is dropped.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
+from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, cost_bytes
+from zooid.comm.tcp.stream import Stream
+from zooid.comm.tcp.transport import LAST_WORDS_S, TcpTransport
+from zooid.comm.transport_protocol import Done
+from zooid.core.errors import CommError
+
+logger = logging.getLogger(__name__)
+
+LINK = 0
+"""The channel of the connection itself. Groups have channels from 1 on."""
+
+
+class Link:
+    """All streams to one member, and the groups that it shares with this one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        """The name of the member at the other end."""
+        self.streams: Sequence[Stream] = ()
+        self.lost: str | None = None
+        """Why nothing comes from the member any more; None while it is there."""
+        self._lock = threading.Lock()
+        self._open: dict[int, tuple[TcpTransport, int]] = {}
+        """The group of every open channel, and the member's rank in it."""
+        self._closed: set[int] = set()
+        self._early: dict[int, list[tuple[Frame, memoryview]]] = {}
+        """What has arrived for channels that are not open yet."""
+        self._num_early = 0
+        self._early_bytes = 0
+        self._num_ended = 0
+        """How many streams have ended."""
+
+    def start(self, streams: Sequence[Stream]) -> None:
+        self.streams = streams
+        for stream in streams:
+            stream.start()
+
+    def channel(self, number: int) -> list["ChannelStream"]:
+        """The streams, as a group sees them that has this channel."""
+        return [ChannelStream(stream, self, number) for stream in self.streams]
+
+    def open(self, number: int, transport: TcpTransport, rank: int) -> None:
+        """Let a group have what has arrived for its channel, and what arrives from now on."""
+        while True:
+            with self._lock:
+                lost = self.lost
+                early = self._take_early(number)
+                if not early and lost is None:
+                    self._open[number] = (transport, rank)
+                    return
+            if not early:
+                transport.on_broken(rank, lost or "")
+                return
+            try:
+                for frame, body in early:
+                    if body.nbytes:
+                        transport.body_of(rank, frame)[:] = body
+                    transport.on_frame(rank, frame, body)
+            except CommError as error:
+                self.lose(str(error))
+
+    def close(self, number: int) -> None:
+        """Take nothing for this channel any more, and leave the memory of its messages alone."""
+        with self._lock:
+            self._open.pop(number, None)
+            self._take_early(number)
+            self._closed.add(number)
+        for stream in self.streams:
+            stream.forget(number)
+
+    def pulse(self) -> None:
+        """Let the other member know that this one is alive."""
+        if self.lost is None:
+            self.streams[0].send(Frame(FrameKind.PULSE, NOBODY, 0))
+
+    @property
+    def heard_s(self) -> float:
+        """When the other member was last heard of, by this machine's monotonic clock."""
+        return max(stream.heard_s for stream in self.streams)
+
+    def lose(self, why: str) -> None:
+        """Nothing more is taken from this member, in any group."""
+        with self._lock:
+            if self.lost is not None:
+                return
+            self.lost = why
+            groups = list(self._open.values())
+            self._early.clear()
+        for transport, rank in groups:
+            transport.on_broken(rank, why)
+        for stream in self.streams:
+            stream.cut()
+
+    def leave(self) -> None:
+        """Say goodbye: this member is done with all groups."""
+        for stream in self.streams:
+            stream.send(Frame(FrameKind.LEAVE, NOBODY, 0))
+
+    def body_of(self, peer: int, frame: Frame) -> memoryview:
+        with self._lock:
+            found = self._open.get(frame.channel)
+            is_known = found is not None or frame.channel in self._closed or frame.channel == LINK
+        if found is not None:
+            transport, rank = found
+            return transport.body_of(rank, frame)
+        if not is_known and frame.kind is FrameKind.PIECE:
+            raise CommError(f"it sent {frame.num_bytes} bytes of a message that nobody asked for")
+        return memoryview(bytearray(frame.num_bytes))
+
+    def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
+        if frame.channel == LINK:
+            self._on_link_frame(frame)
+            return
+        with self._lock:
+            found = self._open.get(frame.channel)
+            if found is None:
+                self._keep(frame, body)
+        if found is not None:
+            transport, rank = found
+            transport.on_frame(rank, frame, body)
+
+    def on_broken(self, peer: int, why: str) -> None:
+        self.lose(why)
+
+    def on_closed(self, peer: int, has_left: bool, why: str) -> None:
+        """One stream has ended. What the member has sent on others before is still to be read."""
+        with self._lock:
+            self._num_ended += 1
+            num_left = len(self.streams) - self._num_ended
+        reason = "it has left" if has_left else why
+        if num_left <= 0:
+            self.lose(reason)
+        elif self._num_ended == 1:
+            later = threading.Timer(LAST_WORDS_S, self.lose, (reason,))
+            later.daemon = True
+            later.start()
+
+    def _on_link_frame(self, frame: Frame) -> None:
+        if frame.kind not in (FrameKind.PULSE, FrameKind.LEAVE):
+            raise CommError(f"it sent a frame {frame.kind.name} that belongs to no group")
+
+    def _take_early(self, number: int) -> list[tuple[Frame, memoryview]]:
+        """What has come for a channel before it was opened. The lock is held."""
+        early = self._early.pop(number, [])
+        self._num_early -= len(early)
+        self._early_bytes -= sum(cost_bytes(body.nbytes) for _, body in early)
+        return early
+
+    def _keep(self, frame: Frame, body: memoryview) -> None:
+        """Keep what has come before its channel was opened. The lock is held."""
+        if frame.channel in self._closed or self.lost is not None:
+            return
+        self._num_early += 1
+        self._early_bytes += cost_bytes(body.nbytes)
+        if self._num_early > MAX_WAITING or self._early_bytes > CREDIT_BYTES:
+            raise CommError("it sent too much for groups that are not open yet")
+        self._early.setdefault(frame.channel, []).append((frame, body))
+
+
+class ChannelStream:
+    """One stream of a link, as the one group sees it that has this channel."""
+
+    def __init__(self, stream: Stream, link: Link, number: int) -> None:
+        self._stream = stream
+        self._link = link
+        self._number = number
+
+    def start(self) -> None:
+        """The link has started it."""
+
+    def send(self, frame: Frame, body: memoryview | None = None, done: Done | None = None) -> None:
+        self._stream.send(frame._replace(channel=self._number), body, done)
+
+    def send_now(self, frame: Frame, body: bytes) -> bool:
+        self.send(frame, memoryview(body))
+        return True
+
+    def drain(self, deadline_s: float) -> bool:
+        """Wait until everything has begun to leave: the link delivers it after the group has ended, too."""
+        return self._stream.drain_pieces(self._number, deadline_s)
+
+    def end_sending(self) -> None:
+        self._link.close(self._number)
+
+    def cut(self) -> None:
+        self._link.close(self._number)

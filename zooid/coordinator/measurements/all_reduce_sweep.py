@@ -1,0 +1,127 @@
+"""Measuring a library's all-reduces: members are started where they would train, and time them together."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from zooid.coordinator.measurements.link_probes import team_of
+from zooid.coordinator.measurements.scratch_folder import scratch_folder
+from zooid.coordinator.plans.offer_names import LOCAL, num_threads, resolve_offer
+from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
+from zooid.core.errors import InputError
+from zooid.core.plans.all_reduce_samples import ELEMENT_BYTES, AllReduceSamples, Library
+from zooid.core.records import decode_record
+from zooid.core.resources.offer import Offer
+from zooid.core.runs import keys
+from zooid.core.runs.events import PhaseStarted
+from zooid.core.runs.spec import SweepSpec
+from zooid.core.units import format_bytes
+from zooid.platforms import Platform
+from zooid.platforms.local import LocalPlatform
+from zooid.store import check_create_only
+
+SIZES = (2**10, 2**13, 2**16, 2**18, 2**20, 2**21, 2**22, 2**23, 2**24, 2**25)
+AT_ONCE = (1, 4)
+NUM_REPEATS = 5
+_LEAST_TIMEOUT_S = 90.0
+_LEAST_BYTES_PER_S = 1e6
+"""A link that carries less is taken for broken."""
+_COPIES = 2
+"""Of its numbers, that a member needs at most while they are added up."""
+
+
+def probe_all_reduce(
+    *,
+    members: int = 2,
+    store: str | None = None,
+    on: str = LOCAL,
+    site: str | None = None,
+    library: Library = "gloo",
+    sizes: Sequence[int] = SIZES,
+    crowds: Sequence[int] | None = None,
+    at_once: Sequence[int] = AT_ONCE,
+    repeats: int = NUM_REPEATS,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> AllReduceSamples:
+    """Times of a library's all-reduces by bytes, by number of members, and by how many are under way at once.
+
+    `crowds` are the numbers of members that reduce together, 2, 4, 8, … and all of them if not given. All members are
+    at one site; those of other sites and offers are measured by themselves.
+    """
+    offer = resolve_offer(on)
+    numbers = _doubling(members) if crowds is None else tuple(crowds)
+    _check(members, library, sizes, numbers, at_once, repeats, offer)
+    team = team_of(members, [site or offer.site] * members)
+    with scratch_folder(store, "sweeping") as objects:
+        check_create_only(objects)  # members meet by create-only puts, as those of a run do
+        on_event(PhaseStarted(at_s=time.time(), phase="sweep"))
+        run = secrets.token_hex(4)
+        specs = [
+            SweepSpec(
+                run=run,
+                member=member.name,
+                store=objects.url,
+                num_threads=num_threads(offer),
+                members=team,
+                num_repeats=repeats,
+                timeout_s=max(_LEAST_TIMEOUT_S, 2 * max(sizes) * max(at_once) / _LEAST_BYTES_PER_S),
+                library=library,
+                offer=offer.name,
+                num_bytes=tuple(sizes),
+                num_members=numbers,
+                concurrency=tuple(at_once),
+            )
+            for member in team
+        ]
+        relay = Relay(objects, on_event)
+        with Crew(platform or LocalPlatform(), objects, checks_input=True) as crew:
+            crew.start("profiler", specs, [offer] * len(specs))
+            crew.wait(relay.poll)
+        relay.flush()
+        data = bytes(objects.get(keys.ALL_REDUCES))
+        return decode_record(data, AllReduceSamples, f"{objects.url}/{keys.ALL_REDUCES}")
+
+
+def _doubling(num_members: int) -> tuple[int, ...]:
+    """2, 4, 8, … and all of them."""
+    return tuple(sorted({2**power for power in range(1, num_members.bit_length())} | {num_members}))
+
+
+def _check(
+    num_members: int,
+    library: str,
+    sizes: Sequence[int],
+    crowds: Sequence[int],
+    at_once: Sequence[int],
+    repeats: int,
+    offer: Offer,
+) -> None:
+    if num_members < 2:
+        raise InputError(f"{num_members} member(s) are to reduce; give 2 or more")
+    if library not in get_args(Library):
+        raise InputError(f"the library is {library!r}; give {' or '.join(get_args(Library))}")
+    _check_numbers("size(s) in bytes", sizes, ELEMENT_BYTES, "4 KiB, 1 MiB")
+    if any(size % ELEMENT_BYTES for size in sizes):
+        raise InputError(
+            f"the sizes are {tuple(sizes)} bytes; give multiples of {ELEMENT_BYTES}, for numbers of float32"
+        )
+    _check_numbers("number(s) of members", crowds, 2, "2, 4")
+    if max(crowds) > num_members:
+        raise InputError(f"{max(crowds)} members are to reduce, but {num_members} are started; give as many members")
+    _check_numbers("number(s) of all-reduces at once", at_once, 1, "1, 4")
+    if repeats < 1:
+        raise InputError(f"{repeats} repeats are asked for; give 1 or more")
+    needed_bytes = _COPIES * max(sizes) * max(at_once)
+    if needed_bytes > offer.memory_bytes:
+        raise InputError(
+            f"{max(at_once)} all-reduce(s) at once of {format_bytes(max(sizes))} take {format_bytes(needed_bytes)}, "
+            f"and {offer.name} has {format_bytes(offer.memory_bytes)}; give smaller sizes, or fewer at once"
+        )
+
+
+def _check_numbers(what: str, given: Sequence[int], least: int, example: str) -> None:
+    if not given or min(given) < least or len(set(given)) < len(given):
+        raise InputError(f"the {what} are {tuple(given)}; give different ones from {least} on, for example {example}")

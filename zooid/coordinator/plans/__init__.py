@@ -1,0 +1,1 @@
+"""Everything that is decided before members start: markets, searches, forecasts, and checks of given plans."""

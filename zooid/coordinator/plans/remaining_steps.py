@@ -1,0 +1,80 @@
+"""Planning what is left of a run: any layout, but with the grain that its steps have been cut into so far."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from zooid.core.errors import PlanError
+from zooid.core.plans.plan import Limits, Plan
+from zooid.core.plans.profile import LayerProfile, Profile, TimePoint
+from zooid.core.plans.search_result import Goal
+from zooid.core.resources.link import Link
+from zooid.core.resources.offer import Offer
+from zooid.core.runs.checkpoint import CheckpointManifest
+from zooid.planner import search, single
+from zooid.predictor import run_cost
+from zooid.schedule.samples import SamplePlan
+
+
+def samples_of(manifest: CheckpointManifest) -> SamplePlan:
+    """Which samples each step of a checkpoint's run owns."""
+    return SamplePlan(**structs.asdict(manifest.samples))
+
+
+def plan_the_rest(
+    profile: Profile,
+    manifest: CheckpointManifest,
+    offer: Offer,
+    limits: Limits,
+    goal: Goal,
+    peers: Sequence[Link] = (),
+) -> Plan:
+    """The best plan for the steps that are left: deadline and budget hold for them.
+
+    The plan's own prediction is of the whole run in this layout, as that of any plan.
+    """
+    samples = samples_of(manifest)
+    num_grains = samples.num_grains(0)
+    if limits.num_replicas is not None and limits.num_replicas > num_grains:
+        raise PlanError(
+            f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
+            f"{samples.grain_size} samples, which is fixed for a run; ask for at most {num_grains}"
+        )
+    found = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
+    assert found.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
+    rest = found.prediction
+    run_s = rest.startup_s + (rest.run_s - rest.startup_s) * samples.num_steps / (samples.num_steps - manifest.step)
+    terms = run_cost(found.member_offers, run_s)
+    whole = structs.replace(
+        rest,
+        num_steps=samples.num_steps,
+        run_s=run_s,
+        run_usd=sum(term.usd for term in terms),
+        cost_terms=terms,
+    )
+    return structs.replace(found, predicted=whole)
+
+
+def _rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:
+    """As if the job had one epoch of the samples that are left, and only one grain size had been measured."""
+    grain_size = samples.grain_size
+    num_left = samples.epochs * samples.num_samples - samples.num_samples_before(step)
+    return structs.replace(
+        profile,
+        num_samples=num_left,
+        epochs=1,
+        layers=tuple(_at(layer, grain_size) for layer in profile.layers),
+        largest_grain=max(profile.largest_grain, grain_size),
+    )
+
+
+def _at(layer: LayerProfile, grain_size: int) -> LayerProfile:
+    def point(*, crowded: bool) -> TimePoint:
+        return TimePoint(
+            num_samples=grain_size,
+            forward_s=layer.forward_s(grain_size, crowded=crowded),
+            backward_s=layer.backward_s(grain_size, crowded=crowded),
+        )
+
+    crowded = (point(crowded=True),) if layer.crowded_points else ()
+    return structs.replace(layer, points=(point(crowded=False),), crowded_points=crowded)

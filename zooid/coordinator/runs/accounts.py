@@ -1,0 +1,65 @@
+"""Numbers of a run: how long members wait, what is predicted when it starts, what it costs, how long its steps took."""
+
+import math
+import statistics
+import time
+
+from zooid.coordinator.plans.offer_names import prices_in_words
+from zooid.coordinator.runs.crew import Crew
+from zooid.core.plans.plan import Plan, Prediction
+from zooid.core.runs.events import RunStarted, StepCommitted
+from zooid.core.runs.roster import Roster
+from zooid.store import ObjectStore
+
+_LEAST_TIMEOUT_S = 120.0
+_TIMEOUT_FACTOR = 10.0
+"""A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
+member long before; this is for members that are left alone."""
+_UNKNOWN_TIMEOUT_S = 1800.0
+"""The same, where nobody knows how long a step takes."""
+
+
+def timeout_s(predicted: Prediction | None) -> float:
+    """How long a member waits for a peer, and a coordinator for a member that it cannot see."""
+    if predicted is None:
+        return _UNKNOWN_TIMEOUT_S
+    return max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
+
+
+def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
+    """With what is predicted for the steps that are left."""
+    whole = plan.predicted
+    run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
+    if whole is not None and roster.resume_step:
+        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+        from zooid.predictor import bill_usd
+
+        usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
+    return RunStarted(
+        at_s=time.time(),
+        run=roster.run,
+        store=store.url,
+        layout=plan.layout,
+        num_steps=plan.num_steps,
+        first_step=roster.resume_step,
+        batch_size=plan.batch_size,
+        predicted_step_s=None if whole is None else whole.step_s,
+        predicted_run_s=run_s,
+        predicted_usd=usd,
+        members=tuple(seat.name for seat in roster.seats),
+        prices=prices_in_words(plan.offers[0]),
+        why_whole=plan.why_whole,
+    )
+
+
+def bill(crew: Crew) -> float:
+    """What the members have cost so far, at the plan's prices; those that were lost before an adoption do not count."""
+    from zooid.predictor import bill_usd  # numpy and the simulator come with it, while members are starting
+
+    return math.fsum(bill_usd(offer, running_s) for offer, running_s in crew.running_s())
+
+
+def median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:
+    """Full steps only, without the first, which also warms up; 0 where a run stopped before any step."""
+    full = [step.step_s for step in steps if step.step > first_step and step.num_samples == plan.batch_size]
+    return statistics.median(full or [step.step_s for step in steps] or [0.0])

@@ -1,0 +1,110 @@
+"""Whether the modules exist that a job file imports, found without importing any."""
+
+import ast
+import difflib
+import importlib.util
+import pkgutil
+import re
+import sys
+from collections.abc import Iterator
+from importlib.machinery import SOURCE_SUFFIXES, PathFinder
+from pathlib import Path
+
+from zooid.core.errors import JobError
+from zooid.core.jobs.syntax import parsed_file
+
+_IMPORT_SETTINGS = frozenset({"path", "meta_path", "path_hooks", "modules"})
+"""Attributes of `sys` with which a file can change what its imports find."""
+_PIP = re.compile(r"\bpip\b")
+
+Import = ast.Import | ast.ImportFrom
+
+
+def sure_imports(tree: ast.Module) -> Iterator[Import]:
+    """Those that are certain to run: neither in a function nor under a condition, nor in a `try`."""
+    return (statement for statement in tree.body if isinstance(statement, Import))
+
+
+def _modules(statement: Import) -> Iterator[str]:
+    """Top-level names of the modules that a statement imports."""
+    if isinstance(statement, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in statement.names)
+    elif statement.level == 0 and statement.module:
+        yield statement.module.partition(".")[0]
+
+
+def refuse_relative_imports(tree: ast.Module, shown: str) -> None:
+    for statement in sure_imports(tree):
+        if isinstance(statement, ast.ImportFrom) and statement.level:
+            raise JobError(
+                f"{shown}, line {statement.lineno}, imports from {'.' * statement.level}{statement.module or ''}, but "
+                "a job file is run by itself and is no part of a package; leave out the dots: what lies beside it is "
+                "found"
+            )
+
+
+def check_imports(file: Path, tree: ast.Module, shown: str) -> None:
+    """Every module that the job file imports exists here, and so do those that its neighbours import.
+
+    Where one of these files changes the places of imports, or installs something, nothing is certain.
+    """
+    folder = file.parent
+    missing: list[JobError] = []
+    seen, pending = {file}, [(shown, tree)]
+    while pending:
+        name, current = pending.pop()
+        if _changes_imports(current):
+            return
+        for statement in sure_imports(current):
+            for module in _modules(statement):
+                if not _exists(module, folder):
+                    missing.append(_missing_module(name, statement.lineno, module, folder))
+                elif (neighbour := _neighbour(module, folder)) is not None and neighbour not in seen:
+                    seen.add(neighbour)
+                    pending.append((str(neighbour), parsed_file(neighbour, str(neighbour))))
+    if missing:
+        raise missing[0]
+
+
+def _changes_imports(tree: ast.Module) -> bool:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="sys"), attr=attribute) if attribute in _IMPORT_SETTINGS:
+                return True
+            case ast.Attribute(attr="addsitedir") | ast.ImportFrom(module="sys"):
+                return True
+            case ast.Constant(value=str(text)) if _PIP.search(text):
+                return True
+    return False
+
+
+def _exists(module: str, folder: Path) -> bool:
+    """Whether members find it; they look into the job's folder and into the one in which the command was given."""
+    if module in sys.stdlib_module_names or module in sys.modules:
+        return True
+    if PathFinder.find_spec(module, [str(folder), str(Path.cwd())]) is not None:
+        return True
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return True  # not certain
+
+
+def _neighbour(module: str, folder: Path) -> Path | None:
+    """The file of a module that lies beside the job file."""
+    if module in sys.stdlib_module_names:
+        return None
+    found = PathFinder.find_spec(module, [str(folder)])
+    if found is None or found.origin is None or not found.origin.endswith(tuple(SOURCE_SUFFIXES)):
+        return None
+    return Path(found.origin)
+
+
+def _missing_module(shown: str, line: int, module: str, folder: Path) -> JobError:
+    known = {found.name for found in pkgutil.iter_modules([str(folder), str(Path.cwd()), *sys.path])}
+    near = difflib.get_close_matches(module, known | sys.stdlib_module_names, n=1, cutoff=0.8)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return JobError(
+        f"{shown}, line {line}, imports {module}, which is not installed; {hint}Install it wherever members run (pip "
+        f"install {module}, if its package has the same name), or put {module}.py beside the job file"
+    )

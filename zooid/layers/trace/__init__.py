@@ -1,0 +1,1 @@
+"""From a model's forward to a flat program of operations with places to cut."""

@@ -1,0 +1,30 @@
+"""The layers of a job's model, traced without its weights where that is possible."""
+
+import torch
+
+from zooid.core.jobs.job import Job
+from zooid.layers.jobs.batches import Batch
+from zooid.layers.jobs.job_checks import default_device
+from zooid.layers.jobs.model_building import NeedsWeights, build_model, build_model_on_meta
+from zooid.layers.stages.autocast import note_autocast
+from zooid.layers.stages.layered_model import LayeredModel
+from zooid.layers.stages.whole_model import whole_model
+from zooid.layers.trace.tracer import trace
+
+
+def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
+    """The model's layers, without its weights where that is possible; to be run on this kind of device.
+
+    `why_whole` is given where it is known that the model cannot be cut.
+    """
+    if why_whole:
+        return whole_model(build_model(job), example, why_whole)
+    try:
+        layered = trace(build_model_on_meta(job), example)
+    except NeedsWeights:
+        layered = trace(build_model(job), example)
+    if layered.whole is not None:
+        return whole_model(build_model(job), example, layered.why_whole)
+    if job.autocast is not None:
+        note_autocast(layered, job.autocast, device or default_device())
+    return layered

@@ -1,0 +1,46 @@
+"""A profile for an offer that was not measured: times of a device that was, scaled by what both can do at best."""
+
+from msgspec import structs
+
+from zooid.catalog import reference_score
+from zooid.core.errors import PlanError
+from zooid.core.plans.profile import LayerProfile, Profile, TimePoint
+from zooid.core.resources.offer import Offer
+
+
+def estimate_profile(measured: Profile, offer: Offer) -> Profile:
+    """What the profile would be on this offer, if all work scaled with peak speed; marked as an estimate throughout.
+
+    Bytes stay as they are; so do links, which say nothing about another site. What copies take is not known.
+    """
+    if measured.is_estimate:
+        raise PlanError(
+            f"the profile of {measured.job} is itself an estimate, from {measured.estimated_from}; give a measured one"
+        )
+    factor = measured.device.score / reference_score(offer)
+    device = structs.replace(
+        measured.device,
+        kind="cuda" if offer.gpu else "cpu",
+        name=offer.name,
+        num_threads=max(1, round(offer.vcpus)),
+        num_cores=offer.vcpus,
+        score=reference_score(offer),
+        copies=None,
+    )
+    return structs.replace(
+        measured,
+        device=device,
+        estimated_from=measured.device.name,
+        optimizer_s_per_byte=measured.optimizer_s_per_byte * factor,
+        layers=tuple(_scaled(layer, factor) for layer in measured.layers),
+    )
+
+
+def _scaled(layer: LayerProfile, factor: float) -> LayerProfile:
+    def slower(points: tuple[TimePoint, ...]) -> tuple[TimePoint, ...]:
+        return tuple(
+            structs.replace(point, forward_s=point.forward_s * factor, backward_s=point.backward_s * factor)
+            for point in points
+        )
+
+    return structs.replace(layer, points=slower(layer.points), crowded_points=())

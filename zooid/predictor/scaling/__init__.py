@@ -1,6 +1,0 @@
-"""Step times of data-parallel training on n members and k nodes, learnt from few measured steps."""
-
-from zooid.predictor.scaling.model import ScalingModel, fit_scaling
-from zooid.predictor.scaling.records import Placement, StepProbe, StepTime
-
-__all__ = ["Placement", "ScalingModel", "StepProbe", "StepTime", "fit_scaling"]

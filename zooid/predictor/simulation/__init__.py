@@ -1,0 +1,1 @@
+"""Simulated steps: the action lists that members execute, in simulated time."""

@@ -1,8 +1,0 @@
-"""Bandwidth and round trip of links, measured by members that run together: to the store, and between them.
-
-Imports no torch, so that a probe starts at once wherever a member can.
-"""
-
-from zooid.profiler.probing.member import probe_links
-
-__all__ = ["probe_links"]

@@ -1,0 +1,1 @@
+"""A forecast as a table and as a page."""

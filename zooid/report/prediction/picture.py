@@ -1,0 +1,195 @@
+"""A forecast as bars: a step's time by member, money by kind, and what changes would bring.
+
+Everything that is drawn or said is decided here; the page's script puts it on the screen, in the colours of the page.
+Plotly checks the parts of the pictures and loads when one is made.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from zooid.core.plans.forecast import Forecast
+from zooid.core.runs.timeline import StepParts, action_name, parts_by_member
+from zooid.core.units import format_duration, format_usd
+from zooid.report.prediction.rows import KINDS, PARTS, change_in_words, part_seconds, signed_percent, small_percent
+from zooid.report.timeline.rows import members_in_order
+
+PART_COLORS = {"compute": "forward", "transfer": "uplink", "reduce": "reduce", "bubble": "commit"}
+GAIN_COLORS = {"samples/s": "forward", "dollars for a million samples": "backward"}
+_MOST_MEMBERS = 16
+"""Of more members, only the busiest of each stage is shown: replicas are alike."""
+_ROW_PX = 34
+_MARGIN = {"l": 10, "r": 16, "t": 4, "b": 34}
+_MOST_IN_MS_S = 1.0
+_LEAST_LABELLED = 0.03
+"""Of the picture's width: a shorter bar has no room for its share."""
+
+
+def time_plot(forecast: Forecast) -> dict[str, Any]:
+    """A row for each member, its parts of the step from left to right; what was measured lies under it."""
+    rows = _member_rows(forecast)
+    longest_s = max(parts.step_s for parts in rows.values())
+    unit, factor = ("ms", 1e3) if longest_s <= _MOST_IN_MS_S else ("s", 1.0)
+    traces = []
+    for name, color in PART_COLORS.items():
+        seconds = [part_seconds(parts)[name] for parts in rows.values()]
+        shares = [
+            own_s / parts.step_s if parts.step_s else 0.0 for own_s, parts in zip(seconds, rows.values(), strict=True)
+        ]
+        traces.append(
+            _bars(
+                rows=list(rows),
+                lengths=[own_s * factor for own_s in seconds],
+                color=color,
+                labels=[
+                    f"{share * 100:.0f} %" if own_s >= _LEAST_LABELLED * longest_s else ""
+                    for own_s, share in zip(seconds, shares, strict=True)
+                ],
+                is_inside=True,
+                hover=[
+                    f"{PARTS[name]}: {format_duration(own_s)}, {share * 100:.1f} %"
+                    for own_s, share in zip(seconds, shares, strict=True)
+                ],
+            )
+        )
+    return _plot(traces, len(rows), suffix=f" {unit}", is_stacked=True)
+
+
+def _member_rows(forecast: Forecast) -> dict[str, StepParts]:
+    predicted = parts_by_member(forecast.timeline)
+    measured_timeline = forecast.measured.timeline if forecast.measured is not None else None
+    measured = {} if measured_timeline is None else parts_by_member(measured_timeline)
+    names = members_in_order(forecast.timeline)
+    if len(names) > _MOST_MEMBERS:
+        names = _busiest_of_stages(names, predicted, forecast)
+    rows: dict[str, StepParts] = {}
+    for name in names:
+        rows[name] = predicted[name]
+        if name in measured:
+            rows[f"{name}, measured"] = measured[name]
+    return rows
+
+
+def _busiest_of_stages(names: Sequence[str], parts: Mapping[str, StepParts], forecast: Forecast) -> list[str]:
+    """Which stage a member has is in the names of its actions."""
+    stage_of = {interval.member: action_name(interval.action).stage for interval in forecast.timeline.intervals}
+    busiest: dict[int | None, str] = {}
+    for name in names:
+        stage = stage_of[name]
+        if stage not in busiest or parts[name].compute_s > parts[busiest[stage]].compute_s:
+            busiest[stage] = name
+    return list(busiest.values())
+
+
+def money_plot(forecast: Forecast) -> dict[str, Any] | None:
+    """A row for each kind that costs something; None where nothing does."""
+    terms = [term for term in forecast.prediction.cost_terms if term.usd > 0]
+    total_usd = forecast.prediction.run_usd
+    if not terms:
+        return None
+    labels = [f"{format_usd(term.usd)}, {small_percent(term.usd / total_usd)}" for term in terms]
+    names = [KINDS.get(term.kind, term.kind) for term in terms]
+    bars = _bars(rows=names, lengths=[term.usd for term in terms], color="kept", labels=labels, hover=labels)
+    return _plot([bars], len(terms), prefix="$", room=1.45)
+
+
+def gains_plot(forecast: Forecast) -> dict[str, Any] | None:
+    """Two bars for each change that can be made, and a mark where granularity alone would put the first; None where no
+    change can be."""
+    from plotly.graph_objects import Scatter
+
+    gains = [gain for gain in forecast.gains if gain.speedup is not None]
+    if not gains:
+        return None
+    rows = [change_in_words(gain) for gain in gains]
+    values = {
+        "samples/s": [gain.speedup for gain in gains],
+        "dollars for a million samples": [gain.usd_change for gain in gains],
+    }
+    traces = [
+        _bars(
+            rows=rows,
+            lengths=[(part or 0.0) * 100 for part in parts],
+            color=GAIN_COLORS[name],
+            labels=[signed_percent(part) for part in parts],
+            hover=[f"{name}: {signed_percent(part)}" for part in parts],
+        )
+        for name, parts in values.items()
+        if any(part is not None for part in parts)
+    ]
+    marks: dict[str, Any] = Scatter(
+        x=[(gain.by_granularity or 0.0) * 100 for gain in gains],
+        y=[html.escape(row) for row in rows],
+        mode="markers",
+        marker={"symbol": "line-ns-open", "size": 30, "line": {"width": 2}},
+        hoverinfo="text",
+        hovertext=[f"samples/s by granularity alone: {signed_percent(gain.by_granularity)}" for gain in gains],
+        meta="ink",
+    ).to_plotly_json()
+    reached = [(gain.speedup or 0.0, gain.by_granularity or 0.0, gain.usd_change or 0.0) for gain in gains]
+    least, most = min(0.0, *map(min, reached)) * 100, max(0.0, *map(max, reached)) * 100
+    room = (most - least or 1.0) * 0.25
+    plot = _plot([*traces, marks], 2 * len(gains), suffix=" %")
+    plot["layout"]["xaxis"]["range"] = [least - (room if least < 0 else 0), most + room]
+    return plot
+
+
+def _bars(
+    *,
+    rows: Sequence[str],
+    lengths: Sequence[float],
+    color: str,
+    labels: Sequence[str],
+    hover: Sequence[str],
+    is_inside: bool = False,
+) -> dict[str, Any]:
+    """As plotly takes it; `meta` names its colour, which the page has in light and in dark."""
+    from plotly.graph_objects import Bar
+
+    trace: dict[str, Any] = Bar(
+        orientation="h",
+        y=[html.escape(row) for row in rows],  # plotly reads tags in texts
+        x=list(lengths),
+        text=list(labels),
+        textposition="inside" if is_inside else "outside",
+        insidetextanchor="middle",
+        textangle=0,
+        constraintext="none",
+        cliponaxis=False,
+        hoverinfo="text",
+        hovertext=[f"{html.escape(row)}<br>{html.escape(text)}" for row, text in zip(rows, hover, strict=True)],
+        meta=color,
+        marker={"line": {"width": 0}},
+    ).to_plotly_json()
+    return trace
+
+
+def _plot(
+    traces: Sequence[dict[str, Any]],
+    num_rows: int,
+    *,
+    prefix: str = "",
+    suffix: str = "",
+    is_stacked: bool = False,
+    room: float = 1.0,
+) -> dict[str, Any]:
+    from plotly.graph_objects import Layout
+
+    most = max((max(trace["x"], default=0.0) for trace in traces), default=0.0)
+    layout: dict[str, Any] = Layout(
+        barmode="stack" if is_stacked else "group",
+        bargap=0.35,
+        showlegend=False,
+        dragmode=False,
+        height=num_rows * _ROW_PX + _MARGIN["t"] + _MARGIN["b"],
+        margin=_MARGIN,
+        xaxis={
+            "fixedrange": True,
+            "tickprefix": prefix,
+            "ticksuffix": suffix,
+            "nticks": 7,
+            **({} if is_stacked or room == 1.0 else {"range": [0, most * room]}),
+        },
+        yaxis={"fixedrange": True, "autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  "},
+    ).to_plotly_json()
+    return {"traces": list(traces), "layout": layout}

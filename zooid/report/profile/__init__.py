@@ -1,0 +1,1 @@
+"""A profile as a table and as a page."""

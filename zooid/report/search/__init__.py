@@ -1,0 +1,1 @@
+"""A search for a plan as a table and as a page."""

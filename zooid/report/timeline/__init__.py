@@ -1,0 +1,1 @@
+"""Timelines of steps as a table, a page and a trace file."""

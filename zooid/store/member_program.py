@@ -1,0 +1,78 @@
+"""How every member program begins and ends: it reads its spec from the store, and leaves its last words there."""
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, PeerLost, ZooidError
+from zooid.core.records import decode_one_of, encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.spec import Failure, JobSpec, MemberSpec
+from zooid.core.tracebacks import user_frames
+from zooid.store.objects import open_store
+from zooid.store.store_protocol import ObjectStore
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+AnySpec = TypeVar("AnySpec", bound=MemberSpec)
+Work: TypeAlias = Callable[[Any, ObjectStore], None]
+
+
+def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[AnySpec, ObjectStore], None]) -> int:
+    """Run a member's work; what it raises is logged, written as a Failure beside its spec, and turned into an exit."""
+    return run_any_member(arguments, {kind: work})
+
+
+def run_any_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work]) -> int:
+    """The same for a program that does different work for different kinds of specs."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if len(arguments) != 1:
+        sys.stderr.write(
+            "usage: python -m zooid.worker SPEC (or zooid.profiler), SPEC being the URL of a spec object\n"
+        )
+        return EXIT_USAGE
+    store_url, key = keys.split_spec_url(arguments[0])
+    store = open_store(store_url)
+    spec = decode_one_of(bytes(store.get(key)), tuple(works), arguments[0])
+    try:
+        _without_exit(works[type(spec)], spec, store)
+    except Exception as error:
+        logging.getLogger(__name__).exception("member %s failed", spec.member)
+        store.put(keys.failure(spec.member, spec.roster), encode_record(_failure(spec, error)))
+        return EXIT_FAILED
+    return 0
+
+
+def _without_exit(work: Work, spec: MemberSpec, store: ObjectStore) -> None:
+    try:
+        work(spec, store)
+    except SystemExit as error:
+        if not isinstance(spec, JobSpec):
+            raise
+        raise JobError(
+            f"{spec.job_file} calls sys.exit({error.code!r}); a job file must only define its job"
+        ) from error
+
+
+def end_process(status: int) -> None:
+    """Exit without the interpreter's teardown, which takes a second after a trace and has nothing left to do."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _failure(spec: MemberSpec, error: Exception) -> Failure:
+    return Failure(
+        member=spec.member,
+        error=type(error).__name__,
+        message=str(error) if isinstance(error, ZooidError) else f"{type(error).__name__}: {error}",
+        traceback="".join(traceback.format_exception(error)),
+        user_frames=user_frames(error),
+        is_input_error=isinstance(error, InputError),
+        is_consequence=isinstance(error, (CommAborted, CommTimeout, PeerLost)),
+    )

@@ -1,0 +1,93 @@
+"""Makes the plan of a run whose layout is given and whose job nobody has measured: stages as even as a trace can tell.
+
+A trace knows bytes and not seconds. A layer weighs its part of the model's parameters, its part of what layers hand on
+to the next, and its part of the number of layers. The cuts make the heaviest stage as light as possible.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from zooid.core.errors import PlanError
+from zooid.core.plans.plan import FixedLayout, Plan, StagePlan
+from zooid.layers import CheckedJob, LayeredModel
+from zooid.schedule.samples import SamplePlan
+
+_GRAINS_PER_STAGE = 2
+"""Grains of a replica for each of its stages: a pipeline of 4 stages then idles for 3 of 11 turns."""
+
+
+def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, job_file: str) -> Plan:
+    """A plan in this layout that predicts nothing; PlanError where the model or the batch is too small for it."""
+    if layout.num_stages > layered.num_layers:
+        raise PlanError(
+            f"{layout.num_stages} stages are asked for, but the model has {layered.num_layers} layer(s); ask for at "
+            f"most {layered.num_layers}"
+        )
+    grain_size = _grain_size(checked, layout)
+    num_grains = math.ceil(checked.job.batch_size / grain_size)
+    if num_grains < layout.num_replicas:
+        raise PlanError(
+            f"{layout.num_replicas} replicas are asked for, but a batch of {checked.job.batch_size} samples has "
+            f"{num_grains} grain(s) of {grain_size}; ask for at most {num_grains}, or give a smaller job.grain_size"
+        )
+    ends = even_cuts(_weights(layered), layout.num_stages)
+    return Plan(
+        job=Path(job_file).stem,
+        model_fingerprint=layered.fingerprint,
+        why_whole=layered.why_whole,
+        autocast=checked.job.autocast,
+        batch_size=checked.job.batch_size,
+        grain_size=grain_size,
+        num_replicas=layout.num_replicas,
+        stages=tuple(
+            StagePlan(first_layer=first, end_layer=end, offer=layout.offer.name, memory_bytes=0)
+            for first, end in zip((0, *ends), ends, strict=False)
+        ),
+        schedule=layout.schedule,
+        transport=layout.transport,
+        all_reduce="auto",
+        reproducible=layout.reproducible,
+        insured=layout.insured,
+        offers=(layout.offer,),
+        unpredicted_steps=SamplePlan.of(checked.job, checked.num_samples, grain_size).num_steps,
+    )
+
+
+def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
+    """Ends of the stages, each of at least one layer, of which the heaviest is as light as possible."""
+    before = list(itertools.accumulate(weights, initial=0.0))
+
+    @cache
+    def best(first: int, num_left: int) -> tuple[float, tuple[int, ...]]:
+        """Weight of the heaviest of so many stages from this layer on, and their ends."""
+        if num_left == 1:
+            return before[-1] - before[first], (len(weights),)
+        candidates = []
+        for end in range(first + 1, len(weights) - num_left + 2):
+            heaviest, ends = best(end, num_left - 1)
+            candidates.append((max(heaviest, before[end] - before[first]), (end, *ends)))
+        return min(candidates)
+
+    return best(0, num_stages)[1]
+
+
+def _grain_size(checked: CheckedJob, layout: FixedLayout) -> int:
+    """The job's own, or what gives every replica enough grains for its stages."""
+    if checked.job.grain_size is not None:
+        return checked.job.grain_size
+    of_replica = 1 if layout.num_stages == 1 else _GRAINS_PER_STAGE * layout.num_stages
+    return max(1, checked.job.batch_size // (layout.num_replicas * of_replica))
+
+
+def _weights(layered: LayeredModel) -> list[float]:
+    layers = range(layered.num_layers)
+    parameters = _shares([sum(layered.trained_bytes(layer, layer + 1).values()) for layer in layers])
+    passed_on = _shares([layered.bytes_into(layer, 1) for layer in layers])
+    return [sum(parts) + 1 / len(layers) for parts in zip(parameters, passed_on, strict=True)]
+
+
+def _shares(sizes: Sequence[int]) -> list[float]:
+    return [size / (sum(sizes) or 1) for size in sizes]

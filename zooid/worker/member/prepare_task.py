@@ -1,0 +1,85 @@
+"""The tasks of one member before all others start: `prepare` a new run, or `check` the job of one that goes on.
+
+Both trace the model, so that no other member has to, and compare the job with what it must fit: the plan, or the last
+checkpoint. Which samples a step owns and what it does with them must be the same as before: otherwise the run would go
+on, but not as the run that it was.
+"""
+
+import time
+
+from zooid.core.errors import JobError, ObjectNotFound
+from zooid.core.jobs.job import load_job
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile
+from zooid.core.records import decode_record, encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.events import OptimizerChanged
+from zooid.core.runs.spec import WorkerSpec
+from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, trace_job
+from zooid.store import EventWriter, ObjectStore
+from zooid.store.checkpoint_index import last_step, read_manifest
+from zooid.worker.checkpoints import contents
+from zooid.worker.checkpoints.job_changes import changes_since
+from zooid.worker.checkpoints.optimizer_state import optimizer_settings
+from zooid.worker.member.even_plan import even_plan
+from zooid.worker.member.plan_checks import check_plan
+from zooid.worker.member.stored_trace import write_trace
+
+
+def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
+    """Check the job and its plan, and write the model's trace and checkpoint 0; returns the digest of the trace.
+
+    Where only a layout is given, the plan is made here. Others may start when the model is traced.
+    """
+    checked = check_job(load_job(spec.job_file))
+    layered = _compared_layers(checked, store)
+    num_stages = spec.layout.num_stages if spec.layout else len(_read_plan(store, spec.roster).stages)
+    if layered.why_whole and num_stages > 1:
+        raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
+    if spec.layout is not None:
+        store.put(keys.plan(spec.roster), encode_record(even_plan(checked, layered, spec.layout, spec.job_file)))
+    plan = _read_plan(store, spec.roster)
+    check_plan(plan, layered, checked.job, checked.num_samples)
+    with EventWriter(store, spec.member, spec.roster) as events:
+        digest = write_trace(store, layered, events.write)
+        contents.write_initial(store, checked, layered, plan)
+    return digest
+
+
+def check(spec: WorkerSpec, store: ObjectStore) -> None:
+    """Try the job as before a run, and compare it with the checkpoint. What the optimizer is given may change."""
+    manifest = read_manifest(store, last_step(store))
+    checked = check_job(load_job(spec.job_file))
+    plan = _read_plan(store, spec.roster)
+    layered = trace_job(checked.job, checked.example, why_whole=plan.why_whole)
+    facts = contents.sample_facts(checked.job, checked.data, checked.job.grain_size or manifest.samples.grain_size)
+    changes = changes_since(manifest, facts, checked.data, layered.fingerprint)
+    optimizer = contents.whole_optimizer(checked)
+    if (kind := type(optimizer).__name__) != manifest.optimizer_class:
+        changes.append(f"its optimizer was {manifest.optimizer_class}, and is {kind}")
+    if (meaning := checked.loss_form.meaning) != manifest.loss_form.meaning:
+        changes.append(f"its loss was {manifest.loss_form.meaning}, and is {meaning}")
+    if changes:
+        raise JobError(
+            f"{spec.job_file} has changed since the checkpoint of step {manifest.step} in {store.url}: "
+            f"{'; '.join(changes)}. Put that back to resume the run, or train anew in another folder"
+        )
+    settings, before = optimizer_settings(optimizer), manifest.optimizer_settings
+    with EventWriter(store, spec.member, spec.roster) as events:
+        write_trace(store, layered, events.write)
+        if before and settings != before:
+            events.write(OptimizerChanged(at_s=time.time(), settings=settings, before=before))
+
+
+def _compared_layers(checked: CheckedJob, store: ObjectStore) -> LayeredModel:
+    """The layers of a new run's model. A run that was profiled has had them compared with the model already."""
+    try:
+        profile = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+    except ObjectNotFound:
+        return faithful_layers(checked)
+    layered = trace_job(checked.job, checked.example, why_whole=profile.why_whole)
+    return layered if layered.fingerprint == profile.model_fingerprint else faithful_layers(checked)
+
+
+def _read_plan(store: ObjectStore, roster: int) -> Plan:
+    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")

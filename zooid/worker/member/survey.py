@@ -1,0 +1,104 @@
+"""How survivors agree on the next roster: each answers once, and the first to write the roster decides.
+
+All of it goes through the store, where a create-only put has one winner. Whoever writes uses the answers that it has
+seen; the rule is the same for all, so that it does not matter who wins.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection
+
+from zooid.core.abort import Abort
+from zooid.core.errors import ObjectExists, ObjectNotFound, PeerLost, RecordError, ScheduleError
+from zooid.core.records import decode_record, encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.roster import Answer, Roster
+from zooid.schedule.succession import successor
+from zooid.store import ObjectStore
+from zooid.store.checkpoint_index import last_step
+from zooid.store.rosters import find_roster
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.01
+_SUSPECTED_S = 0.15
+"""How long a member that another one suspects has for its answer: connections may break between two that live."""
+
+_MINORITY_S = 2.0
+"""The same for members that have heard of less than half of the roster."""
+
+
+class Survey:
+    """One member's part in replacing a roster."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        roster: Roster,
+        *,
+        timeout_s: float,
+        num_grains: Callable[[int], int],
+        lost: Callable[[], Collection[str]],
+        abort: Abort,
+    ) -> None:
+        """`timeout_s` is how long a member that nobody suspects has for its answer: it may be computing.
+
+        `lost` names members that this one has lost so far.
+        """
+        self._lost = lost
+        self._store = store
+        self._roster = roster
+        self._timeout_s = timeout_s
+        self._num_grains = num_grains
+        self._abort = abort
+
+    def replace(self, own: Answer) -> Roster:
+        """Answer, and wait until the next roster is written, by this member or by another."""
+        roster = self._roster
+        self._store.put(keys.answer(own.member, roster.number, roster.change), encode_record(own))
+        began_s = time.monotonic()
+        while True:
+            self._abort.check()
+            if (found := self._find()) is not None:
+                return found
+            answers = self._answers()
+            if self._is_complete(answers, time.monotonic() - began_s):
+                return self._write(answers)
+            self._abort.sleep(_LOOK_S)
+
+    def _is_complete(self, answers: list[Answer], waited_s: float) -> bool:
+        """True if nobody else will answer, as far as can be known."""
+        missing = self._roster.stages.keys() - {answer.member for answer in answers}
+        suspects = {name for answer in answers for name in answer.suspects} | set(self._lost())
+        if not missing or waited_s >= self._timeout_s:
+            return True
+        is_minority = 2 * len(answers) < len(self._roster.stages)  # it may be this member that is cut off
+        return missing <= suspects and waited_s >= (_MINORITY_S if is_minority else _SUSPECTED_S)
+
+    def _answers(self) -> list[Answer]:
+        folder = keys.answers_under(self._roster.number, self._roster.change)
+        answers = []
+        for key in self._store.list(folder):
+            try:
+                answers.append(decode_record(bytes(self._store.get(key)), Answer, key))
+            except (ObjectNotFound, RecordError) as error:
+                logger.warning("an answer is left out: %s", error)
+        return answers
+
+    def _find(self) -> Roster | None:
+        return find_roster(self._store, self._roster.number, self._roster.change + 1)
+
+    def _write(self, answers: list[Answer]) -> Roster:
+        try:
+            roster = successor(
+                self._roster, answers, checkpoint_step=last_step(self._store), num_grains=self._num_grains
+            )
+        except ScheduleError as error:
+            raise PeerLost(f"the run cannot go on: {error}") from error
+        try:
+            self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
+        except ObjectExists:
+            found = self._find()
+            assert found is not None, "rosters are never deleted while their run is at work"
+            return found
+        return roster

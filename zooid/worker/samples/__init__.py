@@ -1,0 +1,1 @@
+"""The samples that a member reads, and the processes that read them ahead."""

@@ -1,0 +1,253 @@
+"""How a member reads its samples: when a forward needs them, or ahead of it, by processes of their own."""
+
+import contextlib
+import ctypes
+import functools
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.util import Finalize
+from types import FrameType
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from zooid.core.errors import TrainingError, ZooidError
+from zooid.core.jobs.job import Job
+from zooid.layers import Batch, collate, seed_data
+from zooid.schedule.shard_order import ShardsAhead
+
+Grain: TypeAlias = tuple[int, int, Sequence[int]]
+"""Step, number of the grain in it, and the samples."""
+
+_PREFETCH_FACTOR = 2
+"""Grains that a process reads ahead: one is being read while another waits to be taken."""
+_ENDING_S = 1.0
+"""A process that was killed is gone by then."""
+_PR_SET_PDEATHSIG = 1
+
+
+class GrainReader:
+    """Batches of grains, read ahead in the order in which a member will ask for them.
+
+    The random numbers of a grain are its own, so batches are the same whoever reads them. Processes are forked here and
+    now, and should be before anything is opened that they must not inherit, such as connections to other members.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        data: Any,
+        upcoming: Callable[[int], Iterable[Grain]],
+        *,
+        num_workers: int,
+        pin: bool = False,
+    ) -> None:
+        """`upcoming(step)` yields the grains from that step on; `pin` is for batches that go to a GPU."""
+        self._data = data
+        self._job = job
+        self._upcoming = upcoming
+        self._pin = pin
+        self._order: Iterator[Grain] = iter(())
+        self._is_sharded = is_sharded(data)
+        self._ahead = ShardsAhead((), ())
+        self._processes = _Processes(job, data, num_workers, pin) if num_workers else None
+
+    def read(self, step: int, grain: int) -> Batch:
+        """The next grain; where it is another one, as when a step is run again, reading starts anew from there."""
+        found = next(self._order, None)
+        is_next = found is not None and found[0] == step and found[1] == grain
+        if not is_next:
+            self._order = self._from(step, grain)
+            found = next(self._order)
+            if self._is_sharded:
+                self._ahead = ShardsAhead(
+                    self._data.shard_sizes, (indices for _, _, indices in self._from(step, grain))
+                )
+        assert found is not None
+        if self._is_sharded and (shards := self._ahead.read()):
+            self._data.prefetch(shards)
+        if self._processes is None:
+            batch = read_grain(self._job, self._data, found)
+            return batch.pin_memory() if self._pin else batch
+        if not is_next:
+            self._processes.start(lambda: self._from(step, grain))
+        batch = self._processes.take()
+        # What else draws random numbers, as a loss may, then depends on the grain alone, as if it were read here.
+        seed_data(self._job.seed, step, grain)
+        return batch
+
+    def close(self) -> None:
+        """End the processes, and those that fetch shards."""
+        if self._processes is not None:
+            self._processes.close()
+        if self._is_sharded:
+            self._data.close()
+
+    def _from(self, step: int, grain: int) -> Iterator[Grain]:
+        grains = iter(self._upcoming(step))
+        for found in grains:
+            if found[0] != step:
+                break
+            if found[1] == grain:
+                yield found
+                yield from grains
+                return
+        raise AssertionError(f"grain {grain} of step {step} is not among those that this member was to read")
+
+
+def is_sharded(data: Any) -> bool:
+    """Whether a data set lies in shards that it fetches, and can be told to fetch ahead; as those of zooid.shards."""
+    return bool(getattr(data, "shard_sizes", ())) and hasattr(data, "prefetch") and hasattr(data, "close")
+
+
+def read_grain(job: Job, data: Any, grain: Grain) -> Batch:
+    """One grain, with the random numbers that belong to it."""
+    step, number, indices = grain
+    seed_data(job.seed, step, number)
+    return collate(data, indices, job)
+
+
+class _Processes:
+    """A DataLoader whose items are whole grains. It lives as long as the run, and can be started anew anywhere."""
+
+    def __init__(self, job: Job, data: Any, num_workers: int, pin: bool) -> None:
+        self._grains = _Upcoming()
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        self._loader = DataLoader(
+            _Grains(job, data),
+            sampler=self._grains,
+            batch_size=None,
+            collate_fn=_unchanged,
+            num_workers=num_workers,
+            prefetch_factor=_PREFETCH_FACTOR,
+            persistent_workers=True,
+            pin_memory=pin,
+            multiprocessing_context="fork",
+            # The kernel ends them with the thread that has forked them, so only one that lasts may ask for it.
+            worker_init_fn=functools.partial(_begin, ends_with_thread=in_main_thread),
+            generator=torch.Generator(),
+        )
+        with _own_child_handler(None), warnings.catch_warnings():
+            # A fork of a process with threads: these children only read samples, and never use what the threads do.
+            warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+            self._results: Any = iter(self._loader)
+
+    def start(self, grains: Callable[[], Iterator[Grain]]) -> None:
+        """From now on, read these; what was read ahead is dropped."""
+        self._grains.begin = grains
+        with self._watched():
+            self._results = iter(self._loader)
+
+    def take(self) -> Batch:
+        """The next grain; blocks until it is read."""
+        with self._watched():
+            result = next(self._results)
+        if isinstance(result, _Failure):
+            error = result.kind(result.message)
+            error.add_note(f"In a process that reads samples ahead:\n{result.traceback_text}")
+            raise error
+        assert isinstance(result, Batch)
+        return result
+
+    def close(self) -> None:
+        self._results._shutdown_workers()
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """A process that has ended is an error at once, but only here, and never in the middle of something else."""
+        try:
+            with _own_child_handler(self._check):
+                self._check()
+                yield
+        except (RuntimeError, OSError, EOFError):
+            # A connection to a process that is ending may break before the kernel says that it has ended.
+            for sentinel in connection.wait([process.sentinel for process in self._results._workers], _ENDING_S):
+                next(each for each in self._results._workers if each.sentinel == sentinel).join(_ENDING_S)
+            self._check()
+            raise
+
+    def _check(self) -> None:
+        ended = [process for process in self._results._workers if not process.is_alive()]
+        if not ended:
+            return
+        code = ended[0].exitcode
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        raise TrainingError(
+            f"a process that reads samples ahead (process {ended[0].pid}) {how}; where the machine has run out of "
+            "memory, lower job.data_workers or the size of samples; otherwise look at what job.data() does"
+        )
+
+
+class _Grains(Dataset[Any]):
+    """Whole grains as the items of a data set."""
+
+    def __init__(self, job: Job, data: Any) -> None:
+        self.data = data
+        self._job = job
+
+    def __getitem__(self, grain: Grain) -> "Batch | _Failure":
+        try:
+            return read_grain(self._job, self.data, grain)
+        except ZooidError as error:  # raised through the DataLoader, its message would be a traceback
+            return _Failure(type(error), str(error), traceback.format_exc())
+
+
+class _Upcoming(Sampler[Grain]):
+    """Which grains to read, in order; none until somebody says so."""
+
+    def __init__(self) -> None:
+        self.begin: Callable[[], Iterator[Grain]] = lambda: iter(())
+
+    def __iter__(self) -> Iterator[Grain]:
+        return self.begin()
+
+
+@dataclass(frozen=True)
+class _Failure:
+    kind: type[ZooidError]
+    message: str
+    traceback_text: str
+
+
+@contextlib.contextmanager
+def _own_child_handler(check: Callable[[], None] | None) -> Iterator[None]:
+    """Inside, `check` is called when a child ends, instead of what anybody else has set up; main thread only.
+
+    A DataLoader installs a handler that raises in the middle of whatever the main thread is doing when a process ends;
+    afterwards, things are as they were.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        if check is not None:
+            check()
+
+    signal.signal(signal.SIGCHLD, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
+
+
+def _begin(number: int, *, ends_with_thread: bool) -> None:
+    """In a new process: see to it that neither it nor what it starts outlives the member."""
+    if ends_with_thread:  # what a process has inherited would keep the connections of a killed member open
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    info = get_worker_info()
+    assert info is not None
+    assert isinstance(info.dataset, _Grains)
+    if is_sharded(info.dataset.data):
+        Finalize(None, info.dataset.data.close, exitpriority=0)
+
+
+def _unchanged(item: Any) -> Any:
+    return item

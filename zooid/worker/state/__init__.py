@@ -1,0 +1,1 @@
+"""Everything that training changes: parameters, buffers, optimizer and loss scale."""
