@@ -27,7 +27,7 @@ from zooid.layers import (
     faithful_layers,
     trace,
 )
-from zooid.layers.trace.watch import Watch
+from zooid.layers.tracing.watch import Watch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad:UserWarning"),
@@ -158,8 +158,8 @@ def nothing_kept() -> Iterator[None]:
     """The trace as it would be if nobody looked for what it loses."""
     with ExitStack() as mutations:
         mutations.enter_context(patch.object(Watch, "watching", lambda watch: nullcontext()))
-        mutations.enter_context(patch("zooid.layers.trace.tracer.hooked_modules", lambda model: {}))
-        mutations.enter_context(patch("zooid.layers.trace.tracer.parameter_hooks", lambda model: ParameterHooks()))
+        mutations.enter_context(patch("zooid.layers.tracing.tracer.hooked_modules", lambda model: {}))
+        mutations.enter_context(patch("zooid.layers.tracing.tracer.parameter_hooks", lambda model: ParameterHooks()))
         yield
 
 

@@ -144,9 +144,7 @@ def _lazily(modules: dict[str, Module], module: Module, definition: str) -> list
     return []
 
 
-def _names_in(
-    modules: dict[str, Module], module: Module, node: ast.AST, *, is_on_import: bool = False
-) -> list[Symbol]:
+def _names_in(modules: dict[str, Module], module: Module, node: ast.AST, *, is_on_import: bool = False) -> list[Symbol]:
     if is_on_import and isinstance(node, ast.ImportFrom | ast.Import):
         found = []
         for alias in node.names:

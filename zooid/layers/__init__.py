@@ -25,12 +25,12 @@ from zooid.layers.stages.cut_watch import watching_cuts
 from zooid.layers.stages.layered_model import LayeredModel, Mode, ParameterHooks, apply_hooks
 from zooid.layers.stages.randomness import grain_randomness, seed_data
 from zooid.layers.stages.stage_module import Stage, build_stage
-from zooid.layers.trace.values import Value
+from zooid.layers.tracing.values import Value
 
 if TYPE_CHECKING:
     from zooid.layers.stages.faithful import faithful_layers
-    from zooid.layers.trace.job_trace import trace_job
-    from zooid.layers.trace.tracer import trace
+    from zooid.layers.tracing.job_trace import trace_job
+    from zooid.layers.tracing.tracer import trace
 
 __all__ = [
     "EXAMPLE_SIZE",
@@ -66,8 +66,8 @@ __all__ = [
 
 _LAZY = {
     "faithful_layers": "zooid.layers.stages.faithful",
-    "trace": "zooid.layers.trace.tracer",
-    "trace_job": "zooid.layers.trace.job_trace",
+    "trace": "zooid.layers.tracing.tracer",
+    "trace_job": "zooid.layers.tracing.job_trace",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

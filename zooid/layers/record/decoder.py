@@ -29,8 +29,8 @@ from zooid.layers.record.literals import decode_literal, named_dtype
 from zooid.layers.record.nests import decode_nest
 from zooid.layers.record.operations import named_operation
 from zooid.layers.stages.layered_model import LayeredModel, ParameterHooks
-from zooid.layers.trace.traced_program import Program
-from zooid.layers.trace.values import Facts, Size, Value, note_facts
+from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.values import Facts, Size, Value, note_facts
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,499}")
 _STATE_NAME = re.compile(r"[^\x00-\x1f\"'\\\x7f]{1,2000}")

@@ -24,8 +24,8 @@ from zooid.layers.record.literals import dtype_name, encode_literal
 from zooid.layers.record.nests import encode_nest
 from zooid.layers.record.operations import NotRecorded, operation_name
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.trace.traced_program import Program, opaque_call
-from zooid.layers.trace.values import Value, facts_of
+from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.values import Value, facts_of
 
 _Numbers = dict[fx.Node, int]
 

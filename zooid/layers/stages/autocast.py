@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map
 from zooid.core.errors import LayerError
 from zooid.core.jobs.job import AutocastName
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.trace.traced_program import Program
-from zooid.layers.trace.values import facts_of, note_facts, value_of
+from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.values import facts_of, note_facts, value_of
 
 DTYPES: dict[AutocastName, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NUM_SAMPLES = 2

@@ -10,8 +10,8 @@ from zooid.layers.jobs.model_building import buffers_restored
 from zooid.layers.stages.comparison import Difference, find_difference, run_model
 from zooid.layers.stages.layered_model import LayeredModel
 from zooid.layers.stages.whole_model import whole_model
-from zooid.layers.trace.job_trace import trace_job
-from zooid.layers.trace.python_state import changed_attribute, python_state
+from zooid.layers.tracing.job_trace import trace_job
+from zooid.layers.tracing.python_state import changed_attribute, python_state
 
 _LATER_SAMPLES = 3
 """Another number of samples than the example has, so that a fixed one shows."""

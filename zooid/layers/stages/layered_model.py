@@ -10,8 +10,8 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import TreeSpec
 
-from zooid.layers.trace.traced_program import Program, opaque_call
-from zooid.layers.trace.values import Value, facts_of, state_value, value_of
+from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.values import Value, facts_of, state_value, value_of
 
 Mode = Literal["train", "eval"]
 GradientHook = Callable[[torch.Tensor], Any]

@@ -18,9 +18,9 @@ from zooid.layers.jobs.batches import Batch, flatten_inputs
 from zooid.layers.stages.cut_watch import pass_cut
 from zooid.layers.stages.layered_model import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.stages.randomness import seed_layer
-from zooid.layers.trace.opaque import OpaqueCall
-from zooid.layers.trace.traced_program import OPERATIONS, Program, is_random, opaque_call, written_arguments
-from zooid.layers.trace.values import Value, facts_of, is_number, is_sample_count, value_of
+from zooid.layers.tracing.opaque import OpaqueCall
+from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, opaque_call, written_arguments
+from zooid.layers.tracing.values import Value, facts_of, is_number, is_sample_count, value_of
 
 
 @dataclass(frozen=True)

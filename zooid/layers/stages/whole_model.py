@@ -6,9 +6,9 @@ from torch.utils._pytree import tree_flatten
 
 from zooid.layers.jobs.batches import Batch
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
-from zooid.layers.trace.opaque import OpaqueCall, opaque_operation, take_apart
-from zooid.layers.trace.traced_program import Program
-from zooid.layers.trace.values import Facts, note_facts, tensor_facts
+from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, take_apart
+from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.values import Facts, note_facts, tensor_facts
 
 
 def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:

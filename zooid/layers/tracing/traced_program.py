@@ -8,8 +8,8 @@ import torch
 from torch import fx
 from torch.utils._pytree import TreeSpec
 
-from zooid.layers.trace.opaque import OpaqueCall
-from zooid.layers.trace.values import facts_of, is_number
+from zooid.layers.tracing.opaque import OpaqueCall
+from zooid.layers.tracing.values import facts_of, is_number
 
 OPERATIONS = ("call_function", "call_method")
 

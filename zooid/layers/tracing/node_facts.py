@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from zooid.layers.trace.values import Facts, Size, Value, is_floating, note_facts
+from zooid.layers.tracing.values import Facts, Size, Value, is_floating, note_facts
 
 
 def note_traced_facts(graph: fx.Graph) -> None:

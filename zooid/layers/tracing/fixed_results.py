@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
-from zooid.layers.trace.watch import Watch
+from zooid.layers.tracing.watch import Watch
 
 _BELOW = (torch.Tensor.__lt__, torch.Tensor.lt, torch.lt)
 _AT_LEAST = (torch.Tensor.__ge__, torch.Tensor.ge, torch.ge)

@@ -9,7 +9,7 @@ from zooid.layers.jobs.model_building import NeedsWeights, build_model, build_mo
 from zooid.layers.stages.autocast import note_autocast
 from zooid.layers.stages.layered_model import LayeredModel
 from zooid.layers.stages.whole_model import whole_model
-from zooid.layers.trace.tracer import trace
+from zooid.layers.tracing.tracer import trace
 
 
 def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 from torch import fx
 
-from zooid.layers.trace.recomputation import Cut, Recomputing
-from zooid.layers.trace.traced_program import Program, module_path, written_arguments
-from zooid.layers.trace.values import value_of
+from zooid.layers.tracing.recomputation import Cut, Recomputing
+from zooid.layers.tracing.traced_program import Program, module_path, written_arguments
+from zooid.layers.tracing.values import value_of
 
 MAX_CROSSING = 12
 """More values than this across a cut make it useless in practice, and the search need not see it."""

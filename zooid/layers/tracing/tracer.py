@@ -15,12 +15,12 @@ from zooid.layers.jobs.batches import Batch
 from zooid.layers.jobs.model_building import NeedsWeights, buffers_restored
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
 from zooid.layers.stages.whole_model import whole_model
-from zooid.layers.trace.cut_points import cut_alike
-from zooid.layers.trace.exported import export, read_program
-from zooid.layers.trace.fixed_results import CertainResults
-from zooid.layers.trace.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
-from zooid.layers.trace.traced_program import Program, module_path
-from zooid.layers.trace.watch import Site, Watch, hooked_modules, opaque_modules
+from zooid.layers.tracing.cut_points import cut_alike
+from zooid.layers.tracing.exported import export, read_program
+from zooid.layers.tracing.fixed_results import CertainResults
+from zooid.layers.tracing.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
+from zooid.layers.tracing.traced_program import Program, module_path
+from zooid.layers.tracing.watch import Site, Watch, hooked_modules, opaque_modules
 
 
 def trace(model: nn.Module, example: Batch) -> LayeredModel:

@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from zooid.core.errors import LayerError
 from zooid.layers.jobs.batches import Batch
 from zooid.layers.jobs.model_building import NeedsWeights
-from zooid.layers.trace.node_facts import note_traced_facts
-from zooid.layers.trace.opaque import OpaqueCall, opaque_operation, without_objects
-from zooid.layers.trace.traced_program import Program
+from zooid.layers.tracing.node_facts import note_traced_facts
+from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, without_objects
+from zooid.layers.tracing.traced_program import Program
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 """What a trace checks about itself; it would refuse autocast, and another device."""

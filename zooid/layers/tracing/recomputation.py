@@ -9,8 +9,8 @@ from networkx.algorithms.flow import dinitz
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from zooid.layers.trace.traced_program import OPERATIONS, Program, is_random, written_arguments
-from zooid.layers.trace.values import is_number, value_of
+from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, written_arguments
+from zooid.layers.tracing.values import is_number, value_of
 
 _WEIGHING_SAMPLES = 16
 """Bytes are compared for grains of this size, since some values do not grow with it."""

@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.checkpoint import CheckpointFunction
 
-from zooid.layers.trace.opaque import OpaqueCall, Recomputing, Results, Untraceable, opaque_operation, take_apart
+from zooid.layers.tracing.opaque import OpaqueCall, Recomputing, Results, Untraceable, opaque_operation, take_apart
 
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _ORIGINAL_GENERATOR = getattr(torch.utils.checkpoint, _GENERATOR)
