@@ -5,13 +5,14 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters, which need not compile everything anew
 
-.PHONY: demo test tests-side-by-side check lint types imports unit conformance bench format clean
+.PHONY: demo test tests-side-by-side check lint types imports unit conformance bench format release clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt hatchling editables
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev]'
+	sed '$(if $(TORCH),s/^torch==.*/torch==$(TORCH)/)' constraints.txt > .venv/constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .venv/constraints.txt --no-build-isolation -e '.[dev]'
 	touch $@
 
 demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object storage, then test the checkpoint
@@ -53,5 +54,9 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+release: $(INSTALLED)  ## the wheel and the source archive in dist/, as CONTRIBUTING.md describes
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv runs dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

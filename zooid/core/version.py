@@ -1,3 +1,3 @@
 """The version of this zooid, where every room can read it."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -1,0 +1,1 @@
+"""Runs that earlier versions have stored, and the job that they trained."""
