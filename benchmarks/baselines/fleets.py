@@ -4,13 +4,13 @@ an analytical model. They say nothing about grains, so that each gets the size w
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from msgspec import structs
-
 from benchmarks.baselines.analytical import analytical
+from benchmarks.baselines.appraisal import appraise
 from benchmarks.baselines.cheapest_gpu_first import cheapest_gpu_first
 from benchmarks.baselines.fastest_gpu_first import fastest_gpu_first
+from zooid.core.plans.search_result import Goal
 from zooid.planner import Market
-from zooid.planner.fleets import FleetGoal, FleetProblem, Hire, appraise, find_fleets
+from zooid.planner.fleets import FleetProblem, Hire, fleet_front
 from zooid.planner.proposing import grain_sizes
 from zooid.planner.unlike import fleet_problem, hired, holding, whole_models
 from zooid.predictor import Proposal
@@ -36,12 +36,12 @@ def by_fastest(market: Market, max_members: int) -> Iterator[ChosenFleet]:
     return _chosen(market, max_members, fastest_gpu_first)
 
 
-def by_analytical_model(market: Market, max_members: int, goal: FleetGoal) -> Iterator[ChosenFleet]:
+def by_analytical_model(market: Market, max_members: int, goal: Goal) -> Iterator[ChosenFleet]:
     """APM."""
 
     def choose(problem: FleetProblem) -> list[Hire] | None:
-        found = find_fleets(structs.replace(analytical(problem), goal=goal)).best
-        return None if found is None else list(found.hires)
+        fleets = fleet_front(analytical(problem)).fleets
+        return list(fleets[0 if goal == "fastest" else -1].hires) if fleets else None
 
     return _chosen(market, max_members, choose)
 
@@ -64,4 +64,4 @@ def _chosen(market: Market, max_members: int, choose: Choose) -> Iterator[Chosen
 
 def _is_whole(hires: list[Hire], grain_size: int) -> bool:
     """Whether everybody has whole grains."""
-    return all(share.num_samples % grain_size == 0 for hire in hires for share in hire.shares)
+    return all(batch.num_samples % grain_size == 0 for hire in hires for batch in hire.local_batches)

@@ -14,11 +14,10 @@ from benchmarks.baselines.tpdmp import tpdmp
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.search_result import Goal
 from zooid.planner import Market, in_words
-from zooid.planner.fleets import FleetGoal
 from zooid.planner.objectives import best, objective_of
 from zooid.predictor import Proposal
 
-GOALS: tuple[FleetGoal, ...] = ("fastest", "cheapest")
+GOALS: tuple[Goal, ...] = ("fastest", "cheapest")
 ON_FUNCTIONS = ("LambdaML", "LambdaML-GA", "HybridPS", "Hydrozoa", "TPDMP", "Bayes")
 ON_VMS = ("APM", "CGF", "FGF")
 
@@ -91,7 +90,7 @@ def _best(
         yield _rival(name, goal, plan, closed_form_step_s(Proposal.of(plan), market))
 
 
-def _best_fleet(name: str, goal: FleetGoal, fleets: Iterable[ChosenFleet], market: Market) -> Iterator[Rival]:
+def _best_fleet(name: str, goal: Goal, fleets: Iterable[ChosenFleet], market: Market) -> Iterator[Rival]:
     by_plan = [(plan, each) for each in fleets for plan in simulated([each.proposal], market)]
     if by_plan:
         best_plan = best([plan for plan, _ in by_plan], goal, objective_of(goal))

@@ -2,13 +2,16 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
+import numpy as np
 from hypothesis import strategies as st
 
 from zooid.core.resources.link import Link
-from zooid.planner.sites import Egress, SiteOffer, SiteProblem, Uplink
+from zooid.planner.sites import Egress, SiteChoice, SiteOffer, SiteProblem, Uplink
+from zooid.planner.sites.answer import make_choice
+from zooid.planner.sites.arrays import BY_SITE, EVERYONE, FIRST_HUB, SiteArrays
 from zooid.predictor.equations import averaging_s, hierarchical_s, hub_s
 
 Tried: TypeAlias = tuple[tuple[int, ...], float, float]
@@ -29,6 +32,19 @@ def link(a: str, b: str, bandwidth: float, stream: float | None = None, rtt_s: f
     )
 
 
+def choice_of(
+    problem: SiteProblem, num_members: Mapping[str, int], averaging: str = "by_site", hub: str | None = None
+) -> SiteChoice:
+    """What these members, by the names of their offers, would take and cost."""
+    counts = np.array([num_members.get(offer.name, 0) for offer in problem.offers])
+    method = EVERYONE if averaging == "everyone" else BY_SITE
+    return make_choice(SiteArrays(problem), counts, FIRST_HUB + problem.sites.index(hub) if hub else method)
+
+
+def num_by_offer(choice: SiteChoice) -> dict[str, int]:
+    return {each.offer: each.num_members for each in choice.counts}
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> SiteProblem:
     """Up to 3 offers at up to 3 sites, of up to 3 members: few enough to try all. Some sites have no link."""
@@ -41,7 +57,7 @@ def problems(draw: st.DrawFn) -> SiteProblem:
             site=site,
             samples_per_s=draw(st.sampled_from([5.0, 10.0, 40.0])),
             usd_per_hour=draw(st.sampled_from([0.0, 0.2, 0.5, 3.0])),
-            most=draw(st.integers(1, 3)),
+            max_members=draw(st.integers(1, 3)),
         )
         for at, site in enumerate(places)
     ]
@@ -61,9 +77,8 @@ def problems(draw: st.DrawFn) -> SiteProblem:
         batch_size=draw(st.sampled_from([10, 1000, 30_000])),
         gradient_bytes=draw(st.sampled_from([1e3, 1e6, 1e9])),
         num_samples=draw(st.integers(1, 100_000)),
-        hour_usd=draw(st.sampled_from([0.0, 0.1, 10.0])),
-        most_members=draw(st.none() | st.integers(1, 9)),
-        most_streams=draw(st.sampled_from([1, 4, 64])),
+        max_members=draw(st.none() | st.integers(1, 9)),
+        max_streams=draw(st.sampled_from([1, 4, 64])),
         stream_slack=draw(st.sampled_from([0.0, 0.02])),
         num_chunks=draw(st.sampled_from([1, 8])),
         uplinks=tuple(Uplink(site=site, bytes_per_s=draw(rates)) for site in draw(st.sets(st.sampled_from(sites)))),
@@ -88,9 +103,9 @@ class Reference:
         return min(row.stream_bytes_per_s or math.inf, row.bandwidth_bytes_per_s), row.bandwidth_bytes_per_s
 
     def streams(self, one: float, capacity: float) -> int:
-        best = min(self.problem.most_streams * one, capacity)
+        best = min(self.problem.max_streams * one, capacity)
         enough = (1 - self.problem.stream_slack) * best * (1 - 1e-12)
-        return next(k for k in range(1, self.problem.most_streams + 1) if min(k * one, capacity) >= enough)
+        return next(k for k in range(1, self.problem.max_streams + 1) if min(k * one, capacity) >= enough)
 
     def round(
         self, sizes: dict[str, int], averaging: str, hub: str | None
@@ -176,8 +191,8 @@ class Reference:
         problem = self.problem
         sites = problem.sites
         methods = [("everyone", None), ("by_site", None), *(("hub", site) for site in sites)]
-        for counts in itertools.product(*(range(offer.most + 1) for offer in problem.offers)):
-            if not 0 < sum(counts) <= (problem.most_members or math.inf):
+        for counts in itertools.product(*(range(offer.max_members + 1) for offer in problem.offers)):
+            if not 0 < sum(counts) <= (problem.max_members or math.inf):
                 continue
             pairs = list(zip(problem.offers, counts, strict=True))
             sizes = {site: sum(count for offer, count in pairs if offer.site == site) for site in sites}

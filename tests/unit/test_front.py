@@ -1,13 +1,14 @@
-"""Time against money: which points are kept, which is recommended, which a pair of weights picks."""
+"""Time against money: which points are kept, and which is recommended."""
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.errors import InputError
-from zooid.planner.front import best_weighted, pareto, recommended, worth
+from zooid.planner.front import RunningFront, pareto, recommended, worth
 
 
 class At(NamedTuple):
@@ -52,16 +53,19 @@ def test_costs_that_differ_in_their_last_digits_are_one_point() -> None:
     assert pareto([At(1, 1.0), At(2, 1.0 - 1e-15)], tolerance=1e-12) == [At(1, 1.0)]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
-@given(points, st.integers(0, 5), st.integers(1, 5))
-def test_every_pair_of_weights_picks_from_the_front(given: list[At], usd: int, s: int) -> None:
-    found = best_weighted(given, usd, s)
-    assert usd * found.usd + s * found.time_s == min(usd * point.usd + s * point.time_s for point in given)
-    assert usd == 0 or found in pareto(given)
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(points, max_size=4))
+def test_a_front_that_grows_is_the_front_of_all_that_was_added(batches: list[list[At]]) -> None:
+    front = RunningFront(1)
+    for batch in batches:
+        times, costs = np.array(batch).T
+        front.add(np.arange(len(batch))[:, None], times, costs)
+    every = [point for batch in batches for point in batch]
+    assert list(zip(front.time_s, front.usd, strict=True)) == pareto(every)
+    assert len(front.rows) == len(pareto(every))
+    assert not every or not front.can_improve(*np.array(every).T).any()
 
 
 def test_no_points_are_refused() -> None:
     with pytest.raises(InputError, match="at least one"):
         recommended([])
-    with pytest.raises(InputError, match="at least one"):
-        best_weighted([], 1, 1)

@@ -204,10 +204,10 @@ def hired(hires: Iterable[Hire], offers: Sequence[Offer], grain_size: int) -> li
     """Every member of a fleet, and how many grains it computes."""
     named = {offer.name: offer for offer in offers}
     return [
-        (named[hire.vm], share.num_samples // grain_size)
+        (named[hire.vm], batch.num_samples // grain_size)
         for hire in hires
-        for share in hire.shares
-        for _ in range(share.num_members)
+        for batch in hire.local_batches
+        for _ in range(batch.num_members)
     ]
 
 
@@ -226,7 +226,7 @@ def _sites(market: Market, limits: Limits, grain_size: int, transport: Transport
                 site=offer.site,
                 samples_per_s=grain_size / _grain_s(market, offer, grain_size),
                 usd_per_hour=offer.usd_per_hour,
-                most=market.most_on(offer, limits.max_members),
+                max_members=market.most_on(offer, limits.max_members),
             )
             for offer in market.offers
         ),
@@ -235,7 +235,7 @@ def _sites(market: Market, limits: Limits, grain_size: int, transport: Transport
         batch_size=profile.batch_size,
         gradient_bytes=float(profile.parameter_bytes(0, len(profile.layers))),
         num_samples=profile.num_samples * profile.epochs,
-        most_members=limits.max_members,
+        max_members=limits.max_members,
     )
     named = {offer.name: offer for offer in market.offers}
     num_grains = profile.batch_size // grain_size

@@ -1,25 +1,18 @@
-"""Which machines to rent, how many of each, and how much of the batch each computes (Srifty §4.4), exactly."""
+"""The exact search for the machines to rent, their numbers, and the local batch of each member (Srifty §4.4)."""
 
-from zooid.planner.fleets.fleet import Fleet, FleetAnswer, FleetFront, Hire, Share, appraise
-from zooid.planner.fleets.problem import ComputePoint, FleetGoal, FleetProblem, VmType
-from zooid.planner.fleets.shortfall import Change, Shortfall
-from zooid.planner.fleets.solving import find_fleets, fleet_front
-from zooid.planner.fleets.tables import AllReduceOfVm
+from zooid.planner.fleets.answer import Fleet, FleetFront, Hire, LocalBatch
+from zooid.planner.fleets.arrays import AllReduceOfVm
+from zooid.planner.fleets.problem import ComputePoint, FleetProblem, VmType
+from zooid.planner.fleets.search import fleet_front
 
 __all__ = [
     "AllReduceOfVm",
-    "Change",
     "ComputePoint",
     "Fleet",
-    "FleetAnswer",
     "FleetFront",
-    "FleetGoal",
     "FleetProblem",
     "Hire",
-    "Share",
-    "Shortfall",
+    "LocalBatch",
     "VmType",
-    "appraise",
-    "find_fleets",
     "fleet_front",
 ]

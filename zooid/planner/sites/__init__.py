@@ -1,47 +1,25 @@
-"""Members at several sites: how many at each, how their gradients meet, and what that takes and costs.
+"""The exact search for the number of members at each of several sites, and for how they average gradients.
 
-Exact for the closed forms of clouds and continents (`predictor.closed_forms.sites`): computing is shared by speed,
-averaging follows from links and members, money is members' hours and the bytes on every way.
+It is exact for the closed forms of clouds and continents (`predictor.equations.site_rounds`): samples are split by
+speed, averaging follows from links and members, and money is the members' hours and the bytes on every link.
 
-A ring over everyone is not among the averagings: inside a site it takes what `by_site` takes, and between sites it
-sends more than that, 2s(N−1)/N over each of G ways against 2s(G−1)/G out of each site, one message after another.
+A ring over all members is not among the averagings. Inside a site it takes as long as `by_site`. Between G sites it
+sends more: 2s(N−1)/N over each of G links, one message after another, against 2s(G−1)/G out of each site.
 """
 
-from zooid.planner.sites.limits import Loosening, loosenings
-from zooid.planner.sites.problem import (
-    Egress,
-    SiteChoice,
-    SiteCount,
-    SiteFront,
-    SiteOffer,
-    SitePlan,
-    SiteProblem,
-    Uplink,
-    WayUse,
-    egress_between,
-)
-from zooid.planner.sites.reasons import BatchAdvice, OneMore, SiteReasons, batch_for, site_reasons
-from zooid.planner.sites.search import site_choice, site_front, solve_sites
+from zooid.planner.sites.answer import LinkUse, SiteChoice, SiteCount, SiteFront
+from zooid.planner.sites.problem import Egress, SiteOffer, SiteProblem, Uplink, egress_between
+from zooid.planner.sites.search import site_front
 
 __all__ = [
-    "BatchAdvice",
     "Egress",
-    "Loosening",
-    "OneMore",
+    "LinkUse",
     "SiteChoice",
     "SiteCount",
     "SiteFront",
     "SiteOffer",
-    "SitePlan",
     "SiteProblem",
-    "SiteReasons",
     "Uplink",
-    "WayUse",
-    "batch_for",
     "egress_between",
-    "loosenings",
-    "site_choice",
     "site_front",
-    "site_reasons",
-    "solve_sites",
 ]

@@ -1,43 +1,46 @@
-"""What is to be decided between sites: members at each, and how their gradients meet; and what an answer says."""
+"""The problem of members at several sites: offers, links, prices of traffic, and the work of the run."""
 
 import math
 from collections.abc import Iterable, Sequence
 from typing import Literal, get_args
 
-from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record, require
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import MOST_USD_PER_GB, require_price
 from zooid.core.resources.prices import Prices
-from zooid.core.units import SECONDS_PER_HOUR
 
-SiteGoal = Literal["fastest", "cheapest", "weighted"]
 Averaging = Literal["everyone", "by_site", "hub"]
-"""Everyone with everyone, directly; reduce inside a site, exchange between sites, spread inside; the same with all
-exchange through one site."""
+"""How gradients are averaged.
+
+`everyone`: each member exchanges directly with each other member. `by_site`: members reduce inside a site, exchange
+between sites, and spread the result inside. `hub`: the same, with all exchange through one site.
+"""
 
 
 class SiteOffer(Record, frozen=True, kw_only=True):
-    """Members that can be had at a site; one's own cost nothing."""
+    """Members that can be rented at a site. Machines that the user owns cost nothing."""
 
     name: str
     site: str
     samples_per_s: float
-    """Of one member, computing alone."""
+    """The speed of one member that computes without communication."""
     usd_per_hour: float
-    most: int
-    """How many can be had."""
+    max_members: int
 
     def __post_init__(self) -> None:
         for name in ("samples_per_s", "usd_per_hour"):
-            require(math.isfinite(getattr(self, name)), f"`{name}` of {self.name} must be a finite number")
+            value = getattr(self, name)
+            require(math.isfinite(value), f"`{name}` of {self.name} is {value}; give a finite number")
         require(self.samples_per_s > 0, f"`samples_per_s` of {self.name} is {self.samples_per_s}; it must be above 0")
         require(self.usd_per_hour >= 0, f"`usd_per_hour` of {self.name} is {self.usd_per_hour}; it must be at least 0")
-        require(self.most >= 1, f"`most` of {self.name} is {self.most}; give at least 1, or leave the offer out")
+        require(
+            self.max_members >= 1,
+            f"`max_members` of {self.name} is {self.max_members}; give at least 1, or leave the offer out",
+        )
 
 
 class Egress(Record, frozen=True, kw_only=True):
-    """What a GB costs from one site to another, or between members of one."""
+    """The price of traffic from one site to another, or between members of one site."""
 
     from_site: str
     to_site: str
@@ -49,7 +52,7 @@ class Egress(Record, frozen=True, kw_only=True):
 
 
 class Uplink(Record, frozen=True, kw_only=True):
-    """What all members of a site share on their way to other sites, each way."""
+    """The bandwidth to other sites that all members of a site share, in each direction."""
 
     site: str
     bytes_per_s: float
@@ -59,33 +62,29 @@ class Uplink(Record, frozen=True, kw_only=True):
 
 
 class SiteProblem(Record, frozen=True, kw_only=True):
-    """Offers at sites, the ways between them, the work, and what is wanted."""
+    """Offers at sites, the links between them, and the work of the run."""
 
     offers: tuple[SiteOffer, ...]
     links: tuple[Link, ...]
-    """Between and inside sites; others are passed over. Where only one direction was measured, both are like it. Sites
-    without a link cannot exchange directly."""
+    """Links between and inside sites; links of other sites are ignored. A link that was measured in one direction
+    counts for both. Sites without a link cannot exchange directly."""
     egress: tuple[Egress, ...]
     batch_size: int
-    """Samples of one averaging round, the target batch size."""
+    """The number of samples between two averaging rounds, called the target batch size in the paper."""
     gradient_bytes: float
-    """On the wire."""
+    """The size of the gradients on the wire."""
     num_samples: int
-    """That are to be processed in all."""
-    goal: SiteGoal = "fastest"
-    hour_usd: float | None = None
-    """What an hour less is worth; for the goal `weighted`, which minimises dollars + `hour_usd` · hours."""
-    deadline_s: float | None = None
-    budget_usd: float | None = None
-    most_members: int | None = None
-    """Of all sites together."""
+    """The number of samples that the run processes."""
+    max_members: int | None = None
+    """The largest number of members at all sites together."""
     averagings: tuple[Averaging, ...] = get_args(Averaging)
-    most_streams: int = 64
-    """Between two members."""
+    """The averagings that the search may choose from."""
+    max_streams: int = 64
+    """The largest number of streams between two members."""
     stream_slack: float = 0.02
-    """As few streams as come within this part of the best rate."""
+    """The fraction of the best rate that may be given up in order to use fewer streams."""
     num_chunks: int = 1
-    """By site and through a hub, how many parts of the gradients follow one another."""
+    """The number of parts into which `by_site` and `hub` split the gradients, so that their phases overlap."""
     uplinks: tuple[Uplink, ...] = ()
 
     @property
@@ -98,37 +97,40 @@ class SiteProblem(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require(len(self.offers) > 0, "`offers` is empty; give at least one")
-        _once("offers", [offer.name for offer in self.offers])
-        for name in ("batch_size", "num_samples", "most_streams", "num_chunks"):
+        _require_once("offers", [offer.name for offer in self.offers])
+        for name in ("batch_size", "num_samples", "max_streams", "num_chunks"):
             require(getattr(self, name) >= 1, f"`{name}` is {getattr(self, name)}; it must be at least 1")
-        ok = 0 < self.gradient_bytes < math.inf
-        require(ok, f"`gradient_bytes` is {self.gradient_bytes}; it must be above 0")
-        for name in ("deadline_s", "budget_usd", "most_members"):
-            value = getattr(self, name)
-            require(value is None or value > 0, f"`{name}` is {value}; it must be above 0, or None for no limit")
+        is_valid = 0 < self.gradient_bytes < math.inf
+        require(is_valid, f"`gradient_bytes` is {self.gradient_bytes}; it must be finite and above 0")
+        require(
+            self.max_members is None or self.max_members > 0,
+            f"`max_members` is {self.max_members}; it must be above 0, or None for no limit",
+        )
         require(0 <= self.stream_slack < 1, f"`stream_slack` is {self.stream_slack}; it must be at least 0 and below 1")
         require(len(self.averagings) > 0, f"`averagings` is empty; give some of {', '.join(get_args(Averaging))}")
-        wrong = [each for each in self.averagings if each not in get_args(Averaging)]
-        require(not wrong, f"`averagings` has {wrong}; it may have {', '.join(get_args(Averaging))}")
-        require(self.goal in get_args(SiteGoal), f"`goal` is {self.goal!r}; give {', '.join(get_args(SiteGoal))}")
-        if self.goal == "weighted":
-            has_weight = self.hour_usd is not None and 0 <= self.hour_usd < math.inf
-            require(has_weight, f"the goal is weighted and `hour_usd` is {self.hour_usd}; say what an hour is worth")
-        self._check_ways()
+        unknown = [averaging for averaging in self.averagings if averaging not in get_args(Averaging)]
+        require(not unknown, f"`averagings` has {unknown}; give some of {', '.join(get_args(Averaging))}")
+        self._check_links()
 
-    def _check_ways(self) -> None:
+    def _check_links(self) -> None:
         sites = self.sites
-        links = [(link.from_site, link.to_site) for link in self.links]
-        _once("links", [ends for ends in links if set(ends) <= set(sites)])
-        _once("egress", [(each.from_site, each.to_site) for each in self.egress])
-        _once("uplinks", [each.site for each in self.uplinks])
-        require(self.averagings != ("hub",) or len(sites) > 2, "a hub alone is allowed, but there are no 3 sites")
-        linked = {ends for pair in links for ends in (pair, pair[::-1])}
+        ends_of_links = [(link.from_site, link.to_site) for link in self.links]
+        _require_once("links", [ends for ends in ends_of_links if set(ends) <= set(sites)])
+        _require_once("egress", [(each.from_site, each.to_site) for each in self.egress])
+        _require_once("uplinks", [each.site for each in self.uplinks])
+        require(
+            self.averagings != ("hub",) or len(sites) > 2,
+            f"`averagings` has only hub, and there are {len(sites)} sites; give at least 3 sites, or other averagings",
+        )
+        linked = {ends for pair in ends_of_links for ends in (pair, pair[::-1])}
         priced = {(each.from_site, each.to_site) for each in self.egress}
         for site in sites:
-            count = sum(offer.most for offer in self.offers if offer.site == site)
-            if min(count, self.most_members or count) > 1:
-                require((site, site) in linked, f"`links` has none inside {site}, where several members can be had")
+            num_members = sum(offer.max_members for offer in self.offers if offer.site == site)
+            if min(num_members, self.max_members or num_members) > 1:
+                require(
+                    (site, site) in linked,
+                    f"`links` has none inside {site}, where several members can be rented; give one",
+                )
             else:
                 linked.discard((site, site))
         for ends in sorted(linked):
@@ -136,108 +138,15 @@ class SiteProblem(Record, frozen=True, kw_only=True):
                 require(ends in priced, f"`egress` has no price from {ends[0]} to {ends[1]}; give one, 0 if it is free")
 
 
-class SiteCount(Record, frozen=True, kw_only=True):
-    """So many members on one offer."""
-
-    offer: str
-    site: str
-    num_members: int
-
-
-class WayUse(Record, frozen=True, kw_only=True):
-    """What the run sends from one site to another, or inside one."""
-
-    from_site: str
-    to_site: str
-    num_streams: int
-    """Between each two members that exchange."""
-    num_bytes: float
-    usd: float
-
-
-class SiteChoice(Record, frozen=True, kw_only=True):
-    """One way to do it, with what it takes and costs."""
-
-    counts: tuple[SiteCount, ...]
-    averaging: Averaging
-    hub: str | None
-    ways: tuple[WayUse, ...]
-    compute_s: float
-    """Of one round."""
-    averaging_s: float
-    """Of one round."""
-    num_rounds: int
-    batch_size: int
-    compute_usd: float
-    """Of the whole run, as are the others below."""
-    egress_usd: float
-
-    @property
-    def num_members(self) -> int:
-        return sum(each.num_members for each in self.counts)
-
-    @property
-    def num_by_offer(self) -> dict[str, int]:
-        return {each.offer: each.num_members for each in self.counts}
-
-    @property
-    def granularity(self) -> float:
-        """Computing over communication (clouds and continents (1)); infinite for one member."""
-        return self.compute_s / self.averaging_s if self.averaging_s > 0 else math.inf
-
-    @property
-    def round_s(self) -> float:
-        return self.compute_s + self.averaging_s
-
-    @property
-    def time_s(self) -> float:
-        return self.num_rounds * self.round_s
-
-    @property
-    def usd(self) -> float:
-        return self.compute_usd + self.egress_usd
-
-    @property
-    def samples_per_s(self) -> float:
-        return self.batch_size / self.round_s
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Of all members, with their traffic."""
-        return self.usd / (self.time_s / SECONDS_PER_HOUR)
-
-    def __str__(self) -> str:
-        members = " + ".join(f"{each.num_members} × {each.offer}" for each in self.counts)
-        how = (
-            f"through {self.hub}" if self.hub else {"everyone": "everyone with everyone"}.get(self.averaging, "by site")
-        )
-        return members if self.num_members == 1 else f"{members}, averaging {how}"
-
-
-class SitePlan(Record, frozen=True, kw_only=True):
-    """The best choice for the goal within the limits, the next best with other members, and how sure that is."""
-
-    best: SiteChoice
-    next_best: tuple[SiteChoice, ...]
-    proof: Proof
-
-
-class SiteFront(Record, frozen=True, kw_only=True):
-    """All choices within the limits that nothing beats in both time and cost, fastest first."""
-
-    choices: tuple[SiteChoice, ...]
-    proof: Proof
-
-
 def egress_between(prices: Prices, sites: Sequence[str]) -> tuple[Egress, ...]:
-    """What `zooid.catalog.prices_for` knows of these sites; a way without a price is left out, refused if linked."""
-    ways = [(a, b) for a in sites for b in sites if prices.egress is None or (a, b) in prices.egress]
-    return tuple(Egress(from_site=a, to_site=b, usd_per_gb=prices.usd_per_gb(a, b)) for a, b in ways)
+    """Return the prices of `zooid.catalog.prices_for` between these sites, without the pairs that have no price."""
+    priced = [(a, b) for a in sites for b in sites if prices.egress is None or (a, b) in prices.egress]
+    return tuple(Egress(from_site=a, to_site=b, usd_per_gb=prices.usd_per_gb(a, b)) for a, b in priced)
 
 
-def _once(name: str, keys: Iterable[object]) -> None:
+def _require_once(name: str, keys: Iterable[object]) -> None:
     seen: set[object] = set()
     for key in keys:
-        what = " to ".join(key) if isinstance(key, tuple) else key
-        require(key not in seen, f"`{name}` has {what} twice; give it once")
+        shown = " to ".join(key) if isinstance(key, tuple) else key
+        require(key not in seen, f"`{name}` has {shown} twice; give it once")
         seen.add(key)
