@@ -20,7 +20,10 @@ from zooid.predictor.equations import overlapped_step_s, ring_s
 from zooid.predictor.equations.array_checks import Array
 
 AllReduceOfVm: TypeAlias = Callable[[int, VmType], float]
-"""The seconds of an all-reduce among so many members on machines of one type. They share a machine where they fit."""
+"""Returns the seconds of an all-reduce among this many members, all on machines of one type.
+
+Members that fit one machine share it.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +144,7 @@ def mean_of_largest(num: int) -> float:
 
 
 def _summed(counts: Ints, column: NDArray[Any]) -> NDArray[Any]:
-    """Return the weighted sum over types. It has always the same order, so that equal fleets get equal digits."""
+    """Return the weighted sum over types, always in the same order, so that equal fleets get equal digits."""
     total: NDArray[Any] = counts[:, 0] * column[0]
     for kind in range(1, counts.shape[1]):
         total = total + counts[:, kind] * column[kind]

@@ -29,7 +29,7 @@ class KnownTotals:
     usd_per_s: Array
     lost_fraction: Array
     min_compute_s: Array
-    """The compute time that no split of the batch goes below: that of the smallest share on the slowest type."""
+    """The compute time of the smallest share on the slowest type, below which no split of the batch goes."""
 
     @classmethod
     def of(cls, arrays: FleetArrays, counts: Ints) -> "KnownTotals":
@@ -44,7 +44,7 @@ class KnownTotals:
             min_compute_s=np.where(counts > 0, arrays.min_compute_s, 0.0).max(axis=1),
         )
 
-    def beside(self, other: "KnownTotals") -> "KnownTotals":
+    def plus(self, other: "KnownTotals") -> "KnownTotals":
         """Return the totals of fleets that have the machines of both."""
         sums = {
             field.name: getattr(self, field.name) + getattr(other, field.name)
@@ -62,14 +62,17 @@ class KnownTotals:
 
 @dataclass(frozen=True, eq=False)
 class OpenTypes:
-    """The most that types whose counts are open can add, by their number of members."""
+    """What types whose counts are open can add at best, as arrays over their number of members."""
 
     grains_per_s: Array
+    """The throughput of the fastest members."""
     usd_per_s: Array
+    """The price of the cheapest members."""
     max_grains: int
+    """The largest number of grains that all of their members can hold."""
     min_compute_s: float
     all_reduce_s: Array
-    """The time of the type whose all-reduce among so many members is fastest."""
+    """The time of the type with the fastest all-reduce."""
 
     @classmethod
     def of(cls, arrays: FleetArrays, kinds: tuple[int, ...]) -> "OpenTypes":

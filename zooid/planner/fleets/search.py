@@ -110,7 +110,7 @@ class _Branches:
     def _search_block(self, branch: Ints) -> None:
         """Add the fleets of one branch to the front, those with the best bounds first."""
         arrays, front, num_grains = self._arrays, self._front, self._arrays.problem.num_grains
-        totals = self._block_totals.beside(KnownTotals.of(arrays, branch[None]))
+        totals = self._block_totals.plus(KnownTotals.of(arrays, branch[None]))
         holds_batch = (totals.min_grains <= num_grains) & (totals.max_grains >= num_grains)
         rows = np.flatnonzero((totals.members >= 1) & holds_batch)
         rows = rows[front.can_improve(*compute_bounds(arrays, totals.take(rows)))]

@@ -61,6 +61,7 @@ class SiteArrays:
         self.max_counts = np.array([offer.max_members for offer in problem.offers], np.int64)
         self.max_members = min(problem.max_members or math.inf, int(self.max_counts.sum()))
         self.is_at = np.zeros((len(problem.offers), num_sites), np.int64)
+        """[offer, site]: 1 where the offer is at the site, so that counts @ is_at are the members of each site."""
         for row, offer in enumerate(problem.offers):
             self.is_at[row, index_of[offer.site]] = 1
         self.usd_per_byte = np.zeros((num_sites, num_sites))
