@@ -77,8 +77,8 @@ def _add_imports(module: Module, node: ast.AST, modules: dict[str, Module]) -> N
         for alias in node.names:
             submodule = f"{node.module}.{alias.name}"
             is_module = submodule in modules and alias.name not in modules[node.module].definitions
-            exports = {name for name, _ in _exported(modules[node.module])}
-            symbol = (submodule, "") if is_module and alias.name not in exports else (node.module, alias.name)
+            is_module = is_module and alias.name not in _exported(modules[node.module])
+            symbol = (submodule, "") if is_module else (node.module, alias.name)
             module.imported[alias.asname or alias.name] = symbol
     elif isinstance(node, ast.Import):
         for alias in node.names:
@@ -86,19 +86,22 @@ def _add_imports(module: Module, node: ast.AST, modules: dict[str, Module]) -> N
                 module.imported[alias.asname or alias.name] = (alias.name, "")
 
 
-def _exported(module: Module) -> list[tuple[str, ast.AST]]:
-    """Names that a package takes from its modules."""
-    nodes = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
-    lazy = [
-        key.value
-        for node in ast.walk(module.tree)
-        if isinstance(node, ast.Dict)
-        for key in node.keys
-        if isinstance(key, ast.Constant) and isinstance(key.value, str)
-    ]
-    return [(alias.asname or alias.name, node) for node in nodes for alias in node.names] + [
-        (name, module.tree) for name in lazy
-    ]
+def _exported(module: Module) -> set[str]:
+    """Names that a package takes from its modules, at once or when they are first used."""
+    imports = [node for node in module.tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names} | _lazy_names(module).keys()
+
+
+def _lazy_names(module: Module) -> dict[str, str]:
+    """Names of a package that are loaded when they are first used, and their modules."""
+    tables = [node for node in ast.walk(module.tree) if isinstance(node, ast.Dict)]
+    return {
+        key.value: value.value
+        for table in tables
+        for key, value in zip(table.keys, table.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
+        if isinstance(key.value, str) and isinstance(value.value, str)
+    }
 
 
 def _references(modules: dict[str, Module], symbol: Symbol) -> list[Symbol]:
@@ -118,30 +121,19 @@ def _references(modules: dict[str, Module], symbol: Symbol) -> list[Symbol]:
             else:
                 for outer in [*statement.decorator_list, *getattr(statement, "bases", [])]:
                     found += _names_in(modules, module, outer)
-                if statement.decorator_list and isinstance(statement, ast.FunctionDef):
-                    found += _registered(module, statement)
+                if any(map(_registers, statement.decorator_list)):
+                    found.append((name, statement.name))
         return found
     if definition in module.definitions:
         return [*found, *_names_in(modules, module, module.definitions[definition])]
     if definition in module.imported:
         return [*found, module.imported[definition]]
-    return [*found, *_lazily(modules, module, definition)]
+    return [*found, (_lazy_names(module).get(definition, ""), definition)]
 
 
-def _registered(module: Module, statement: ast.FunctionDef) -> list[Symbol]:
-    """A decorated function may be called by whatever decorated it."""
-    return [(module.name, statement.name)]
-
-
-def _lazily(modules: dict[str, Module], module: Module, definition: str) -> list[Symbol]:
-    """A name of a table that says in which module it lies."""
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Dict):
-            for key, value in zip(node.keys, node.values, strict=True):
-                is_entry = isinstance(key, ast.Constant) and isinstance(value, ast.Constant)
-                if is_entry and key.value == definition and value.value in modules:  # type: ignore[union-attr]
-                    return [(value.value, definition)]  # type: ignore[union-attr]
-    return []
+def _registers(decorator: ast.expr) -> bool:
+    """Whether something may call the function because of this decorator, such as `app.callback()`."""
+    return isinstance(decorator, ast.Call) and isinstance(decorator.func, ast.Attribute)
 
 
 def _names_in(modules: dict[str, Module], module: Module, node: ast.AST, *, is_on_import: bool = False) -> list[Symbol]:
