@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.baselines.funcpipe_memory import funcpipe_memory_bytes
 from benchmarks.harness import Row, run_benchmark
 from zooid.catalog import offer
-from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes, Weights
+from zooid.planner.stage_sizes import Aim, Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
 from zooid.predictor.equations.array_checks import Array
 
 MODELS = ("transformer", "cnn", "uneven", "uneven, every size its own bandwidth")
@@ -33,7 +34,7 @@ MARGIN_S = 0.3
 LATENCY_S, SLOWDOWN, BASE_BYTES, MOST_BYTES_PER_S = 0.04, 1.1, 300e6, 70e6
 
 
-def problem_of(model: str, num_layers: int, seed: int) -> Problem:
+def problem_of(model: str, num_layers: int, seed: int) -> StageSizesProblem:
     """Layers that together are the same model, however many there are; times with noise on every size of its own."""
     generator = np.random.default_rng(seed)
     functions = [offer(f"aws.lambda.{size}") for size in FUNCTIONS_MB]
@@ -69,17 +70,18 @@ def problem_of(model: str, num_layers: int, seed: int) -> Problem:
     times_s = forward_s[:, None] / speed * shaken()
     is_capped = model != MODELS[-1]
     rate = np.minimum(1.0, 0.4 + 0.35 * vcpus) if is_capped else 0.3 + 0.7 * (vcpus / vcpus[-1]) ** 0.5
-    return Problem(
-        layers=Layers(times_s, times_s * ratio * shaken(), parameters, activations, out_bytes),
-        sizes=Sizes(
+    degrees = tuple(Degree(num_replicas=count, num_grains=NUM_GRAINS // count) for count in REPLICAS)
+    return StageSizesProblem(
+        layers=LayerCosts(times_s, times_s * ratio * shaken(), parameters, out_bytes),
+        sizes=MemberSizes(
             memory_bytes=np.array([float(function.memory_bytes) for function in functions]),
             bytes_per_s=MOST_BYTES_PER_S * rate,
             usd_per_s=np.array([function.usd_per_hour / 3600 for function in functions]),
         ),
-        degrees=tuple(Degree(num_replicas=count, num_grains=NUM_GRAINS // count) for count in REPLICAS),
+        degrees=degrees,
+        needed_bytes=funcpipe_memory_bytes(parameters, activations, degrees, BASE_BYTES),
         latency_s=LATENCY_S,
         slowdown=SLOWDOWN,
-        base_bytes=BASE_BYTES,
     )
 
 
@@ -90,10 +92,10 @@ def measure(quick: bool, seed: int) -> Iterator[Row]:
             problem = problem_of(model, num_layers, seed)
             for weights in WEIGHTS:
                 begin_s = time.perf_counter()
-                search = ResourceSearch(problem)
+                search = StageSizesSearch(problem)
                 left_s = WANTED_S[num_layers] - (time.perf_counter() - begin_s)
                 limit_s = left_s - MARGIN_S if num_layers > 48 else float("inf")
-                pick = search.best(Weights(usd=weights[0], s=weights[1] * usd_per_mb_s), limit_s)
+                pick = search.best(Aim(usd=weights[0], s=weights[1] * usd_per_mb_s), limit_s)
                 wall_s = time.perf_counter() - begin_s
                 row: dict[str, Any] = {
                     "model": model,

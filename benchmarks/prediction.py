@@ -39,7 +39,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.events import Event, StepCommitted
 from zooid.core.runs.timeline import usage_by_member
-from zooid.planner.partition import best_partitions, table_of
+from zooid.planner.partition import StageTable, best_partitions
 from zooid.predictor import Layout, Noise, Proposal, Steps, World, simulate_steps, ways_from
 from zooid.predictor import predict as predict_run
 from zooid.store import open_store
@@ -236,8 +236,9 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
     num_grains = profile.batch_size // case.grain_size
     ends = ((site, STORE_SITE), (STORE_SITE, site)) if case.place.transport == "store" else ((site, site),)
     crossed = [ways[each] for each in ends]
-    table = table_of(profile, case.grain_size, math.ceil(num_grains / num_replicas), crossed, num_replicas)
-    partition = best_partitions(table, num_stages, most=1)[0]
+    own_grains = math.ceil(num_grains / num_replicas)
+    table = StageTable.of_profile(profile, case.grain_size, own_grains, crossed, num_replicas)
+    partition = best_partitions(table, [num_stages], max_each=1)[num_stages][0]
     proposal = Proposal(
         partition=partition,
         offers=(here,) * num_stages,

@@ -20,7 +20,8 @@ from zooid.core.jobs.job import Job
 from zooid.core.plans.profile import Profile
 from zooid.core.runs.spec import ProfilerSpec
 from zooid.layers import build_model, build_stage, collate, flatten_inputs, trace_job
-from zooid.planner.merging import balanced_spans
+from zooid.planner.partition import smallest_need
+from zooid.planner.partition.problem import span_sums
 from zooid.profiler.job_profile import measure_job
 from zooid.store import open_store
 
@@ -110,7 +111,7 @@ def compare(name: str, job: Job, profile: Profile) -> Iterator[Row]:
     times = [layer.forward_s(size) + layer.backward_s(size) for layer in profile.layers]
     for num_stages in (1, 2, 4):
         values: Any = [value.cuda() for value in flatten_inputs(batch)]
-        for first, end in balanced_spans(times, num_stages):
+        for first, end in smallest_need(span_sums(times), num_stages):
             stage = build_stage(layered, first, end, state, "cuda")
             inputs = [v.detach().requires_grad_(f) for v, f in zip(values, stage.differentiable_inputs, strict=True)]
             measured_s = _median_s(stage, inputs)

@@ -12,7 +12,7 @@ Algorithm 1, and have no influence on where the model is cut.
 import numpy as np
 from numpy.typing import NDArray
 
-from zooid.planner.cuts.table import Partition, StageTable, partition_of
+from zooid.planner.partition.problem import Partition, StageTable, partition_of
 from zooid.predictor.equations.array_checks import Array
 
 NUM_BOUNDS = 1000

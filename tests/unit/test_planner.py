@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.hydrozoa_forms import pipeline_s
 from tests.unit.profiles import SITE, layer, link, offer, picked, profile, store_links
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, Plan
@@ -17,8 +18,7 @@ from zooid.core.plans.profile import DeviceKind, LayerProfile, Profile
 from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.units import parse_duration_s, parse_usd
-from zooid.planner import partition
-from zooid.planner.partition import Partition, best_partitions, pipeline_s, table_of
+from zooid.planner.partition import Partition, StageTable, best_partitions, search
 from zooid.predictor import stage_times, ways_from
 
 quick = settings(deadline=None, max_examples=40)
@@ -37,6 +37,11 @@ def every_partition(num_layers: int, num_stages: int) -> Iterator[Partition]:
 
 def closed_form_s(made: Profile, cut: Partition, grain_size: int, num_grains: int) -> float:
     return pipeline_s([stage_times(made, *stage, grain_size) for stage in cut], num_grains, WAYS)
+
+
+def proposed(made: Profile, grain_size: int, num_grains: int, num_stages: int) -> list[Partition]:
+    table = StageTable.of_profile(made, grain_size, num_grains, WAYS)
+    return best_partitions(table, [num_stages], max_each=3)[num_stages]
 
 
 def planned(layers: list[LayerProfile], goal: Goal = "fastest", **limits: Any) -> Plan:
@@ -65,7 +70,7 @@ def test_the_proposed_partitions_are_the_best_of_all(
     layers: list[LayerProfile], num_stages: int, grain_size: int, num_grains: int
 ) -> None:
     made = profile(layers)
-    found = best_partitions(table_of(made, grain_size, num_grains, WAYS), num_stages, most=3)
+    found = proposed(made, grain_size, num_grains, num_stages)
     tried = sorted(closed_form_s(made, cut, grain_size, num_grains) for cut in every_partition(len(layers), num_stages))
     assert [closed_form_s(made, cut, grain_size, num_grains) for cut in found] == pytest.approx(tried[:3], rel=1e-9)
     assert len(set(found)) == len(found)
@@ -78,8 +83,8 @@ def test_where_there_are_too_many_to_try_the_first_is_still_the_best(
 ) -> None:
     made = profile(layers)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "MAX_ENUMERATED", 0)
-        found = best_partitions(table_of(made, grain_size, 4, WAYS), num_stages, most=3)
+        patch.setattr(search, "MAX_ENUMERATED", 0)
+        found = proposed(made, grain_size, 4, num_stages)
     tried = [closed_form_s(made, cut, grain_size, 4) for cut in every_partition(len(layers), num_stages)]
     if not tried:
         assert found == []
@@ -90,8 +95,8 @@ def test_where_there_are_too_many_to_try_the_first_is_still_the_best(
 
 def test_a_deep_model_is_cut_evenly() -> None:
     made = profile([layer(1.0 + at % 2) for at in range(40)])
-    assert math.comb(39, 4) > partition.MAX_ENUMERATED
-    cut = best_partitions(table_of(made, 1, 4, WAYS), 5, most=3)[0]
+    assert math.comb(39, 4) > search.MAX_ENUMERATED
+    cut = proposed(made, 1, 4, 5)[0]
     slowest_s = max(sum(1.0 + at % 2 for at in range(first, end)) for first, end in cut)
     assert slowest_s == 12.0, "the layers take 60 s, a fifth of which is 12"
 

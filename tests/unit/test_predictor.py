@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.unit.hydrozoa_forms import pipeline_s
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, offer, profile, store_links
 from zooid.core.plans.plan import AllReduceName, ScheduleName, TransportName
 from zooid.core.plans.profile import TiedParameter
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.runs.timeline import Timeline
 from zooid.planner.drafts import grains_kept
-from zooid.planner.partition import pipeline_s
 from zooid.predictor import (
     Layout,
     Way,

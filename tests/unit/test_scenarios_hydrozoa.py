@@ -15,16 +15,18 @@ freedom; the partition is the best of all; and the most samples a second win.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from tests.unit.hydrozoa_forms import table_of_layers
 from zooid.catalog import device_scores, links, offer
-from zooid.planner.cuts import Partition, StageTable, cut_into
-from zooid.planner.cuts.table import sums
-from zooid.planner.grains import grain_choices
+from zooid.planner.partition import Partition, StageTable
+from zooid.planner.partition.problem import span_sums
+from zooid.planner.partition.search import search_partitions
 from zooid.predictor.equations.array_checks import Array
 
 K80_FLOPS = next(score.flops_per_s for score in device_scores() if score.device == "K80")
@@ -123,6 +125,19 @@ class Chosen(NamedTuple):
     partition: Partition
 
 
+def grain_choices(fits: Callable[[int, int], bool], most_samples: int) -> list[tuple[int, int]]:
+    """Grain sizes by doubling, each with the largest number of grains that fits, by bisection (§3.3)."""
+    choices = []
+    for size in (2**doublings for doublings in range(most_samples.bit_length())):
+
+        def is_too_many(num_grains: int, size: int = size) -> bool:
+            return not fits(size, num_grains)
+
+        if num_fitting := bisect(range(1, most_samples // size + 1), False, key=is_too_many):
+            choices.append((size, num_fitting))
+    return choices
+
+
 class Chain:
     """A model on K80s."""
 
@@ -133,8 +148,8 @@ class Chain:
         self.forward_s = flops / flops.sum() * model.flops * model.flops_each / K80_FLOPS
         self.parameter_bytes = parameters / parameters.sum() * model.parameters * FLOAT_BYTES
         self.out_bytes = np.array([block.out_floats for block in blocks]) * FLOAT_BYTES
-        self.state_bytes = COPIES * sums(self.parameter_bytes)
-        self.kept_bytes = sums([block.kept_floats * FLOAT_BYTES for block in blocks])
+        self.state_bytes = COPIES * span_sums(self.parameter_bytes)
+        self.kept_bytes = span_sums([block.kept_floats * FLOAT_BYTES for block in blocks])
 
     def fits(self, num_samples: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
         """GPipe's stages keep what the backward needs of all samples."""
@@ -157,7 +172,7 @@ class Chain:
 
     def table(self, grain_size: int, num_grains: int, num_replicas: int) -> StageTable:
         forward_s: Array = self.forward_s * grain_size
-        return StageTable.of_layers(
+        return table_of_layers(
             forward_s,
             2 * forward_s,
             self.out_bytes * grain_size,
@@ -177,16 +192,15 @@ class Chain:
         """Of all sizes and numbers of grains, for one number of stages."""
         num_replicas = CLUSTER // num_stages
         tried = {
-            (choice.grain_size, choice.num_grains * quarters // 4)
-            for choice in grain_choices(self.can_be_cut(num_stages), MOST_SAMPLES)
+            (grain_size, num_grains * quarters // 4)
+            for grain_size, num_grains in grain_choices(self.can_be_cut(num_stages), MOST_SAMPLES)
             for quarters in (4, 3, 2)
         }
         best: Chosen | None = None
         for size, number in sorted(tried):
             if not number or (best and self.at_most_per_s(size, number, num_replicas, num_stages) <= best[0]):
                 continue
-            cut = cut_into(self.table(size, number, num_replicas), num_stages)
-            assert cut is not None
+            cut = search_partitions(self.table(size, number, num_replicas), [num_stages])[num_stages]
             assert cut.proof.status == "optimal"
             rate = num_replicas * size * number / cut.step_s
             found = Chosen(rate, num_replicas, num_stages, size, number, cut.partition)

@@ -13,11 +13,10 @@ from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, ScheduleName, TransportName, num_holders
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.offer import Offer
-from zooid.planner.bounding import Ground
-from zooid.planner.cuts import StageTable
 from zooid.planner.drafts import Draft, draft
 from zooid.planner.market import Market
-from zooid.planner.partition import Partition, best_partitions, partitions_for_each, smallest_need, table_of
+from zooid.planner.partition import Partition, StageTable, best_partitions, smallest_need
+from zooid.planner.partition.step_floor import StepFloor
 from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
 from zooid.predictor.equations.array_checks import Array
 from zooid.predictor.step_bounds import downlink, latency_s, reduced_share
@@ -127,7 +126,8 @@ class Family:
             needed = np.zeros_like(table.forward_s)
             needed[:-1] = stage_memory_table(profile, self.grain_size, kept, **copies)
             smaller = replace(table, fits=needed <= self.offer.memory_bytes)
-            fitting = self._drafts(best_partitions(smaller, self.num_stages, most=most))
+            partitions = best_partitions(smaller, [self.num_stages], max_each=most)[self.num_stages]
+            fitting = self._drafts(partitions)
             if any(made.missing_bytes <= 0 for made in fitting):
                 return fitting
         return self._drafts([smallest_need(needed, self.num_stages)])
@@ -176,7 +176,7 @@ class Known:
         self._tables: dict[object, StageTable] = {}
         self._partitions: dict[object, dict[int, list[Partition]]] = {}
         self._bytes: dict[object, int] = {}
-        self._grounds: dict[object, Ground] = {}
+        self._floors: dict[object, StepFloor] = {}
         self._steps_s: dict[object, Array] = {}
 
     def sharper(self, family: Family) -> Family:
@@ -184,8 +184,8 @@ class Known:
         market, is_direct = family.market, family.transport != "store"
         is_crowded = family.offer.platform == "local" and family.num_members > 1
         on = (family.offer.name, family.transport, family.grain_size, is_crowded)
-        if on not in self._grounds:
-            self._grounds[on] = Ground.of(
+        if on not in self._floors:
+            self._floors[on] = StepFloor.of(
                 market.world.profile_of(family.offer),
                 family.grain_size,
                 market.ways_of(family.offer, is_direct=is_direct),
@@ -195,7 +195,7 @@ class Known:
         key = (*on, family.num_replicas)
         if key not in self._steps_s:
             is_reducing = market.world.library is None
-            self._steps_s[key] = self._grounds[on].least_steps_s(
+            self._steps_s[key] = self._floors[on].min_steps_s(
                 family.own_grains, family.num_replicas, family.stage_counts[-1], is_reducing=is_reducing
             )
         return replace(family, at_least_s=float(self._steps_s[key][family.num_stages]))
@@ -205,14 +205,16 @@ class Known:
         if key not in self._tables:
             profile = family.market.world.profile_of(family.offer)
             ways = family.market.ways_of(family.offer, is_direct=family.transport != "store")
-            self._tables[key] = table_of(profile, family.grain_size, family.own_grains, ways, family.num_replicas)
+            self._tables[key] = StageTable.of_profile(
+                profile, family.grain_size, family.own_grains, ways, family.num_replicas
+            )
         return self._tables[key]
 
     def partitions_of(self, family: Family, most: int) -> list[Partition]:
         key = (family.offer.name, family.transport, family.grain_size, family.num_replicas)
         if key not in self._partitions:
             table = self.table_of(family)
-            self._partitions[key] = partitions_for_each(table, family.stage_counts, most=PARTITIONS_EACH)
+            self._partitions[key] = best_partitions(table, family.stage_counts, max_each=PARTITIONS_EACH)
         found = self._partitions[key][family.num_stages]
         are_all = math.comb(len(family.market.profile.layers) - 1, family.num_stages - 1) <= PARTITIONS_EACH
         return found if are_all else found[:most]

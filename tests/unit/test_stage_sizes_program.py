@@ -11,35 +11,38 @@ import highspy
 import numpy as np
 import pytest
 
-from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes, Weights
+from benchmarks.baselines.funcpipe_memory import funcpipe_memory_bytes
+from zooid.planner.stage_sizes import Aim, Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
+from zooid.predictor.equations.array_checks import Array
 
 NUM_INSTANCES = 20
 PRICES = np.array([1.0, 2.0, 4.0])
+BASE_BYTES = 5.0
 
 
-def instance(seed: int) -> Problem:
-    """Uneven layers on three sizes, with memory that rules out some stages."""
+def instance(seed: int) -> tuple[StageSizesProblem, Array]:
+    """Uneven layers on three sizes, with memory that rules out some stages; and the activations of each layer."""
     generator = np.random.default_rng(seed)
     num_layers = int(generator.integers(4, 6))
     forward_s = generator.uniform(0.2, 2, (num_layers, 1)) / np.array([1, 1.9, 3.4])
     shaken = forward_s * generator.uniform(0.9, 1.1, (num_layers, 3))
-    return Problem(
-        layers=Layers(
-            shaken,
-            shaken * generator.uniform(1.4, 2.6, (num_layers, 1)),
-            generator.uniform(0.5, 10, num_layers),
-            generator.uniform(0.5, 3, num_layers),
-            generator.uniform(0.2, 3, num_layers),
-        ),
-        sizes=Sizes(np.array([60.0, 100.0, 200.0]), generator.uniform(3, 12, 3), PRICES),
-        degrees=(Degree(num_replicas=1, num_grains=6), Degree(num_replicas=3, num_grains=2)),
+    backward_s = shaken * generator.uniform(1.4, 2.6, (num_layers, 1))
+    parameter_bytes, activation_bytes = generator.uniform(0.5, 10, num_layers), generator.uniform(0.5, 3, num_layers)
+    degrees = (Degree(num_replicas=1, num_grains=6), Degree(num_replicas=3, num_grains=2))
+    problem = StageSizesProblem(
+        layers=LayerCosts(shaken, backward_s, parameter_bytes, generator.uniform(0.2, 3, num_layers)),
+        sizes=MemberSizes(np.array([60.0, 100.0, 200.0]), generator.uniform(3, 12, 3), PRICES),
+        degrees=degrees,
+        needed_bytes=funcpipe_memory_bytes(parameter_bytes, activation_bytes, degrees, BASE_BYTES),
         latency_s=0.05,
         slowdown=1.1,
-        base_bytes=5.0,
     )
+    return problem, activation_bytes
 
 
-def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float) -> tuple[float, float] | None:
+def least_time(
+    problem: StageSizesProblem, activation_bytes: Array, degree: Degree, most_rate: float, most_s: float
+) -> tuple[float, float] | None:
     """(time, rate) of the fastest pipeline of at most that rate and time; None where there is none."""
     layers, sizes = problem.layers, problem.sizes
     count, num_sizes, beta, latency_s = len(layers), len(sizes), problem.slowdown, problem.latency_s
@@ -89,18 +92,16 @@ def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float
                 model.addConstr(sums[i] >= values[i] + sums[before] - most * x[cut])
         return sums
 
-    constants = {
-        name: [model.addVariable(lb=float(value), ub=float(value)) for value in getattr(layers, name)]
-        for name in ("parameter_bytes", "activation_bytes")
-    }
-    kept = summed(constants["activation_bytes"], float(layers.activation_bytes.sum()), upwards=True)
-    held = summed(constants["parameter_bytes"], float(layers.parameter_bytes.sum()), upwards=True)
-    synced = summed(constants["parameter_bytes"], float(layers.parameter_bytes.sum()), upwards=False)
+    def constants(values: Array) -> list[Any]:
+        return [model.addVariable(lb=float(value), ub=float(value)) for value in values]
+
+    parameters = constants(layers.parameter_bytes)
+    kept = summed(constants(activation_bytes), float(activation_bytes.sum()), upwards=True)
+    held = summed(parameters, float(layers.parameter_bytes.sum()), upwards=True)
+    synced = summed(parameters, float(layers.parameter_bytes.sum()), upwards=False)
     for i in range(count):  # (3b)
         memory = model.qsum(z[i][j] * float(sizes.memory_bytes[j]) for j in range(num_sizes))
-        model.addConstr(
-            degree.num_grains * kept[i] + (4 if has_replicas else 2) * held[i] + problem.base_bytes <= memory
-        )
+        model.addConstr(degree.num_grains * kept[i] + (4 if has_replicas else 2) * held[i] + BASE_BYTES <= memory)
     longest_ahead = amount()  # (9), technique 3: it is minimised, so that it need only be an upper bound
     for value in [*summed(ahead, float(beta * layers.forward_s.max(1).sum()), upwards=True), *up, *down]:
         model.addConstr(longest_ahead >= value)
@@ -133,19 +134,19 @@ def least_time(problem: Problem, degree: Degree, most_rate: float, most_s: float
 
 @pytest.mark.parametrize("seed", range(NUM_INSTANCES))
 def test_highs_finds_nothing_better_than_the_search(seed: int) -> None:
-    problem = instance(seed)
-    weights = [Weights(usd=1.0, s=0.0), Weights(usd=1.0, s=8.0), Weights(usd=1.0, s=200.0)][seed % 3]
+    problem, activation_bytes = instance(seed)
+    weights = [Aim(usd=1.0, s=0.0), Aim(usd=1.0, s=8.0), Aim(usd=1.0, s=200.0)][seed % 3]
     least = float("inf")
     for degree in problem.degrees:
         most_rate = float(len(problem.layers) * PRICES.max())
         while most_rate >= PRICES.min():
             worth_s = least / (weights.usd * degree.num_replicas * PRICES.min() + weights.s)
-            found = least_time(problem, degree, most_rate, min(worth_s * 1.001, 1e4))
+            found = least_time(problem, activation_bytes, degree, most_rate, min(worth_s * 1.001, 1e4))
             if found is None:
                 break
             time_s, rate = found
             least = min(least, time_s * (weights.usd * degree.num_replicas * rate + weights.s))
             most_rate = rate - 1
-    pick = ResourceSearch(problem).best(weights)
+    pick = StageSizesSearch(problem).best(weights)
     assert pick.value == pytest.approx(least, rel=1e-6)
     assert pick.proof.status == "optimal"

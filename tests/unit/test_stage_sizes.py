@@ -8,9 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.funcpipe_memory import funcpipe_memory_bytes
 from zooid.core.errors import InputError, PlanError
 from zooid.planner.front import Point, pareto, recommended, worth
-from zooid.planner.resources import Allocation, Degree, Layers, Problem, ResourceSearch, Sizes, Weights, solving
+from zooid.planner.stage_sizes import (
+    Aim,
+    Allocation,
+    Degree,
+    LayerCosts,
+    MemberSizes,
+    StageSizesProblem,
+    StageSizesSearch,
+)
+from zooid.planner.stage_sizes import search as search_module
 from zooid.predictor.equations import Pipeline, funcpipe_step_s, step_usd, three_phase_s
 from zooid.predictor.equations.array_checks import Array
 
@@ -21,33 +31,32 @@ amounts = st.sampled_from([0.0, 1.0, 2.0, 4.0]) | st.floats(0.1, 20, allow_subno
 
 
 @st.composite
-def problems(draw: st.DrawFn, max_layers: int = 5) -> Problem:
+def problems(draw: st.DrawFn, max_layers: int = 5) -> StageSizesProblem:
     num_layers, num_sizes = draw(st.integers(1, max_layers)), draw(st.integers(1, 3))
 
     def numbers(values: st.SearchStrategy[float], *shape: int) -> Array:
         count = int(np.prod(shape))
         return np.array(draw(st.lists(values, min_size=count, max_size=count))).reshape(shape)
 
-    degrees = draw(
+    pairs = draw(
         st.lists(st.sampled_from([(1, 8), (2, 4), (4, 2), (8, 1), (3, 3)]), min_size=1, max_size=2, unique=True)
     )
-    return Problem(
-        layers=Layers(
-            numbers(times_s, num_layers, num_sizes),
-            numbers(times_s, num_layers, num_sizes),
-            numbers(amounts, num_layers),
-            numbers(amounts, num_layers),
-            numbers(amounts, num_layers),
-        ),
-        sizes=Sizes(
+    degrees = tuple(Degree(num_replicas=d, num_grains=mu) for d, mu in pairs)
+    forward_s, backward_s = numbers(times_s, num_layers, num_sizes), numbers(times_s, num_layers, num_sizes)
+    parameter_bytes, activation_bytes = numbers(amounts, num_layers), numbers(amounts, num_layers)
+    return StageSizesProblem(
+        layers=LayerCosts(forward_s, backward_s, parameter_bytes, numbers(amounts, num_layers)),
+        sizes=MemberSizes(
             numbers(st.floats(20, 300), num_sizes),
             numbers(st.sampled_from([1.0, 2.0]) | st.floats(0.5, 20), num_sizes),
             numbers(st.sampled_from([0.0, 1.0, 2.0]) | st.floats(0.1, 9), num_sizes),
         ),
-        degrees=tuple(Degree(num_replicas=d, num_grains=mu) for d, mu in degrees),
+        degrees=degrees,
         latency_s=draw(st.sampled_from([0.0, 0.1, 1.0])),
         slowdown=draw(st.sampled_from([1.0, 1.2])),
-        base_bytes=draw(st.sampled_from([0.0, 10.0])),
+        needed_bytes=funcpipe_memory_bytes(
+            parameter_bytes, activation_bytes, degrees, base_bytes=draw(st.sampled_from([0.0, 10.0]))
+        ),
     )
 
 
@@ -57,7 +66,7 @@ class Scored:
     usd: float
 
 
-def every_allocation(problem: Problem) -> list[Scored]:
+def every_allocation(problem: StageSizesProblem) -> list[Scored]:
     """All there are that fit, padded to the same number of stages, in one call of the closed form for each degree."""
     layers, sizes = problem.layers, problem.sizes
     found: list[Scored] = []
@@ -66,8 +75,7 @@ def every_allocation(problem: Problem) -> list[Scored]:
         list(pairwise((0, *cuts, count))) for number in range(count) for cuts in combinations(range(1, count), number)
     ]
     ways = [(stages, chosen) for stages in partitions for chosen in product(range(len(sizes)), repeat=len(stages))]
-    for degree in problem.degrees:
-        copies = 2 if degree.num_replicas == 1 else 4
+    for degree, needed_bytes in zip(problem.degrees, problem.needed_bytes, strict=True):
         columns = np.zeros((5, len(ways), count))
         columns[4] = 1.0
         prices = np.zeros((len(ways), count))
@@ -82,9 +90,7 @@ def every_allocation(problem: Problem) -> list[Scored]:
                     sizes.bytes_per_s[size],
                 )
                 prices[row, at] = sizes.usd_per_s[size]
-                kept = degree.num_grains * layers.activation_bytes[first:end].sum()
-                needed = kept + copies * layers.parameter_bytes[first:end].sum() + problem.base_bytes
-                fits[row] &= bool(needed <= sizes.memory_bytes[size])
+                fits[row] &= bool(needed_bytes[first, end] <= sizes.memory_bytes[size])
         time_s = funcpipe_step_s(
             Pipeline(*columns),
             degree.num_grains,
@@ -98,13 +104,9 @@ def every_allocation(problem: Problem) -> list[Scored]:
     return found
 
 
-def is_near_the_edge(problem: Problem) -> bool:
+def is_near_the_edge(problem: StageSizesProblem) -> bool:
     """Whether rounding decides if some stage fits."""
-    edges = [
-        abs(problem.stage_bytes(degree)[..., None] - problem.sizes.memory_bytes).min()
-        for degree in range(len(problem.degrees))
-    ]
-    return bool(min(edges) < 1e-9)
+    return bool(abs(problem.needed_bytes[..., None] - problem.sizes.memory_bytes).min() < 1e-9)
 
 
 def covers(front: list[Allocation] | list[Scored], point: Point) -> bool:
@@ -112,26 +114,28 @@ def covers(front: list[Allocation] | list[Scored], point: Point) -> bool:
     return any(each.time_s <= point.time_s * more + 1e-12 and each.usd <= point.usd * more + 1e-12 for each in front)
 
 
-def assert_fits_and_is_whole(problem: Problem, found: Allocation) -> None:
+def assert_fits_and_is_whole(problem: StageSizesProblem, found: Allocation) -> None:
     assert [first for first, _ in found.stages] == [0, *(end for _, end in found.stages[:-1])]
     assert found.stages[-1][1] == len(problem.layers)
-    needed = problem.stage_bytes(problem.degrees.index(found.degree))
+    needed = problem.needed_bytes[problem.degrees.index(found.degree)]
     for (first, end), size in zip(found.stages, found.sizes, strict=True):
         assert needed[first, end] <= problem.sizes.memory_bytes[size]
 
 
 @exact
 @given(problems(), st.sampled_from([(1.0, 0.0), (1.0, 0.5), (1.0, 4.0), (1.0, 64.0), (0.0, 1.0)]))
-def test_the_pick_of_any_weights_is_that_of_brute_force(problem: Problem, weights: tuple[float, float]) -> None:
+def test_the_pick_of_any_weights_is_that_of_brute_force(
+    problem: StageSizesProblem, weights: tuple[float, float]
+) -> None:
     if is_near_the_edge(problem):
         return
     everything = every_allocation(problem)
     if not everything:
         with pytest.raises(PlanError, match="has room for layer"):
-            ResourceSearch(problem)
+            StageSizesSearch(problem)
         return
-    alpha = Weights(usd=weights[0], s=weights[1])
-    pick = ResourceSearch(problem).best(alpha)
+    alpha = Aim(usd=weights[0], s=weights[1])
+    pick = StageSizesSearch(problem).best(alpha)
     least = min(alpha.usd * each.usd + alpha.s * each.time_s for each in everything)
     assert pick.value == pytest.approx(least, rel=1e-9, abs=1e-12)
     assert alpha.usd * pick.allocation.usd + alpha.s * pick.allocation.time_s == pytest.approx(pick.value, rel=1e-12)
@@ -141,11 +145,11 @@ def test_the_pick_of_any_weights_is_that_of_brute_force(problem: Problem, weight
 
 @exact
 @given(problems(max_layers=4))
-def test_the_whole_front_is_that_of_brute_force(problem: Problem) -> None:
+def test_the_whole_front_is_that_of_brute_force(problem: StageSizesProblem) -> None:
     everything = every_allocation(problem)
     if not everything or is_near_the_edge(problem):
         return
-    found = ResourceSearch(problem).front()
+    found = StageSizesSearch(problem).front()
     wanted = pareto(everything)
     assert all(covers(list(found.points), point) for point in wanted), "nothing of the front is missing"
     assert all(covers(wanted, point) for point in found.points), "nothing is on it that does not exist"
@@ -158,17 +162,19 @@ def test_the_whole_front_is_that_of_brute_force(problem: Problem) -> None:
 
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(problems(), st.sampled_from([(1.0, 0.0), (1.0, 4.0), (0.0, 1.0)]))
-def test_closer_bounds_and_a_limit_of_time_change_no_answer(problem: Problem, weights: tuple[float, float]) -> None:
+def test_closer_bounds_and_a_limit_of_time_change_no_answer(
+    problem: StageSizesProblem, weights: tuple[float, float]
+) -> None:
     """What large problems add is made to run on small ones, too."""
     everything = every_allocation(problem)
     if not everything or is_near_the_edge(problem):
         return
-    alpha = Weights(usd=weights[0], s=weights[1])
+    alpha = Aim(usd=weights[0], s=weights[1])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(solving, "FEW_STAGES", 0)
-        patch.setattr(solving, "MANY_LAYERS", 0)
-        search = ResourceSearch(problem)
-        pick = search.best(alpha, limit_s=60)
+        patch.setattr(search_module, "FEW_STAGES", 0)
+        patch.setattr(search_module, "MANY_LAYERS", 0)
+        search = StageSizesSearch(problem)
+        pick = search.best(alpha, search_limit_s=60)
         front = search.front()
     least = min(alpha.usd * each.usd + alpha.s * each.time_s for each in everything)
     assert pick.value == pytest.approx(least, rel=1e-9, abs=1e-12)
@@ -176,32 +182,30 @@ def test_closer_bounds_and_a_limit_of_time_change_no_answer(problem: Problem, we
     assert all(covers(list(front.points), point) for point in pareto(everything))
 
 
-def uneven(num_layers: int, seed: int = 0) -> Problem:
+def uneven(num_layers: int, seed: int = 0) -> StageSizesProblem:
     generator = np.random.default_rng(seed)
     forward_s = (
         generator.lognormal(0, 0.8, (num_layers, 1))
         / np.array([1, 1.8, 3, 5])
         * (1 + 0.1 * generator.random((num_layers, 4)))
     )
-    return Problem(
-        layers=Layers(
-            forward_s,
-            forward_s * generator.uniform(1.5, 2.5, (num_layers, 1)),
-            generator.lognormal(0, 1, num_layers),
-            generator.lognormal(0, 0.5, num_layers),
-            generator.lognormal(0, 1, num_layers),
-        ),
-        sizes=Sizes([60.0, 120.0, 240.0, 480.0], [4.0, 6.0, 8.0, 8.0], [1.0, 2.1, 4.0, 8.3]),  # type: ignore[arg-type]
-        degrees=tuple(Degree(num_replicas=d, num_grains=16 // d) for d in (1, 2, 4)),
+    backward_s = forward_s * generator.uniform(1.5, 2.5, (num_layers, 1))
+    parameter_bytes, activation_bytes = generator.lognormal(0, 1, num_layers), generator.lognormal(0, 0.5, num_layers)
+    degrees = tuple(Degree(num_replicas=d, num_grains=16 // d) for d in (1, 2, 4))
+    return StageSizesProblem(
+        layers=LayerCosts(forward_s, backward_s, parameter_bytes, generator.lognormal(0, 1, num_layers)),
+        sizes=MemberSizes([60.0, 120.0, 240.0, 480.0], [4.0, 6.0, 8.0, 8.0], [1.0, 2.1, 4.0, 8.3]),  # type: ignore[arg-type]
+        degrees=degrees,
+        needed_bytes=funcpipe_memory_bytes(parameter_bytes, activation_bytes, degrees),
         latency_s=0.05,
         slowdown=1.1,
     )
 
 
 def test_a_search_that_is_stopped_says_how_far_it_may_be_from_the_best() -> None:
-    problem, alpha = uneven(70), Weights(usd=1.0, s=10.0)
-    best = ResourceSearch(problem).best(alpha)
-    stopped = ResourceSearch(problem).best(alpha, limit_s=0.0)
+    problem, alpha = uneven(70), Aim(usd=1.0, s=10.0)
+    best = StageSizesSearch(problem).best(alpha)
+    stopped = StageSizesSearch(problem).best(alpha, search_limit_s=0.0)
     assert (best.proof.status, best.proof.gap) == ("optimal", 0.0)
     assert stopped.proof.status == "bounded"
     assert stopped.value * (1 - stopped.proof.gap) <= best.value <= stopped.value
@@ -210,8 +214,8 @@ def test_a_search_that_is_stopped_says_how_far_it_may_be_from_the_best() -> None
 
 def test_a_front_that_is_stopped_is_whole_up_to_its_gap() -> None:
     problem = uneven(14)
-    front = ResourceSearch(problem).front()
-    stopped = ResourceSearch(problem).front(limit_s=0.0)
+    front = StageSizesSearch(problem).front()
+    stopped = StageSizesSearch(problem).front(search_limit_s=0.0)
     assert front.proof.status == "optimal"
     assert stopped.proof.status == "bounded"
     fastest_s = min(point.time_s for point in stopped.points)
@@ -223,10 +227,10 @@ def test_a_front_that_is_stopped_is_whole_up_to_its_gap() -> None:
 
 
 def test_every_pick_is_on_the_front_and_the_recommendation_is_worth_its_cost() -> None:
-    search = ResourceSearch(uneven(14))
+    search = StageSizesSearch(uneven(14))
     front = search.front()
     for s in (0.0, 1.0, 10.0, 100.0, 1e4):
-        pick = search.best(Weights(usd=1.0, s=s))
+        pick = search.best(Aim(usd=1.0, s=s))
         assert pick.value == pytest.approx(min(point.usd + s * point.time_s for point in front.points), rel=1e-9)
     cheapest = front.points[-1]
     assert worth(front.recommended, cheapest) >= 0.8
@@ -236,14 +240,19 @@ def test_every_pick_is_on_the_front_and_the_recommendation_is_worth_its_cost() -
 
 def test_another_memory_model_and_another_all_reduce_are_the_callers_to_give() -> None:
     plain = uneven(5)
-    alpha = Weights(usd=1.0, s=1.0)
-    slower = replace(plain, all_reduce=three_phase_s, degrees=(Degree(num_replicas=4, num_grains=4),))
+    alpha = Aim(usd=1.0, s=1.0)
+    slower = replace(
+        plain,
+        all_reduce=three_phase_s,
+        degrees=(Degree(num_replicas=4, num_grains=4),),
+        needed_bytes=plain.needed_bytes[2:],
+    )
     least = min(each.usd + each.time_s for each in every_allocation(slower))
-    assert ResourceSearch(slower).best(alpha).value == pytest.approx(least, rel=1e-9)
+    assert StageSizesSearch(slower).best(alpha).value == pytest.approx(least, rel=1e-9)
 
     alone = np.full((3, 5, 6), 1e9)
     alone[:, range(5), range(1, 6)] = 50.0  # no two layers together, and any layer on any size
-    pick = ResourceSearch(replace(plain, needed_bytes=alone)).best(Weights(usd=1.0, s=0.0))
+    pick = StageSizesSearch(replace(plain, needed_bytes=alone)).best(Aim(usd=1.0, s=0.0))
     assert pick.allocation.stages == ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5))
 
 
@@ -256,10 +265,10 @@ def test_what_cannot_be_searched_is_refused() -> None:
         replace(layers, parameter_bytes=np.ones(2))
     with pytest.raises(InputError, match=r"`forward_s` has the axes \(3,\) and must have 2"):
         replace(layers, forward_s=np.ones(3))
-    with pytest.raises(InputError, match="merge layers first"):
-        Layers(np.ones((500, 1)), np.ones((500, 1)), np.ones(500), np.ones(500), np.ones(500))
+    with pytest.raises(InputError, match="1 to 400 can be searched; merge layers"):
+        LayerCosts(np.ones((500, 1)), np.ones((500, 1)), np.ones(500), np.ones(500))
     with pytest.raises(InputError, match="times on 4 sizes, but 1 sizes are given"):
-        replace(plain, sizes=Sizes(np.ones(1), np.ones(1), np.ones(1)))
+        replace(plain, sizes=MemberSizes(np.ones(1), np.ones(1), np.ones(1)))
     with pytest.raises(InputError, match="`usd_per_s` must be finite"):
         replace(sizes, usd_per_s=np.full(4, np.inf))
     with pytest.raises(InputError, match="no degree of replication"):
@@ -269,8 +278,9 @@ def test_what_cannot_be_searched_is_refused() -> None:
     with pytest.raises(InputError, match="`num_grains` is 0; it must be at least 1"):
         Degree(num_replicas=1, num_grains=0)
     with pytest.raises(InputError, match="not both 0"):
-        Weights(usd=0.0, s=0.0)
-    heavy = replace(layers, parameter_bytes=np.array([1.0, 500.0, 1.0]), activation_bytes=np.zeros(3))
-    too_large = replace(plain, layers=heavy, degrees=(Degree(num_replicas=4, num_grains=4),))
+        Aim(usd=0.0, s=0.0)
+    degrees = (Degree(num_replicas=4, num_grains=4),)
+    heavy = funcpipe_memory_bytes(np.array([1.0, 500.0, 1.0]), np.zeros(3), degrees)
+    too_large = replace(plain, degrees=degrees, needed_bytes=heavy)
     with pytest.raises(PlanError, match="has room for layer 1: alone, with 4 replicas of 4 grains, it needs 2 kB"):
-        ResourceSearch(too_large)
+        StageSizesSearch(too_large)
