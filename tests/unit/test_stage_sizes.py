@@ -155,7 +155,6 @@ def test_the_whole_front_is_that_of_brute_force(problem: StageSizesProblem) -> N
     assert all(covers(wanted, point) for point in found.points), "nothing is on it that does not exist"
     assert list(found.points) == pareto(found.points)
     assert (found.proof.status, found.proof.gap) == ("optimal", 0.0)
-    assert found.recommended == recommended(found.points)
     for point in found.points:
         assert_fits_and_is_whole(problem, point)
 
@@ -232,9 +231,9 @@ def test_every_pick_is_on_the_front_and_the_recommendation_is_worth_its_cost() -
     for s in (0.0, 1.0, 10.0, 100.0, 1e4):
         pick = search.best(Aim(usd=1.0, s=s))
         assert pick.value == pytest.approx(min(point.usd + s * point.time_s for point in front.points), rel=1e-9)
-    cheapest = front.points[-1]
-    assert worth(front.recommended, cheapest) >= 0.8
-    faster = [point for point in front.points if point.time_s < front.recommended.time_s]
+    cheapest, chosen = front.points[-1], recommended(front.points)
+    assert worth(chosen, cheapest) >= 0.8
+    faster = [point for point in front.points if point.time_s < chosen.time_s]
     assert all(worth(point, cheapest) < 0.8 for point in faster)
 
 
@@ -261,9 +260,9 @@ def test_what_cannot_be_searched_is_refused() -> None:
     layers, sizes = plain.layers, plain.sizes
     with pytest.raises(InputError, match="`out_bytes` is -1; it must be at least 0"):
         replace(layers, out_bytes=-np.ones(3))
-    with pytest.raises(InputError, match="`parameter_bytes` has 2"):
+    with pytest.raises(InputError, match=r"`forward_s` has the shape \(3, 4\); .*give it \(2, 4\)"):
         replace(layers, parameter_bytes=np.ones(2))
-    with pytest.raises(InputError, match=r"`forward_s` has the axes \(3,\) and must have 2"):
+    with pytest.raises(InputError, match=r"`forward_s` has the shape \(3,\)"):
         replace(layers, forward_s=np.ones(3))
     with pytest.raises(InputError, match="1 to 400 can be searched; merge layers"):
         LayerCosts(np.ones((500, 1)), np.ones((500, 1)), np.ones(500), np.ones(500))
@@ -273,7 +272,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
         replace(sizes, usd_per_s=np.full(4, np.inf))
     with pytest.raises(InputError, match="no degree of replication"):
         replace(plain, degrees=())
-    with pytest.raises(InputError, match=r"must have \(3, 3, 4\): degrees, first layer, end"):
+    with pytest.raises(InputError, match=r"`needed_bytes` has the shape \(3, 3\); .*give it \(3, 3, 4\)"):
         replace(plain, needed_bytes=np.ones((3, 3)))
     with pytest.raises(InputError, match="`num_grains` is 0; it must be at least 1"):
         Degree(num_replicas=1, num_grains=0)

@@ -185,7 +185,7 @@ class Known:
         is_crowded = family.offer.platform == "local" and family.num_members > 1
         on = (family.offer.name, family.transport, family.grain_size, is_crowded)
         if on not in self._floors:
-            self._floors[on] = StepFloor.of(
+            self._floors[on] = StepFloor(
                 market.world.profile_of(family.offer),
                 family.grain_size,
                 market.ways_of(family.offer, is_direct=is_direct),

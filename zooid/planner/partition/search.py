@@ -9,8 +9,8 @@ So this search grows partitions from the last stage to the first, as labels at (
     Z' = max(Z − b − c, (M − 1)R' + D)      how long after the first stage's Σ (b + c) the last all-reduce D ends
 
 A whole chain takes W + (M − 1)T + Z. That is max_j (T^(M)_j + T^(D)_j) of §3.4, and with one replica, D = 0, it is the
-runtime of Appendix A.1. A label is pruned when another label of the same first layer dominates it, or when its lower bound is
-no better than the incumbent. All numbers of stages are searched side by side, in arrays.
+runtime of Appendix A.1. A label is pruned when another label of the same first layer dominates it, or when its lower
+bound is no better than the incumbent. All numbers of stages are searched side by side, in arrays.
 
 The first pass follows only the most promising labels, which finds good incumbents. Each later pass follows more, until
 it leaves out none that could matter; that proves the optimum. If `max_labels` ends the search earlier, the labels left

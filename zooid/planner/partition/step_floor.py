@@ -8,7 +8,6 @@ over the stages' ends finds the partition whose largest term is least, for every
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,40 +18,23 @@ from zooid.predictor.equations.array_checks import Array
 from zooid.predictor.step_bounds import latency_s, reduced_share
 
 
-@dataclass(frozen=True, eq=False)
 class StepFloor:
     """Costs that all partitions share on one offer with one grain size, by [first, end] of a stage or by cut."""
 
-    forward_s: Array
-    backward_s: Array
-    gradient_bytes: Array
-    crossing_bytes: Array
-    """Size of one message over each cut."""
-    crossing_s: Array
-    """Time of one message over each cut when nothing else uses the link."""
-    latency_s: float
-    """Time of an empty message."""
-    down_bytes_per_s: float
-
-    @classmethod
-    def of(
-        cls, profile: Profile, grain_size: int, links: Sequence[Way], down_bytes_per_s: float, *, crowded: bool
-    ) -> "StepFloor":
+    def __init__(
+        self, profile: Profile, grain_size: int, links: Sequence[Way], down_bytes_per_s: float, *, crowded: bool
+    ) -> None:
         """`links` are the link between two members, or the links to the store and from it."""
         layers = profile.layers
-        message_s = latency_s(links)
-        crossing_bytes = np.array([0.0, *(layer.boundary.at(grain_size) for layer in layers)])
-        crossing_bytes[-1] = 0.0
-        per_byte_s = sum(1 / link.bytes_per_s for link in links)
-        return cls(
-            forward_s=stage_forward_s(profile, grain_size, crowded=crowded),
-            backward_s=span_sums([layer.backward_s(grain_size, crowded=crowded) for layer in layers]),
-            gradient_bytes=span_sums(_gradient_bytes(profile)),
-            crossing_bytes=crossing_bytes,
-            crossing_s=np.where(crossing_bytes > 0, message_s + per_byte_s * crossing_bytes, 0.0),
-            latency_s=message_s,
-            down_bytes_per_s=down_bytes_per_s,
-        )
+        self.forward_s = stage_forward_s(profile, grain_size, crowded=crowded)
+        self.backward_s = span_sums([layer.backward_s(grain_size, crowded=crowded) for layer in layers])
+        self.gradient_bytes = span_sums(_gradient_bytes(profile))
+        self.crossing_bytes = np.array([0.0, *(layer.boundary.at(grain_size) for layer in layers)])
+        self.crossing_bytes[-1] = 0.0
+        self.latency_s = latency_s(links)
+        crossing_s = self.latency_s + sum(1 / link.bytes_per_s for link in links) * self.crossing_bytes
+        self.crossing_s = np.where(self.crossing_bytes > 0, crossing_s, 0.0)
+        self.down_bytes_per_s = down_bytes_per_s
 
     def min_steps_s(self, num_grains: int, num_replicas: int, max_stages: int, *, is_reducing: bool) -> Array:
         """Lower bound of a step by number of stages, from 0 on; infinite where there are too few layers.

@@ -36,8 +36,6 @@ class AllocationFront(Record, frozen=True, kw_only=True):
     """The Pareto front of time and cost, fastest first."""
 
     points: tuple[Allocation, ...]
-    recommended: Allocation
-    """The fastest that is worth its cost (FuncPipe §5.1)."""
     proof: Proof
     """The gap is the largest fraction by which a cost on the front, or its least time, may exceed the optimum."""
 

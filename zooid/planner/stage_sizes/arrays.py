@@ -18,92 +18,59 @@ Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
 class SizedStages:
-    """The stages that fit their member's memory, sorted by `end`; `bounds[end]` is the first with that end.
+    """The stages of one degree that fit their member's memory (3b), sorted by `end`.
 
     For one grain, f and b are the times of computing with β, put and get those of the messages.
     """
 
-    num_layers: int
-    num_replicas: int
-    later_grains: int
-    """μ − 1: how often the slowest station is waited for."""
-    bounds: Ints
-    first: Ints
-    end: Ints
-    size: Ints
-    forward_sum_s: Array
-    """f + put + get: what the stage adds to the forward sum."""
-    backward_sum_s: Array
-    """b + put: what the stage adds to its own backward sum."""
-    get_s: Array
-    """Time of the crossing in front of the stage. On the way back, only the stages before it wait for that."""
-    longest_forward_s: Array
-    """max(f, put, get)."""
-    longest_own_s: Array
-    """max(b, put): what the stage's own backward waits for."""
-    longest_backward_s: Array
-    """max(b, put, get)."""
-    height_s: Array
-    """Lower bound of ∆f + ∆b with this stage. The largest of its stages is a pipeline's height."""
-    sync_s: Array
-    usd_per_s: Array
+    def __init__(self, problem: StageSizesProblem, degree: int) -> None:
+        layers, sizes, replication = problem.layers, problem.sizes, problem.degrees[degree]
+        self.num_layers = len(layers)
+        self.num_replicas = replication.num_replicas
+        self.later_grains = replication.num_grains - 1
+        """μ − 1: how often the slowest station is waited for."""
+        ends = np.arange(self.num_layers + 1)
+        fits = problem.needed_bytes[degree][..., None] <= sizes.memory_bytes
+        first, end, size = np.nonzero(fits & (ends[:-1, None] < ends)[..., None])
+        order = np.lexsort((size, first, end))
+        self.first, self.end, self.size = first, end, size = first[order], end[order], size[order]
+        self._begins = np.searchsorted(end, np.arange(self.num_layers + 2))
+
+        def compute_s(times_s: Array) -> Array:
+            total_s = np.concatenate([np.zeros((1, len(sizes))), np.cumsum(times_s, axis=0)])
+            stage_s: Array = problem.slowdown * (total_s[end, size] - total_s[first, size])
+            return stage_s
+
+        cut_bytes = np.concatenate([[0.0], layers.out_bytes[:-1], [0.0]])[:, None]
+        message_s = np.where(cut_bytes > 0, cut_bytes / sizes.bytes_per_s + problem.latency_s, 0.0)
+        put_s, get_s = message_s[end, size], message_s[first, size]
+        forward_s, backward_s = compute_s(layers.forward_s), compute_s(layers.backward_s)
+        self.forward_sum_s = forward_s + put_s + get_s
+        self.backward_sum_s = backward_s + put_s
+        self.get_s = get_s
+        """Time of the crossing in front of the stage. On the way back, only the stages before it wait for that."""
+        self.longest_forward_s = np.maximum(np.maximum(forward_s, put_s), get_s)
+        self.longest_own_s = np.maximum(backward_s, put_s)
+        """What the stage's own backward waits for."""
+        self.longest_backward_s = np.maximum(self.longest_own_s, get_s)
+        self.height_s = self.longest_forward_s + self.longest_backward_s
+        """Lower bound of ∆f + ∆b with this stage. The largest of its stages is a pipeline's height."""
+        total_bytes = np.concatenate([[0.0], np.cumsum(layers.parameter_bytes)])
+        parameter_bytes = np.maximum(total_bytes[end] - total_bytes[first], 0.0)
+        bytes_per_s = sizes.bytes_per_s[size]
+        self.sync_s = problem.all_reduce(parameter_bytes, self.num_replicas, bytes_per_s, problem.latency_s)
+        self.usd_per_s = sizes.usd_per_s[size]
 
     def __len__(self) -> int:
         return len(self.first)
 
     def ending_at(self, end: int) -> slice:
-        return slice(int(self.bounds[end]), int(self.bounds[end + 1]))
+        return slice(int(self._begins[end]), int(self._begins[end + 1]))
 
     def spans(self, path: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
         """First layer, end and size of the stages with these indices."""
         return tuple((int(self.first[index]), int(self.end[index]), int(self.size[index])) for index in path)
-
-
-def sized_stages(problem: StageSizesProblem, degree: int) -> SizedStages:
-    """All stages that fit, constraint (3b)."""
-    layers, sizes, replication = problem.layers, problem.sizes, problem.degrees[degree]
-    num_layers = len(layers)
-    is_span = np.arange(num_layers)[:, None] < np.arange(num_layers + 1)
-    fits = problem.needed_bytes[degree][..., None] <= sizes.memory_bytes
-    first, end, size = np.nonzero(fits & is_span[..., None])
-    order = np.lexsort((size, first, end))
-    first, end, size = first[order], end[order], size[order]
-
-    def compute_s(times_s: Array) -> Array:
-        total_s = np.concatenate([np.zeros((1, len(sizes))), np.cumsum(times_s, axis=0)])
-        stage_s: Array = problem.slowdown * (total_s[end, size] - total_s[first, size])
-        return stage_s
-
-    cut_bytes = np.concatenate([[0.0], layers.out_bytes[:-1], [0.0]])[:, None]
-    message_s = np.where(cut_bytes > 0, cut_bytes / sizes.bytes_per_s + problem.latency_s, 0.0)
-    put_s, get_s = message_s[end, size], message_s[first, size]
-    forward_s, backward_s = compute_s(layers.forward_s), compute_s(layers.backward_s)
-    total_bytes = np.concatenate([[0.0], np.cumsum(layers.parameter_bytes)])
-    parameter_bytes = np.maximum(total_bytes[end] - total_bytes[first], 0.0)
-    longest_forward_s = np.maximum(np.maximum(forward_s, put_s), get_s)
-    longest_own_s = np.maximum(backward_s, put_s)
-    longest_backward_s = np.maximum(longest_own_s, get_s)
-    num_replicas = replication.num_replicas
-    return SizedStages(
-        num_layers=num_layers,
-        num_replicas=num_replicas,
-        later_grains=replication.num_grains - 1,
-        bounds=np.searchsorted(end, np.arange(num_layers + 2)),
-        first=first,
-        end=end,
-        size=size,
-        forward_sum_s=forward_s + put_s + get_s,
-        backward_sum_s=backward_s + put_s,
-        get_s=get_s,
-        longest_forward_s=longest_forward_s,
-        longest_own_s=longest_own_s,
-        longest_backward_s=longest_backward_s,
-        height_s=longest_forward_s + longest_backward_s,
-        sync_s=problem.all_reduce(parameter_bytes, num_replicas, sizes.bytes_per_s[size], problem.latency_s),
-        usd_per_s=sizes.usd_per_s[size],
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,23 +33,18 @@ INFEASIBLE_S = 1e200
 NO_PEAK, PEAK = 0, 1
 
 
-@dataclass(frozen=True, eq=False)
 class Envelope:
-    """Corners of the upper envelope of the lines w − λ · rate. The last axis of `usd_per_s` and `time_s` is the corner.
+    """The upper envelope of the lines w − λ · rate, by its corners: the last axis of `usd_per_s` and `time_s`.
 
     Time · (α₁ · rate + α₂) is concave where time falls linearly with the rate, so its minimum is at a corner.
     """
 
-    lines: Array
-    prices: Array
-    """The λ of each line."""
-    usd_per_s: Array
-    time_s: Array
+    def __init__(self, lines: Array, prices: Array, min_usd_per_s: Array) -> None:
+        """`lines` holds w for each of `prices`, which are λ; no completion has a rate below `min_usd_per_s`.
 
-    @classmethod
-    def over(cls, lines: Array, prices: Array, min_usd_per_s: Array) -> "Envelope":
-        """Each line is lowered until slopes are in order, which keeps the bound: lines that are nowhere the highest do
-        not matter. No corner is left of `min_usd_per_s`, the least rate of any completion."""
+        Each line is lowered until slopes are in order, which keeps the bound: lines that are nowhere the highest do not
+        matter.
+        """
         is_open = np.isfinite(lines[..., 0]) & np.isfinite(min_usd_per_s)
         lowered = np.where(is_open[..., None], lines, 0.0)
         usd_per_s = np.zeros_like(lowered)
@@ -58,9 +53,10 @@ class Envelope:
             slope = (lowered[..., line + 1] - lowered[..., line]) / step
             usd_per_s[..., line] = np.minimum(slope, usd_per_s[..., line - 1]) if line else slope
             lowered[..., line + 1] = lowered[..., line] + usd_per_s[..., line] * step
-        usd_per_s = np.maximum(usd_per_s, np.where(is_open, min_usd_per_s, 0.0)[..., None])
-        time_s = (lowered[..., None, :] - prices * usd_per_s[..., :, None]).max(axis=-1)
-        return cls(lines, prices, usd_per_s, np.where(is_open[..., None], time_s, INFEASIBLE_S))
+        self.lines, self.prices = lines, prices
+        self.usd_per_s = np.maximum(usd_per_s, np.where(is_open, min_usd_per_s, 0.0)[..., None])
+        time_s = (lowered[..., None, :] - prices * self.usd_per_s[..., :, None]).max(axis=-1)
+        self.time_s = np.where(is_open[..., None], time_s, INFEASIBLE_S)
 
     def values(
         self, aim: Aim, num_replicas: int, rows: tuple[Ints, ...] | slice, more_s: Array, more_usd_per_s: Array
@@ -105,12 +101,12 @@ class PipelineBounds:
         min_usd_per_s = _min_over_higher(self._min_usd_per_s)
         self.min_usd_per_s: Array = min_usd_per_s[:, 0]
         """The least price of any completion in front of each layer."""
-        self.whole = Envelope.over(self._end_s[-1, NO_PEAK], self.prices, self._min_usd_per_s[-1])
+        self.whole = Envelope(self._end_s[-1, NO_PEAK], self.prices, self._min_usd_per_s[-1])
         """The envelope of whole pipelines, by cell."""
-        self._same_height = Envelope.over(self._end_s[:, PEAK], self.prices, self._min_usd_per_s)
+        self._same_height = Envelope(self._end_s[:, PEAK], self.prices, self._min_usd_per_s)
         higher = _min_over_higher(self._end_s[:, NO_PEAK] + stages.later_grains * self.low_s[:, None])
-        self._higher = Envelope.over(_with_empty_cell(higher), self.prices, _with_empty_cell(min_usd_per_s))
-        self._forward = Envelope.over(_min_over_higher(self._forward_s[:, PEAK]), self.prices, min_usd_per_s)
+        self._higher = Envelope(_with_empty_cell(higher), self.prices, _with_empty_cell(min_usd_per_s))
+        self._forward = Envelope(_min_over_higher(self._forward_s[:, PEAK]), self.prices, min_usd_per_s)
 
     def _solve(self, end: int) -> None:
         """Extend the shortest paths by the stages that end at `end`."""

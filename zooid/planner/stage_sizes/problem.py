@@ -4,7 +4,7 @@ It holds plain numbers, so that they can come from a profile and a catalog, from
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,21 +29,14 @@ class LayerCosts:
     """Size of the message over the cut behind the layer, in each direction; the last layer's is ignored."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            values = at_least(0, field.name, getattr(self, field.name))
-            num_axes = 2 if field.name.endswith("_s") else 1
-            if values.ndim != num_axes or not np.isfinite(values).all():
-                raise InputError(
-                    f"`{field.name}` has the axes {values.shape} and must have {num_axes}, of finite numbers: "
-                    f"{'layers and sizes' if num_axes == 2 else 'layers'}"
-                )
-            object.__setattr__(self, field.name, values)
-        counts = {field.name: len(getattr(self, field.name)) for field in fields(self)}
-        if len(set(counts.values())) != 1 or self.forward_s.shape != self.backward_s.shape:
-            listed = ", ".join(f"`{name}` has {count}" for name, count in counts.items())
-            raise InputError(f"all costs must have the same layers and sizes, but of layers {listed}")
-        if not 1 <= len(self) <= MAX_LAYERS:
-            raise InputError(f"{len(self)} layers are given, but only 1 to {MAX_LAYERS} can be searched; merge layers")
+        num_layers = np.size(self.parameter_bytes)
+        times = (num_layers, *np.shape(self.forward_s)[-1:])
+        shapes = {"forward_s": times, "backward_s": times, "parameter_bytes": (num_layers,), "out_bytes": (num_layers,)}
+        _check_arrays(self, shapes)
+        if not all(np.isfinite(getattr(self, name)).all() for name in shapes):
+            raise InputError("the costs of layers must be finite; leave out a size on which a layer cannot run")
+        if not 1 <= num_layers <= MAX_LAYERS:
+            raise InputError(f"{num_layers} layers are given, but only 1 to {MAX_LAYERS} can be searched; merge layers")
 
     def __len__(self) -> int:
         return len(self.forward_s)
@@ -59,15 +52,11 @@ class MemberSizes:
     usd_per_s: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "memory_bytes", above_zero("memory_bytes", self.memory_bytes))
-        object.__setattr__(self, "bytes_per_s", above_zero("bytes_per_s", self.bytes_per_s))
-        object.__setattr__(self, "usd_per_s", at_least(0, "usd_per_s", self.usd_per_s))
-        shapes = {field.name: getattr(self, field.name).shape for field in fields(self)}
-        if len(set(shapes.values())) != 1 or len(self.memory_bytes.shape) != 1 or not len(self):
-            listed = ", ".join(f"`{name}` has the axes {shape}" for name, shape in shapes.items())
-            raise InputError(f"sizes must be the same everywhere, at least one, along one axis; but {listed}")
-        if not np.isfinite(self.usd_per_s).all():
-            raise InputError("`usd_per_s` must be finite; leave out a size whose price is unknown")
+        _check_arrays(self, dict.fromkeys(("memory_bytes", "bytes_per_s", "usd_per_s"), (np.size(self.memory_bytes),)))
+        above_zero("memory_bytes", self.memory_bytes)
+        above_zero("bytes_per_s", self.bytes_per_s)
+        if not len(self) or not np.isfinite(self.usd_per_s).all():
+            raise InputError("`usd_per_s` must be finite, for at least one size; leave out sizes of unknown price")
 
     def __len__(self) -> int:
         return len(self.memory_bytes)
@@ -130,9 +119,14 @@ class StageSizesProblem:
             raise InputError("no degree of replication is given; give at least Degree(num_replicas=1, num_grains=…)")
         at_least(0, "latency_s", self.latency_s)
         at_least(1, "slowdown", self.slowdown)
-        expected = (len(self.degrees), num_layers, num_layers + 1)
-        if np.shape(self.needed_bytes) != expected:
-            raise InputError(
-                f"`needed_bytes` has the axes {np.shape(self.needed_bytes)}; it must have {expected}: degrees, first "
-                "layer, end"
-            )
+        shape = (len(self.degrees), num_layers, num_layers + 1)
+        _check_arrays(self, {"needed_bytes": shape}, least=-math.inf)  # entries that are no stage may hold anything
+
+
+def _check_arrays(record: object, shapes: dict[str, tuple[int, ...]], least: float = 0.0) -> None:
+    """Make these fields arrays of floats; reject numbers below `least` and other shapes."""
+    for name, shape in shapes.items():
+        values = at_least(least, name, getattr(record, name))
+        if values.shape != shape:
+            raise InputError(f"`{name}` has the shape {values.shape}; to agree with the other arrays, give it {shape}")
+        object.__setattr__(record, name, values)

@@ -15,7 +15,7 @@ import numpy as np
 from zooid.core.errors import PlanError
 from zooid.core.plans.search_result import Proof
 from zooid.core.units import format_bytes
-from zooid.planner.front import pareto, recommended
+from zooid.planner.front import pareto
 from zooid.planner.stage_sizes.answer import (
     Allocation,
     AllocationFront,
@@ -24,7 +24,7 @@ from zooid.planner.stage_sizes.answer import (
     SearchOutcome,
     allocation_of,
 )
-from zooid.planner.stage_sizes.arrays import Ints, SizedStages, sized_stages
+from zooid.planner.stage_sizes.arrays import Ints, SizedStages
 from zooid.planner.stage_sizes.bounds import PipelineBounds, closer_grid, min_over_pipelines, wide_grid
 from zooid.planner.stage_sizes.label_search import TOLERANCE, improved, search_degree, shortest_paths
 from zooid.planner.stage_sizes.problem import Aim, MemberSizes, StageSizesProblem
@@ -92,16 +92,14 @@ class StageSizesSearch:
                 break
             points.append(allocation_of(self.problem, outcome.best))
             max_time_s = outcome.best.time_s * (1 - TOLERANCE)
-        kept = pareto(points, TOLERANCE)
         return AllocationFront(
-            points=tuple(kept),
-            recommended=recommended(kept),
+            points=tuple(pareto(points, TOLERANCE)),
             proof=Proof(status="bounded" if gap else "optimal", gap=gap, wall_s=time.perf_counter() - begin_s),
         )
 
     def _bounded(self, degree: int) -> _BoundedDegree | None:
         """Compute wide bounds of a degree; None where its layers do not fit."""
-        stages = sized_stages(self.problem, degree)
+        stages = SizedStages(self.problem, degree)
         min_height_s = min_over_pipelines(stages, np.maximum, stages.height_s)
         if not math.isfinite(min_height_s):
             return None
