@@ -79,10 +79,10 @@ class BottleneckWindow:
     """The stages and bottlenecks with which a partition can still beat the incumbents."""
 
     cells: list[BottleneckCell]
-    earliest: Ints
-    """First layer of the longest allowed stage by [case, end]; beyond the end where no stage is allowed."""
     allowed: Bools
     """Whether a stage is allowed, by [case, first, end]."""
+    longest: Ints
+    """Number of layers of the longest allowed stage by [case, end]."""
     min_bottleneck_s: Array
     """Lower bound of T + R by case."""
 
@@ -99,7 +99,7 @@ def bottleneck_window(
         zeros = np.zeros(num_cases)
         grain_s = np.broadcast_to(prefixes.grain_s, (num_cases, *prefixes.grain_s.shape))
         allowed = np.broadcast_to(chain.fits, (num_cases, *chain.fits.shape))
-        return BottleneckWindow([BottleneckCell(zeros, zeros + np.inf, grain_s)], _earliest(allowed), allowed, zeros)
+        return BottleneckWindow([BottleneckCell(zeros, zeros + np.inf, grain_s)], allowed, _longest(allowed), zeros)
 
     def best_s() -> Array:
         return np.array([incumbent.best_s for incumbent in incumbents])
@@ -111,7 +111,7 @@ def bottleneck_window(
         edges_s = [low_s + (high_s - low_s) * part / parts for part in range(parts)] + [high_s]
         cells = []
         for cell_low_s, cell_high_s in pairwise(edges_s):
-            longest = _longest(_earliest(_allowed(chain, cell_high_s, floors)))
+            longest = _longest(_allowed(chain, cell_high_s, floors))
             grain_s = _min_grain_s(chain, counts, longest)
             for incumbent, ends in zip(incumbents, _cheapest(chain, counts, longest, grain_s), strict=True):
                 if ends is not None:
@@ -121,7 +121,7 @@ def bottleneck_window(
         if not high_s.any():
             break
     allowed = _allowed(chain, high_s, floors)
-    return BottleneckWindow(cells, _earliest(allowed), allowed, low_s)
+    return BottleneckWindow(cells, allowed, _longest(allowed), low_s)
 
 
 def _prune_cells(chain: ChainArrays, counts: Ints, cells: list[BottleneckCell], best_s: Array) -> tuple[Array, Array]:
@@ -152,15 +152,8 @@ def _allowed(chain: ChainArrays, bottleneck_s: Array, floors: tuple[Array, Array
     return allowed
 
 
-def _earliest(allowed: Bools) -> Ints:
-    earliest: Ints = np.where(allowed.any(axis=1), allowed.argmax(axis=1), allowed.shape[-1])
-    return earliest
-
-
-def _longest(earliest: Ints) -> Ints:
-    """Number of layers of the longest allowed stage by [case, end]."""
-    num_ends = earliest.shape[1]
-    return np.where(earliest < num_ends, np.arange(num_ends) - earliest, 0)
+def _longest(allowed: Bools) -> Ints:
+    return np.where(allowed.any(axis=1), np.arange(allowed.shape[-1]) - allowed.argmax(axis=1), 0)
 
 
 def _min_grain_s(chain: ChainArrays, counts: Ints, longest: Ints) -> Array:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -42,14 +42,12 @@ class StageTable:
     def __post_init__(self) -> None:
         if self.num_grains < 1:
             raise InputError(f"`num_grains` is {self.num_grains}; it must be at least 1")
-        shapes = {field.name: np.shape(getattr(self, field.name)) for field in fields(self)}
-        del shapes["num_grains"]
-        num_ends = len(self.cut_s) if np.ndim(self.cut_s) == 1 else 0
-        expected = {name: (num_ends,) * (1 if name == "cut_s" else 2) for name in shapes}
-        if num_ends < 2 or shapes != expected:
-            listed = ", ".join(f"`{name}` has {shape}" for name, shape in shapes.items())
+        num_ends = np.size(self.cut_s)
+        names = ("forward_s", "backward_s", "reduce_s", "fits", "cut_s")
+        shapes = {name: np.shape(getattr(self, name)) for name in names}
+        if num_ends < 2 or shapes != dict.fromkeys(names, (num_ends, num_ends)) | {"cut_s": (num_ends,)}:
             raise InputError(
-                f"the shapes of a stage table do not agree: {listed}; for L layers give (L + 1,) for `cut_s` and "
+                f"the shapes of a stage table do not agree: {shapes}; for L layers give (L + 1,) for `cut_s` and "
                 "(L + 1, L + 1) for the others, with at least one layer"
             )
         is_stage = np.triu(np.ones((num_ends, num_ends), bool), 1)

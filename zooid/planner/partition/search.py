@@ -169,7 +169,7 @@ class _Pass:
     def _extended(self, labels: SuffixLabels, placed: int) -> tuple[SuffixLabels, Array]:
         """Extend every label by every stage that may precede it; also returns the lower bounds of the results."""
         missing = self._counts[labels.case] - placed
-        low = np.maximum(self._window.earliest[labels.case, labels.first], missing)
+        low = np.maximum(labels.first - self._window.longest[labels.case, labels.first], missing)
         high = np.where(missing > 0, labels.first, 1)
         numbers = np.maximum(high - low, 0)
         parent = np.repeat(np.arange(len(low)), numbers)

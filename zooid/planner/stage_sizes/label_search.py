@@ -1,17 +1,16 @@
-"""The exact label-setting search of one degree: apart from `search`, which steers it over all degrees and prices.
+"""The exact label-setting search of one degree, apart from `search`, which runs it for all degrees and aims.
 
-Labels are partial pipelines. A label is dropped where another label i of the same layers becomes at least as good,
-whatever stages are put in front. Label i's time then exceeds that of label j by at most
+Labels are partial pipelines. With the same stages in front of labels i and j of the same layers, i takes longer by
 
-    e = max(ended_i − ended_j, both_i − both_j + (μ − 1)(∆b_i − ∆b_j)⁺) + (μ − 1)(∆f_i − ∆f_j)⁺
+    e ≤ max(ended_i − ended_j, both_i − both_j + (μ − 1)(∆b_i − ∆b_j)⁺) + (μ − 1)(∆f_i − ∆f_j)⁺
 
-and its rate by r_i − r_j. So i replaces j where e ≤ 0 and r_i ≤ r_j. Where only values below z count, one may make up
-for the other: with C = α₁ · rate + α₂ of the completed j, c = α₁(r_i − r_j) and T its time,
+and its rate is higher by r_i − r_j. So i dominates j where e ≤ 0 and r_i ≤ r_j. Where only values below z count, a gain
+in one may make up for the other. With C = α₁ · rate + α₂ and time T of the completed j, and c = α₁(r_i − r_j):
 
     dearer but faster:   (T + e)(C + c) ≤ TC  ⇐  −e ≥ z c / (C (C + c)),      since T < z/C; worst at the least C
     cheaper but slower:  (T + e)(C + c) ≤ TC  ⇐   e ≤ T |c| / (z/T − |c|),    since C < z/T; worst at the least T
 
-The second could exceed a time limit, so it is not used under one.
+The second rule could exceed a time limit, so that it is not used under one.
 """
 
 import math
@@ -91,7 +90,7 @@ def search_degree(
 def _undominated(
     labels: PartialPipelines, bounds: PipelineBounds, end: int, aim: Aim, below: float
 ) -> PartialPipelines:
-    """The labels of one first layer that no earlier one replaces, where only values below `below` count."""
+    """The labels of one first layer that no earlier one dominates, where only values below `below` count."""
     stages, part = bounds.stages, bounds.stages.ending_at(end)
     later_grains = stages.later_grains
     # the next stage ends no sooner than this, so that an earlier end behind it brings nothing
@@ -102,7 +101,7 @@ def _undominated(
     price = aim.usd * stages.num_replicas
     weight = price * (labels.usd_per_s + float(bounds.min_usd_per_s[end])) + aim.s
 
-    def replaces(by: Ints, of: Ints) -> Bools:
+    def dominates(by: Ints, of: Ints) -> Bools:
         def excess(values: Array) -> Array:
             difference: Array = values[by][:, None] - values[of]
             return difference
@@ -117,16 +116,16 @@ def _undominated(
             cheaper = np.maximum(-dearer, 0.0)
             divisor = np.maximum(below / np.maximum(fastest_s[of], 1e-300) - cheaper, 1e-300)
             allowed_s = np.where(dearer > 0, allowed_s, fastest_s[of] * cheaper / divisor)
-        does_replace: Bools = excess_s <= allowed_s
-        return does_replace
+        is_dominated: Bools = excess_s <= allowed_s
+        return is_dominated
 
     kept: Ints = np.zeros(0, np.int64)
     for start in range(0, len(labels), DOMINANCE_BLOCK):
         block = np.arange(start, min(len(labels), start + DOMINANCE_BLOCK))
         if len(kept):
-            block = block[~replaces(kept, block).any(axis=0)]
-        # an earlier label that is itself replaced still counts: what replaces it also replaces this one
-        block = block[~np.triu(replaces(block, block), 1).any(axis=0)]
+            block = block[~dominates(kept, block).any(axis=0)]
+        # an earlier label that is itself dominated still counts: what dominates it also dominates this one
+        block = block[~np.triu(dominates(block, block), 1).any(axis=0)]
         kept = np.concatenate([kept, block])
     return labels[kept]
 

@@ -24,7 +24,7 @@ from zooid.planner.stage_sizes.answer import (
     SearchOutcome,
     allocation_of,
 )
-from zooid.planner.stage_sizes.arrays import Ints, SizedStages
+from zooid.planner.stage_sizes.arrays import Bools, SizedStages
 from zooid.planner.stage_sizes.bounds import PipelineBounds, closer_grid, min_over_pipelines, wide_grid
 from zooid.planner.stage_sizes.label_search import TOLERANCE, improved, search_degree, shortest_paths
 from zooid.planner.stage_sizes.problem import Aim, MemberSizes, StageSizesProblem
@@ -106,13 +106,12 @@ class StageSizesSearch:
         heights_s = np.unique(stages.height_s[stages.height_s >= min_height_s])
         num_cells, num_prices = (4, 4) if len(stages) <= FEW_STAGES else (8, 8)
         bounds = PipelineBounds(stages, wide_grid(stages, heights_s, num_cells, num_prices))
-        self._add_shortest_paths(degree, bounds, np.arange(len(bounds.low_s)))
+        self._add_shortest_paths(degree, bounds, np.ones(len(bounds.low_s), bool))
         return _BoundedDegree(degree, stages, heights_s, bounds)
 
-    def _add_shortest_paths(self, degree: int, bounds: PipelineBounds, cells: Ints) -> None:
-        is_wanted = np.zeros(bounds.whole.lines.shape, bool)
-        is_wanted[cells] = np.isfinite(bounds.whole.lines[cells])
-        for built in shortest_paths(bounds, degree, is_wanted):
+    def _add_shortest_paths(self, degree: int, bounds: PipelineBounds, is_wanted: Bools) -> None:
+        """Add the shortest paths of the wanted cells to the known pipelines."""
+        for built in shortest_paths(bounds, degree, is_wanted[:, None] & np.isfinite(bounds.whole.lines)):
             self._known[degree, built.stages] = built
 
     def _incumbent(self, aim: Aim) -> tuple[BuiltPipeline | None, float]:
@@ -142,8 +141,7 @@ class StageSizesSearch:
                 grid = closer_grid(bounded.bounds, aim, below, bounded.heights_s, num_cells, num_prices)
                 if grid is not None:
                     bounds = PipelineBounds(bounded.stages, grid)
-                    cells = np.flatnonzero((bounds.roots(aim) < value).any(axis=1))
-                    self._add_shortest_paths(bounded.degree, bounds, cells)
+                    self._add_shortest_paths(bounded.degree, bounds, (bounds.roots(aim) < value).any(axis=1))
                     best, value = self._incumbent(aim)
                     closer.append(replace(bounded, bounds=bounds))
             degrees = closer
