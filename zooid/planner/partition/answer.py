@@ -4,7 +4,7 @@ import numpy as np
 
 from zooid.core.plans.search_result import Proof
 from zooid.core.records import Record
-from zooid.planner.partition.arrays import Ints
+from zooid.planner.front import Ints
 from zooid.planner.partition.problem import Partition, StageTable, partition_of
 
 ROUNDING = 1e-12

@@ -1,16 +1,12 @@
 """The stages of a chain and the partial partitions of the search, as arrays."""
 
 from dataclasses import dataclass, fields
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zooid.planner.front import Ints, Mask
 from zooid.planner.partition.problem import StageTable
 from zooid.predictor.equations.array_checks import Array
-
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 
 class ChainArrays:
@@ -52,5 +48,5 @@ class SuffixLabels:
     after_s: Array
     """Z: how long after the first stage's Σ (b + c) the last all-reduce ends."""
 
-    def __getitem__(self, chosen: Ints | Bools) -> "SuffixLabels":
+    def __getitem__(self, chosen: Ints | Mask) -> "SuffixLabels":
         return SuffixLabels(*(getattr(self, field.name)[chosen] for field in fields(self)))

@@ -12,8 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from zooid.planner.front import Ints, Mask
 from zooid.planner.partition.answer import ROUNDING, Incumbents
-from zooid.planner.partition.arrays import Bools, ChainArrays, Ints
+from zooid.planner.partition.arrays import ChainArrays
 from zooid.predictor.equations.array_checks import Array
 
 
@@ -79,7 +80,7 @@ class BottleneckWindow:
     """The stages and bottlenecks with which a partition can still beat the incumbents."""
 
     cells: list[BottleneckCell]
-    allowed: Bools
+    allowed: Mask
     """Whether a stage is allowed, by [case, first, end]."""
     longest: Ints
     """Number of layers of the longest allowed stage by [case, end]."""
@@ -139,11 +140,11 @@ def _prune_cells(chain: ChainArrays, counts: Ints, cells: list[BottleneckCell], 
     return np.where(is_range, low_s, 0.0), np.where(is_range, high_s, 0.0)
 
 
-def _allowed(chain: ChainArrays, bottleneck_s: Array, floors: tuple[Array, Array]) -> Bools:
+def _allowed(chain: ChainArrays, bottleneck_s: Array, floors: tuple[Array, Array]) -> Mask:
     """Whether a stage keeps T + R within `bottleneck_s`, given that T and R are at least `floors`."""
     max_s = (bottleneck_s * (1 + ROUNDING))[:, None, None]
     min_forward_s, min_backward_s = (floor[:, None, None] for floor in floors)
-    allowed: Bools = (
+    allowed: Mask = (
         chain.fits
         & (chain.longest_forward_s <= max_s - min_backward_s)
         & (chain.longest_backward_s <= max_s - min_forward_s)
@@ -152,7 +153,7 @@ def _allowed(chain: ChainArrays, bottleneck_s: Array, floors: tuple[Array, Array
     return allowed
 
 
-def _longest(allowed: Bools) -> Ints:
+def _longest(allowed: Mask) -> Ints:
     return np.where(allowed.any(axis=1), np.arange(allowed.shape[-1]) - allowed.argmax(axis=1), 0)
 
 

@@ -25,8 +25,9 @@ from itertools import combinations
 import numpy as np
 
 from zooid.core.errors import InputError
+from zooid.planner.front import Ints, Mask
 from zooid.planner.partition.answer import ROUNDING, BestPartition, Incumbents
-from zooid.planner.partition.arrays import Bools, ChainArrays, Ints, SuffixLabels
+from zooid.planner.partition.arrays import ChainArrays, SuffixLabels
 from zooid.planner.partition.bounds import PrefixBounds, bottleneck_window
 from zooid.planner.partition.problem import Partition, StageTable, partition_of
 from zooid.predictor.equations.array_checks import Array
@@ -254,7 +255,7 @@ class _Pass:
         return order[~_is_dominated(group[order], [key[order] for key in keys])]
 
 
-def _is_dominated(group: Ints, keys: list[Array]) -> Bools:
+def _is_dominated(group: Ints, keys: list[Array]) -> Mask:
     """Whether an earlier row of the same group is nowhere worse; rows are sorted by group and then by keys.
 
     Only the nearest earlier rows are compared, so that some dominated rows may be kept.

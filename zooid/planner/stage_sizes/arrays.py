@@ -6,16 +6,12 @@ edges are stages.
 """
 
 from dataclasses import dataclass, fields
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from zooid.planner.front import Ints
 from zooid.planner.stage_sizes.problem import StageSizesProblem
 from zooid.predictor.equations.array_checks import Array
-
-Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 
 class SizedStages:

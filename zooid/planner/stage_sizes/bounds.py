@@ -20,11 +20,11 @@ for several prices of time λ and, in cells, for several heights. Why they are l
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from zooid.planner.stage_sizes.arrays import Bools, Ints, PartialPipelines, SizedStages
+from zooid.planner.front import Ints, Mask
+from zooid.planner.stage_sizes.arrays import PartialPipelines, SizedStages
 from zooid.planner.stage_sizes.problem import Aim
 from zooid.predictor.equations.array_checks import Array
 
@@ -75,20 +75,12 @@ class Envelope:
         return np.concatenate([values, np.where(is_open, at_limit, np.inf)[:, None]], axis=-1)
 
 
-@dataclass(frozen=True, eq=False)
-class BoundsGrid:
-    """The cells [low, high] of heights, ascending, and the prices of time, ascending from 0, of some bounds."""
-
-    low_s: Array
-    high_s: Array
-    prices: Array
-
-
 class PipelineBounds:
-    """Shortest paths of one degree, for the cells and prices of a grid, and the lower bounds that they give."""
+    """Shortest paths of one degree, for some cells of heights and prices of time, and the bounds that they give."""
 
-    def __init__(self, stages: SizedStages, grid: BoundsGrid) -> None:
-        self.stages, self.low_s, self.high_s, self.prices = stages, grid.low_s, grid.high_s, grid.prices
+    def __init__(self, stages: SizedStages, low_s: Array, high_s: Array, prices: Array) -> None:
+        """Cells are [low_s, high_s], ascending; prices ascend from 0."""
+        self.stages, self.low_s, self.high_s, self.prices = stages, low_s, high_s, prices
         shape = (stages.num_layers + 1, 2, len(self.low_s), len(self.prices))
         self._forward_s, self._end_s = np.full(shape, np.inf), np.full(shape, np.inf)
         self._min_usd_per_s = np.full((shape[0], shape[2]), np.inf)
@@ -163,21 +155,20 @@ class PipelineBounds:
         min_usd_per_s = labels.usd_per_s + self.min_usd_per_s[labels.first]
         bounds = aim.value(self.fastest_s(labels), min_usd_per_s, num_replicas)
         rows = np.flatnonzero(bounds < below)
-        bounds[rows] = self._when_front_ends_last(labels[rows], aim)
-        if num_replicas > 1:  # a stage behind may end last: then the stages in front add only their forwards
+        # a stage in front may end last: the pipeline then gets higher, or keeps its height
+        open_labels = labels[rows]
+        cell, is_peak, same_height_s = self._cells(open_labels)
+        closer = self._min_value(open_labels, aim, self._higher, cell + is_peak, open_labels.both_s)
+        peaks = np.flatnonzero(is_peak)
+        same = self._min_value(open_labels[peaks], aim, self._same_height, cell[peaks], same_height_s[peaks])
+        closer[peaks] = np.minimum(closer[peaks], same)
+        bounds[rows] = closer
+        if num_replicas > 1:  # or a stage behind ends last: the stages in front then add only their forwards
             rows = np.flatnonzero(bounds < below)
-            behind = labels[rows]
-            ended_s = behind.ended_s + self.stages.later_grains * behind.longest_forward_s
-            cell = self._cells(behind)[0]
-            bounds[rows] = np.maximum(bounds[rows], self._min_value(behind, aim, self._forward, cell, ended_s))
-        return bounds
-
-    def _when_front_ends_last(self, labels: PartialPipelines, aim: Aim) -> Array:
-        cell, is_peak, same_height_s = self._cells(labels)
-        bounds = self._min_value(labels, aim, self._higher, cell + is_peak, labels.both_s)
-        rows = np.flatnonzero(is_peak)
-        same = self._min_value(labels[rows], aim, self._same_height, cell[rows], same_height_s[rows])
-        bounds[rows] = np.minimum(bounds[rows], same)
+            open_labels = labels[rows]
+            ended_s = open_labels.ended_s + self.stages.later_grains * open_labels.longest_forward_s
+            behind = self._min_value(open_labels, aim, self._forward, self._cells(open_labels)[0], ended_s)
+            bounds[rows] = np.maximum(bounds[rows], behind)
         return bounds
 
     def _min_value(self, labels: PartialPipelines, aim: Aim, envelope: Envelope, cells: Ints, more_s: Array) -> Array:
@@ -194,7 +185,7 @@ class PipelineBounds:
         fastest_s: Array = np.where(labels.height_s > self.high_s[-1], INFEASIBLE_S, np.minimum(same, higher))
         return np.minimum(fastest_s, INFEASIBLE_S)
 
-    def _cells(self, labels: PartialPipelines) -> tuple[Ints, Bools, Array]:
+    def _cells(self, labels: PartialPipelines) -> tuple[Ints, Mask, Array]:
         """The cell that each is in or below, whether it is in it, and its time so far if it gets no higher."""
         cell = np.minimum(np.searchsorted(self.high_s, labels.height_s), len(self.high_s) - 1)
         slowest_s = np.maximum(labels.longest_forward_s + labels.longest_backward_s, self.low_s[cell])
@@ -223,22 +214,23 @@ def min_over_pipelines(stages: SizedStages, combine: np.ufunc, values: Array) ->
     return float(minima[-1])
 
 
-def wide_grid(stages: SizedStages, heights_s: Array, num_cells: int, num_prices: int) -> BoundsGrid:
-    """A grid of all heights, with prices from far below to far above time / rate of any pipeline."""
+def wide_bounds(stages: SizedStages, heights_s: Array, num_cells: int, num_prices: int) -> PipelineBounds:
+    """Bounds over all heights, with prices from far below to far above time / rate of any pipeline."""
     low_s, high_s = _cut_into_cells(heights_s, num_cells)
     scale_s, max_usd_per_s = float(heights_s[0]) * (stages.later_grains + 1), float(stages.usd_per_s.max())
     if max_usd_per_s <= 0 or scale_s <= 0:
-        return BoundsGrid(low_s, high_s, np.zeros(1))
+        return PipelineBounds(stages, low_s, high_s, np.zeros(1))
     min_usd_per_s = max(min_over_pipelines(stages, np.add, stages.usd_per_s), 1e-3 * max_usd_per_s)
     min_price = 0.1 * scale_s / (max_usd_per_s * min(stages.num_layers, 64))
     max_price = 30 * scale_s / min_usd_per_s
-    return BoundsGrid(low_s, high_s, np.concatenate([[0.0], np.geomspace(min_price, max_price, num_prices - 1)]))
+    prices = np.concatenate([[0.0], np.geomspace(min_price, max_price, num_prices - 1)])
+    return PipelineBounds(stages, low_s, high_s, prices)
 
 
-def closer_grid(
+def closer_bounds(
     bounds: PipelineBounds, aim: Aim, value: float, heights_s: Array, num_cells: int, num_prices: int
-) -> BoundsGrid | None:
-    """A grid of what may still hold something better than `value`; None where nothing does."""
+) -> PipelineBounds | None:
+    """Bounds over what may still hold something better than `value`; None where nothing does."""
     is_open = bounds.roots(aim) < value
     cells = np.flatnonzero(is_open.any(axis=1))
     if not len(cells):
@@ -249,7 +241,7 @@ def closer_grid(
     low_s, high_s = _cut_into_cells(heights_s[is_within], num_cells)
     prices, last = bounds.prices, len(bounds.prices) - 1
     if not last:
-        return BoundsGrid(low_s, high_s, prices)
+        return PipelineBounds(bounds.stages, low_s, high_s, prices)
     # lines c and c + 1 cross at corner c; a time limit cuts one of the lines
     lines = np.flatnonzero(is_open[:, : last + 1].any(axis=0))
     if math.isfinite(aim.max_time_s):
@@ -262,7 +254,7 @@ def closer_grid(
     max_price = prices[end] * (3.0 if int(lines.max()) == last else 1.01)
     outer = [0.0, *prices[1:first][-1:], *prices[end + 1 :][:1]]
     inner = np.geomspace(min_price, max_price, num_prices - len(outer))
-    return BoundsGrid(low_s, high_s, np.unique(np.concatenate([outer, inner])))
+    return PipelineBounds(bounds.stages, low_s, high_s, np.unique(np.concatenate([outer, inner])))
 
 
 def _cut_into_cells(heights_s: Array, num_cells: int) -> tuple[Array, Array]:

@@ -20,8 +20,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from zooid.planner.front import Ints, Mask
 from zooid.planner.stage_sizes.answer import BuiltPipeline, SearchOutcome
-from zooid.planner.stage_sizes.arrays import Bools, Ints, PartialPipelines, SizedStages
+from zooid.planner.stage_sizes.arrays import PartialPipelines, SizedStages
 from zooid.planner.stage_sizes.bounds import NO_PEAK, PEAK, PipelineBounds
 from zooid.planner.stage_sizes.problem import Aim
 from zooid.predictor.equations.array_checks import Array
@@ -101,7 +102,7 @@ def _undominated(
     price = aim.usd * stages.num_replicas
     weight = price * (labels.usd_per_s + float(bounds.min_usd_per_s[end])) + aim.s
 
-    def dominates(by: Ints, of: Ints) -> Bools:
+    def dominates(by: Ints, of: Ints) -> Mask:
         def excess(values: Array) -> Array:
             difference: Array = values[by][:, None] - values[of]
             return difference
@@ -116,7 +117,7 @@ def _undominated(
             cheaper = np.maximum(-dearer, 0.0)
             divisor = np.maximum(below / np.maximum(fastest_s[of], 1e-300) - cheaper, 1e-300)
             allowed_s = np.where(dearer > 0, allowed_s, fastest_s[of] * cheaper / divisor)
-        is_dominated: Bools = excess_s <= allowed_s
+        is_dominated: Mask = excess_s <= allowed_s
         return is_dominated
 
     kept: Ints = np.zeros(0, np.int64)
@@ -156,7 +157,7 @@ def _path(history: list[tuple[Ints, Ints]], parent: int, stage: int) -> tuple[in
     return tuple(reversed(path))
 
 
-def shortest_paths(bounds: PipelineBounds, degree: int, is_wanted: Bools) -> list[BuiltPipeline]:
+def shortest_paths(bounds: PipelineBounds, degree: int, is_wanted: Mask) -> list[BuiltPipeline]:
     """The pipelines of the bounds' own shortest paths, for these [cell, price]: good first incumbents."""
     stages = bounds.stages
     cell, price = np.nonzero(is_wanted)

@@ -15,7 +15,7 @@ import numpy as np
 from zooid.core.errors import PlanError
 from zooid.core.plans.search_result import Proof
 from zooid.core.units import format_bytes
-from zooid.planner.front import pareto
+from zooid.planner.front import Mask, pareto
 from zooid.planner.stage_sizes.answer import (
     Allocation,
     AllocationFront,
@@ -24,8 +24,8 @@ from zooid.planner.stage_sizes.answer import (
     SearchOutcome,
     allocation_of,
 )
-from zooid.planner.stage_sizes.arrays import Bools, SizedStages
-from zooid.planner.stage_sizes.bounds import PipelineBounds, closer_grid, min_over_pipelines, wide_grid
+from zooid.planner.stage_sizes.arrays import SizedStages
+from zooid.planner.stage_sizes.bounds import PipelineBounds, closer_bounds, min_over_pipelines, wide_bounds
 from zooid.planner.stage_sizes.label_search import TOLERANCE, improved, search_degree, shortest_paths
 from zooid.planner.stage_sizes.problem import Aim, MemberSizes, StageSizesProblem
 from zooid.predictor.equations.array_checks import Array
@@ -46,7 +46,6 @@ class _BoundedDegree:
     """One degree of replication, with bounds over its pipelines."""
 
     degree: int
-    stages: SizedStages
     heights_s: Array
     bounds: PipelineBounds
 
@@ -105,11 +104,11 @@ class StageSizesSearch:
             return None
         heights_s = np.unique(stages.height_s[stages.height_s >= min_height_s])
         num_cells, num_prices = (4, 4) if len(stages) <= FEW_STAGES else (8, 8)
-        bounds = PipelineBounds(stages, wide_grid(stages, heights_s, num_cells, num_prices))
+        bounds = wide_bounds(stages, heights_s, num_cells, num_prices)
         self._add_shortest_paths(degree, bounds, np.ones(len(bounds.low_s), bool))
-        return _BoundedDegree(degree, stages, heights_s, bounds)
+        return _BoundedDegree(degree, heights_s, bounds)
 
-    def _add_shortest_paths(self, degree: int, bounds: PipelineBounds, is_wanted: Bools) -> None:
+    def _add_shortest_paths(self, degree: int, bounds: PipelineBounds, is_wanted: Mask) -> None:
         """Add the shortest paths of the wanted cells to the known pipelines."""
         for built in shortest_paths(bounds, degree, is_wanted[:, None] & np.isfinite(bounds.whole.lines)):
             self._known[degree, built.stages] = built
@@ -134,14 +133,14 @@ class StageSizesSearch:
         for num_cells, num_prices in MANY_LAYERS_ROUNDS if has_many else ROUNDS:
             closer: list[_BoundedDegree] = []
             for bounded in degrees:
-                if len(bounded.stages) <= FEW_STAGES or time.perf_counter() > deadline:
+                if len(bounded.bounds.stages) <= FEW_STAGES or time.perf_counter() > deadline:
                     closer.append(bounded)
                     continue
                 below = value * (1 - TOLERANCE)
-                grid = closer_grid(bounded.bounds, aim, below, bounded.heights_s, num_cells, num_prices)
-                if grid is not None:
-                    bounds = PipelineBounds(bounded.stages, grid)
-                    self._add_shortest_paths(bounded.degree, bounds, (bounds.roots(aim) < value).any(axis=1))
+                bounds = closer_bounds(bounded.bounds, aim, below, bounded.heights_s, num_cells, num_prices)
+                if bounds is not None:
+                    is_open = np.any(bounds.roots(aim) < value, axis=1)
+                    self._add_shortest_paths(bounded.degree, bounds, is_open)
                     best, value = self._incumbent(aim)
                     closer.append(replace(bounded, bounds=bounds))
             degrees = closer
@@ -182,15 +181,15 @@ class StageSizesSearch:
             known = [built for built in self._known.values() if built.degree == bounded.degree]
             for built in sorted(known, key=lambda built: self._value(aim, built))[:max_improved]:
                 if self._value(aim, built) < value * NEARLY:
-                    better = improved(bounded.stages, aim, built)
+                    better = improved(bounded.bounds.stages, aim, built)
                     self._known[better.degree, better.stages] = better
 
     def _ceiling(self, bounded: _BoundedDegree, aim: Aim) -> float:
         """A value above that of any pipeline that keeps the aim's time limit."""
         if not math.isfinite(aim.max_time_s):
             return math.inf
-        max_usd_per_s = len(self.problem.layers) * float(bounded.stages.usd_per_s.max())
-        return 1.01 * aim.max_time_s * (aim.usd * bounded.stages.num_replicas * max_usd_per_s + aim.s)
+        max_usd_per_s = len(self.problem.layers) * float(bounded.bounds.stages.usd_per_s.max())
+        return 1.01 * aim.max_time_s * (aim.usd * bounded.bounds.stages.num_replicas * max_usd_per_s + aim.s)
 
     def _free(self) -> list[Allocation]:
         """The fastest allocation that costs nothing, where there is one. It is the cheapest point of the front."""
