@@ -54,7 +54,7 @@ MAX_SHIFTS = 48
 def best_partitions(table: StageTable, stage_counts: Collection[int], *, max_each: int) -> dict[int, list[Partition]]:
     """The best partitions into each number of stages, best first; none where nothing fits. The first is optimal."""
     num_layers = table.num_layers
-    found: dict[int, list[Partition]] = {count: [] for count in stage_counts}
+    partitions: dict[int, list[Partition]] = {count: [] for count in stage_counts}
     searched = []
     for count in stage_counts:
         if math.comb(num_layers - 1, count - 1) > MAX_ENUMERATED:
@@ -63,11 +63,11 @@ def best_partitions(table: StageTable, stage_counts: Collection[int], *, max_eac
             ends = np.array([(*cuts, num_layers) for cuts in combinations(range(1, num_layers), count - 1)])
             steps_s = table.step_s(ends)
             order = np.argsort(steps_s, kind="stable")[:max_each]
-            found[count] = [partition_of(ends[row]) for row in order if np.isfinite(steps_s[row])]
+            partitions[count] = [partition_of(ends[row]) for row in order if np.isfinite(steps_s[row])]
     if searched:
         for count, answer in search_partitions(table, searched, max_each=max_each).items():
-            found[count] = [answer.partition, *answer.runners_up]
-    return found
+            partitions[count] = [answer.partition, *answer.runners_up]
+    return partitions
 
 
 def smallest_need(needs: Array, num_stages: int) -> Partition:

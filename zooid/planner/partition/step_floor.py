@@ -19,7 +19,7 @@ from zooid.predictor.step_bounds import latency_s, reduced_share
 
 
 class StepFloor:
-    """Costs that all partitions share on one offer with one grain size, by [first, end] of a stage or by cut."""
+    """Costs of all stages and cuts on one offer with one grain size, by [first, end] of a stage or by cut."""
 
     def __init__(
         self, profile: Profile, grain_size: int, links: Sequence[Way], down_bytes_per_s: float, *, crowded: bool
