@@ -120,7 +120,10 @@ def zooid_steps() -> Iterator[Step]:
     """A member of a run of one."""
     with run_by_hand(JOB_FILE, 1) as (store, (spec,)):
         abort = Abort()
-        with train_task.at_work(spec, store, abort) as (trainer, _, _):
+        with (
+            train_task.open_member(spec, store, abort) as member,
+            member.under(member.role.first_roster) as (trainer, _),
+        ):
             yield trainer.run_step
         abort.set("the benchmark ends")
 

@@ -22,8 +22,8 @@ from torch import distributed as dist
 import zooid
 import zooid.comm  # registers the backend
 from zooid.schedule.samples import even_shares, split_grains
-from zooid.worker.gradients.bucketed import Reducing
-from zooid.worker.state.training_state import Trainee, TrainingState
+from zooid.worker.gradients.bucket_gradients import ReplicaReduction
+from zooid.worker.state.training_state import TrainedStage, TrainingState
 
 NUM_GRAINS = 8
 NUM_LAYERS = 8
@@ -87,10 +87,12 @@ class Side:
         )
         group = dist.group.WORLD
         assert group is not None
-        reducing = Reducing(
-            group, num_replicas, replica, is_direct=True, num_grains=NUM_GRAINS, is_reproducible=reproducible
+        reduction = ReplicaReduction(
+            group, replica, is_direct=True, num_grains=NUM_GRAINS, is_reproducible=reproducible
         )
-        self._state = TrainingState(Trainee(self._module, names, frozenset(), has_loss=True), job, reducing=reducing)
+        self._state = TrainingState(
+            TrainedStage(self._module, names, frozenset(), has_loss=True), job, reduction=reduction
+        )
         self._grains = split_grains(NUM_GRAINS, even_shares(NUM_GRAINS, num_replicas))
         self._own = self._grains[replica]
 

@@ -49,7 +49,7 @@ def main(spec_url: str, schedule: str, num_rounds: int) -> None:
     spec = decode_record(bytes(store.get(key)), WorkerSpec, key)
     torch.set_num_threads(1)
     abort = Abort()
-    with train_task.at_work(spec, store, abort) as (trainer, _, _):
+    with train_task.open_member(spec, store, abort) as member, member.under(member.role.first_roster) as (trainer, _):
         plan = decode_record(bytes(store.get(keys.plan(0))), Plan, keys.plan(0))
         stock = stock_steps(spec, plan, schedule, dist.new_group(backend="gloo"))
         steps = {"zooid": trainer.run_step, "stock": stock}

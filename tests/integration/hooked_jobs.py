@@ -108,8 +108,11 @@ def at_work_alone(
         if rule is not None:
             spec = structs.replace(spec, checkpoints=rule)
         try:
-            with train_task.at_work(spec, store, abort or Abort()) as (trainer, keeper, events):
-                yield trainer, keeper, events, store
+            with (
+                train_task.open_member(spec, store, abort or Abort()) as member,
+                member.under(member.role.first_roster) as (trainer, keeper),
+            ):
+                yield trainer, keeper, member.events, store
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()

@@ -22,7 +22,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.events import CheckpointSaved, Event, MemberStarted, PhaseStarted, RunFinished, StepCommitted
 from zooid.layers import build_model, check_data
 from zooid.store import ObjectStore, open_store
-from zooid.worker.checkpoints.contents import last_step, read_manifest
+from zooid.store.checkpoint_index import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(180)
 

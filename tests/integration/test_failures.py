@@ -26,7 +26,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.events import Event, StepCommitted
 from zooid.layers import build_model
 from zooid.store import open_store
-from zooid.worker.checkpoints.contents import last_step, read_manifest
+from zooid.store.checkpoint_index import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(120)
 

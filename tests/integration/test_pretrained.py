@@ -230,7 +230,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path: Pa
         zooid.save_pretrained(url, folder)
     with pytest.raises(InputError, match=r"another model than job.model\(\) builds: only one of them has .*--job"):
         zooid.save_pretrained(url, folder, job_file=write_job(tmp_path / "other.py", "bert"))
-    with pytest.raises(InputError, match=r"returns a Linear, which is no model of transformers.*load_checkpoint"):
+    with pytest.raises(InputError, match=r"returns a Linear, which is not a model of transformers.*load_checkpoint"):
         zooid.save_pretrained(url, folder, job_file=write_job(tmp_path / "plain.py", "plain"))
     job_file = write_job(tmp_path / "job.py", "gpt2")
     store = open_store(url)

@@ -9,7 +9,7 @@ from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import train_composed_layers, train_untouched_model
 from zooid.store import open_store
-from zooid.worker.checkpoints.contents import last_step, read_manifest
+from zooid.store.checkpoint_index import last_step, read_manifest
 
 pytestmark = pytest.mark.timeout(180)
 

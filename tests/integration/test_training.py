@@ -305,7 +305,7 @@ class TestDroppedStep:
         self, hooked: Path, undisturbed: tuple[list[float], dict[str, Any]]
     ) -> None:
         """This member had applied the step that stands, and computed its grains of the next one."""
-        with run_by_hand(hooked, 1) as (store, specs), train_task.employed(specs[0], store, Abort()) as own:
+        with run_by_hand(hooked, 1) as (store, specs), train_task.open_member(specs[0], store, Abort()) as own:
             first = own.role.first_roster
             with pytest.MonkeyPatch.context() as patch, own.under(first) as (trainer, _):
                 for _ in range(self.STEP):
@@ -315,7 +315,7 @@ class TestDroppedStep:
                     trainer.run_step()
             own._lost_at_s = time.perf_counter()
             assert own._answer(first).has_finished
-            ruling = Ruling(kind="stands", numbers=own._body.place.applied)
+            ruling = Ruling(kind="stands", numbers=own._state.progress.applied)
             second = structs.replace(first, change=1, resume_step=self.STEP - 1, ruling=ruling)
             own._take_up(second)
             with own.under(second) as (trainer, _):

@@ -31,7 +31,7 @@ from zooid.core.runs.events import Event, StepCommitted
 from zooid.layers import build_model, check_data, check_job
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.store import open_store
-from zooid.worker.checkpoints.contents import last_step
+from zooid.store.checkpoint_index import last_step
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -153,7 +153,7 @@ def weightless_loss(output, target):
         job_file = write_hooked_job(tmp_path / "weightless.py", extra=weightless, fields={"loss": "weightless_loss"})
         with at_work_alone(job_file) as (trainer, _, _, _), pytest.raises(TrainingError) as caught:
             trainer.run()
-        assert "weigh 0 together" in str(caught.value)
+        assert "have a total weight of 0" in str(caught.value)
         assert "the weights that job.loss returns must sum to more than 0" in str(caught.value)
 
 

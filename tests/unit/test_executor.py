@@ -28,7 +28,7 @@ from zooid.schedule.actions import (
 )
 from zooid.schedule.pipelines import StepShape
 from zooid.worker.step.executor import Executor
-from zooid.worker.step.pending import Underway
+from zooid.worker.step.pending import Pending
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -68,9 +68,9 @@ class Actor:
         if str(action) in self.errors:
             raise self.errors[str(action)]
 
-    def begin(self, action: Action) -> Underway:
+    def begin(self, action: Action) -> Pending:
         self.told.append(f"begin {action}")
-        return Underway([Message(str(action), self.told.append, self.errors.get(str(action)))])
+        return Pending([Message(str(action), self.told.append, self.errors.get(str(action)))])
 
     @property
     def computed(self) -> list[str]:
@@ -202,7 +202,7 @@ def test_an_abort_stops_it_while_it_waits_for_a_message(kind: str, tmp_path: Pat
     waits = threading.Event()
     raised_at_s: list[float] = []
 
-    class Waiting(Underway):
+    class Waiting(Pending):
         def wait(self) -> None:
             waits.set()
             super().wait()
@@ -211,7 +211,7 @@ def test_an_abort_stops_it_while_it_waits_for_a_message(kind: str, tmp_path: Pat
         group, abort = ranks.groups[0], ranks.aborts[0]
 
         class Receiver(Actor):
-            def begin(self, action: Action) -> Underway:
+            def begin(self, action: Action) -> Pending:
                 assert action.number is not None
                 return Waiting([group.recv([torch.zeros(3)], 1, action.number)])
 
@@ -241,8 +241,8 @@ def test_the_timeline_has_every_action_once() -> None:
 def test_a_message_is_timed_by_its_bytes_and_not_by_who_waits_for_it() -> None:
     """The second goes the same way as the first, and has it to itself only when that has ended."""
     first, second = Completion(), Completion()
-    sent = Underway([TransferWork(first, [], "send")])
-    behind = Underway([TransferWork(second, [], "send")], after=sent)
+    sent = Pending([TransferWork(first, [], "send")])
+    behind = Pending([TransferWork(second, [], "send")], after=sent)
     first.end()
     second.end()
     waited_from_s = time.perf_counter()

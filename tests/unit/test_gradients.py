@@ -11,8 +11,9 @@ from torch import Tensor, nn
 import zooid
 from tests.contract.groups import Opener, Ranks
 from zooid.schedule.buckets import LEAST_BUCKET_BYTES
-from zooid.worker.gradients.bucketed import Gradients, Reducing
-from zooid.worker.state.training_state import Sharing, Tie, Trainee, TrainingState
+from zooid.worker.gradients.bucket_gradients import BucketGradients, ReplicaReduction
+from zooid.worker.gradients.tied_gradients import TiedParameters, TiedSum
+from zooid.worker.state.training_state import TrainedStage, TrainingState
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -92,11 +93,11 @@ def ranks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ranks]:
         yield opened
 
 
-def reduced_over(group: Any, **changed: Any) -> Reducing:
-    return Reducing(group=group, **changed)
+def reduced_over(group: Any, **changed: Any) -> ReplicaReduction:
+    return ReplicaReduction(group=group, **changed)
 
 
-def finish(gradients: Gradients, changes: Sequence[Tensor] = ()) -> list[Tensor | None]:
+def finish(gradients: BucketGradients, changes: Sequence[Tensor] = ()) -> list[Tensor | None]:
     """What the REDUCE actions and their ends do."""
     for number in range(gradients.num_buckets):
         for work in gradients.reduce(number, lambda: changes):
@@ -113,7 +114,7 @@ class TestTwoReplicas:
         def replica(group: Any, rank: int) -> tuple[list[Tensor | None], list[Tensor]]:
             model = Reached()
             statistics = [torch.zeros(2), torch.zeros(3, dtype=torch.float64)]
-            gradients = Gradients(list(model.parameters()), statistics, reduced_over(group))
+            gradients = BucketGradients(list(model.parameters()), statistics, reduced_over(group))
             assert gradients.num_buckets == 4
             gradients.begin()
             for grain in range(2):
@@ -151,7 +152,7 @@ class TestTwoReplicas:
 
         def replica(group: Any, rank: int) -> list[Tensor | None]:
             model = Reached()
-            gradients = Gradients(list(model.parameters()), [], reduced_over(group))
+            gradients = BucketGradients(list(model.parameters()), [], reduced_over(group))
             gradients.begin()
             if rank == 0:
                 gradients.begin_last_backward()
@@ -194,8 +195,8 @@ class TestTwoReplicas:
             module = norm()
             module.load_state_dict(initial)
             names = tuple(name for name, _ in module.named_parameters())[::-1]
-            trainee = Trainee(module, names, frozenset(module.state_dict()))
-            state = TrainingState(trainee, job, reducing=reduced_over(group))
+            stage = TrainedStage(module, names, frozenset(module.state_dict()))
+            state = TrainingState(stage, job, reduction=reduced_over(group))
             state.begin([(0,), (1,)])
             run_grain(state, module, 5)
             state.drop()
@@ -230,7 +231,7 @@ class TestEarlyStart:
     def test_a_bucket_goes_when_the_last_backward_has_completed_it(self, calls: Calls) -> None:
         """All but the last, which waits for the statistics."""
         chain = Chain(calls.noted.append)
-        gradients = Gradients(chain.completed, [], reduced_over(calls))
+        gradients = BucketGradients(chain.completed, [], reduced_over(calls))
         assert gradients.num_buckets == NUM_LAYERS
         gradients.begin()
         x = torch.randn(3, WIDTH)
@@ -253,7 +254,7 @@ class TestEarlyStart:
 
     def test_nothing_goes_early_where_others_wait_for_the_links(self, calls: Calls) -> None:
         chain = Chain(calls.noted.append)
-        gradients = Gradients(chain.completed, [], reduced_over(calls, is_early=False))
+        gradients = BucketGradients(chain.completed, [], reduced_over(calls, is_early=False))
         gradients.begin()
         gradients.begin_last_backward()
         chain(torch.randn(3, WIDTH)).backward()
@@ -264,7 +265,7 @@ class TestEarlyStart:
     def test_buckets_go_in_order_even_if_one_is_never_completed(self, calls: Calls) -> None:
         """Another replica's loss may reach what this one's does not; all must make the same calls."""
         chain = Chain(calls.noted.append)
-        gradients = Gradients(chain.completed, [], reduced_over(calls))
+        gradients = BucketGradients(chain.completed, [], reduced_over(calls))
         gradients.begin()
         gradients.begin_last_backward()
         chain(torch.randn(3, WIDTH), without=[2]).backward()
@@ -275,7 +276,7 @@ class TestEarlyStart:
 
     def test_a_step_that_was_dropped_leaves_nothing_to_the_next(self, calls: Calls) -> None:
         chain = Chain(lambda _: None)
-        gradients = Gradients(chain.completed, [], reduced_over(calls))
+        gradients = BucketGradients(chain.completed, [], reduced_over(calls))
         x = torch.randn(3, WIDTH)
         for _ in range(2):
             gradients.begin()
@@ -292,7 +293,7 @@ class TestEarlyStart:
 
 def test_a_single_replica_reduces_and_copies_nothing(calls: Calls) -> None:
     chain = Chain(lambda _: None)
-    gradients = Gradients(chain.completed, [], Reducing())
+    gradients = BucketGradients(chain.completed, [], ReplicaReduction())
     gradients.begin()
     gradients.begin_last_backward()
     chain(torch.randn(3, WIDTH), without=[2]).backward()
@@ -319,7 +320,7 @@ class TestTreeOverGrains:
             state.end_backward(grain)
 
     @staticmethod
-    def state_of(module: nn.Module, reducing: Reducing) -> TrainingState:
+    def state_of(module: nn.Module, reduction: ReplicaReduction) -> TrainingState:
         names = tuple(name for name, _ in module.named_parameters())[::-1]
         job = zooid.Job(
             model=nn.Module,
@@ -329,7 +330,7 @@ class TestTreeOverGrains:
             batch_size=1,
             epochs=1,
         )
-        return TrainingState(Trainee(module, names, frozenset()), job, reducing=reducing)
+        return TrainingState(TrainedStage(module, names, frozenset()), job, reduction=reduction)
 
     def bits(self, state: TrainingState) -> list[bytes | None]:
         """What is held after a reduce, flags left out."""
@@ -337,13 +338,13 @@ class TestTreeOverGrains:
             for work in state.reduce(number, torch.zeros(self.NUM_GRAINS, 2, dtype=torch.float64)):
                 work.wait()
         norm = float(state.square_sum())
-        flags, *parts = state.parts_held()
+        flags, *parts = state.held_parts()
         assert flags.tolist() == [1.0, 1.0, 0.0, 1.0], "nobody's loss reaches the third"
         return [*(part.numpy().tobytes() for part in parts), repr(norm).encode()]
 
     def alone(self) -> list[bytes | None]:
         module = Reached()
-        state = self.state_of(module, Reducing(num_grains=self.NUM_GRAINS, is_reproducible=True))
+        state = self.state_of(module, ReplicaReduction(num_grains=self.NUM_GRAINS, is_reproducible=True))
         state.begin([range(self.NUM_GRAINS)])
         self.run_grains(state, module, range(self.NUM_GRAINS))
         return self.bits(state)
@@ -351,7 +352,7 @@ class TestTreeOverGrains:
     def begun(self, group: Any, rank: int, deal: Sequence[Sequence[int]]) -> tuple[Reached, TrainingState]:
         """One of two replicas that has computed its own grains, and reduced nothing yet."""
         module = Reached()
-        state = self.state_of(module, Reducing(group, 2, rank, num_grains=self.NUM_GRAINS, is_reproducible=True))
+        state = self.state_of(module, ReplicaReduction(group, rank, num_grains=self.NUM_GRAINS, is_reproducible=True))
         state.begin(deal)
         self.run_grains(state, module, deal[rank])
         return module, state
@@ -375,7 +376,7 @@ class TestTreeOverGrains:
             self.bits(state)
             if rank == 1:
                 return []
-            state.regroup(Reducing(num_grains=self.NUM_GRAINS, is_reproducible=True))
+            state.regroup(ReplicaReduction(num_grains=self.NUM_GRAINS, is_reproducible=True))
             self.run_grains(state, module, deal[1])
             state._held = {}  # what was reduced with the lost replica does not count
             return self.bits(state)
@@ -392,8 +393,11 @@ def test_three_stages_add_up_what_they_share_in_their_order(tmp_path: Path) -> N
     def stage(group: Any, rank: int) -> Tensor | None:
         own = found[rank].clone()
         held: dict[str, Tensor | None] = {"shared": own}
-        sharing = Sharing(
-            Tie(("shared",), group, counts_here=rank == 0), held, [("shared", nn.Parameter(own))], in_order=True
+        sharing = TiedSum(
+            TiedParameters(("shared",), group, counts_here=rank == 0),
+            held,
+            [("shared", nn.Parameter(own))],
+            in_order=True,
         )
         for work in sharing.works:
             work.wait()

@@ -30,13 +30,11 @@ from zooid.schedule.actions import Action, Kind
 from zooid.schedule.samples import SamplePlan, split_grains
 from zooid.schedule.step_state import Decision, StepState, Vote
 from zooid.worker.member.seat import Seat
-from zooid.worker.samples.sample_supply import supply
+from zooid.worker.samples.sample_supply import open_supply
 from zooid.worker.state.loss_scaling import LossScale
-from zooid.worker.state.training_state import Trainee, TrainingState
+from zooid.worker.state.training_state import TrainedStage, TrainingState
 from zooid.worker.step.stage_runner import StageRunner
-from zooid.worker.step.step_counts import Counted
-from zooid.worker.step.verdict import Verdict
-from zooid.worker.step.vote_numbers import StageNumbers
+from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict
 
 NUM_SAMPLES, LENGTH, NUM_TOKENS = 23, 6, 11
 TOLERANCE = 1e-12
@@ -160,10 +158,12 @@ def test_a_step_is_the_plain_loops(name: str, data: st.DataObject) -> None:
 
     assert verdict.loss == pytest.approx(loss, rel=0, abs=TOLERANCE)
     for parameter, gradient in gradients.items():
-        difference = own[parameter] * verdict.scale(1.0) - gradient
+        difference = own[parameter] * verdict.gradient_factor(1.0) - gradient
         assert float(difference.abs().max()) <= TOLERANCE, parameter
     if checked.loss_form.kind in ("mean", "sum"):
-        assert verdict.scale(1.0) == pytest.approx(1.0, rel=1e-14), "what hooks see is the gradient of the step's loss"
+        assert verdict.gradient_factor(1.0) == pytest.approx(1.0, rel=1e-14), (
+            "what hooks see is the gradient of the step's loss"
+        )
 
 
 def plain_step(job: Job, batch: Any) -> tuple[float | None, dict[str, Tensor]]:
@@ -201,13 +201,13 @@ def step_of_replica(
     state = build_model(job).state_dict(keep_vars=True)
     stage = build_stage(layered, 0, layered.num_layers, state, device)
     names = tuple(layered.trained_bytes(0, layered.num_layers))
-    training = TrainingState(Trainee(stage.module, names, layered.persistent_names), job)
+    training = TrainingState(TrainedStage(stage.module, names, layered.persistent_names), job)
     member = RosterMember(name="r0s0", stage=0, replica=0)
     roster = Roster(run="test", number=0, resume_step=0, members=(member,), shares=(1,))
     seat = Seat(roster, 0, device)
     grains = samples.grains(step)
     numbers = split_grains(len(grains), shares)[replica]
-    with supply(
+    with open_supply(
         job, checked.data, samples, lambda _, count: split_grains(count, shares)[replica], reads=True, pin=False
     ) as reading:
         runner = StageRunner(Objective(job, checked.loss_form), reading.train, stage, training, seat, device)
@@ -215,6 +215,6 @@ def step_of_replica(
         for number in numbers:
             runner.compute(Action(0, Kind.FORWARD, number))
             runner.compute(Action(0, Kind.BACKWARD, number))
-    counted = Counted(StepState.resumed(step), runner.count(), runner.weight, runner.nominal_weight, None, 0.0)
+    counted = StepCounts(StepState.resumed(step), runner.count(), runner.weight, runner.nominal_weight, None, 0.0)
     own = {name: p.grad for name, p in stage.module.named_parameters() if p.grad is not None}
     return counted.read(1.0), runner.nominal_weight, own

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from zooid.schedule.grain_tree import TreeSum, maximal_nodes, most_nodes_held, sibling_of
-from zooid.worker.step import loss_sums
+from zooid.worker.gradients import loss_sums
 
 
 def values(num_grains: int) -> list[Tensor]:

@@ -15,7 +15,7 @@ from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.layers import check_data, check_job, is_in_order
 from zooid.schedule.samples import SamplePlan, split_grains
-from zooid.worker.samples.sample_supply import Deal, supply
+from zooid.worker.samples.sample_supply import OwnGrains, open_supply
 
 NUM_SAMPLES = 10
 
@@ -88,7 +88,7 @@ def test_every_sample_is_read_once_an_epoch_by_whoever_owns_it(shares: tuple[int
     samples = SamplePlan.of(job, len(data), 2, is_in_order=is_in_order(data))
     read: dict[int, list[int]] = {step: [] for step in range(samples.num_steps)}
     for replica in range(len(shares)):
-        with supply(job, data, samples, _deal(shares, replica), reads=True, pin=False) as reading:
+        with open_supply(job, data, samples, _deal(shares, replica), reads=True, pin=False) as reading:
             for step in range(samples.num_steps):
                 for grain in _own(samples, step, shares, replica):
                     read[step] += reading.train(step, grain).target.tolist()
@@ -97,7 +97,7 @@ def test_every_sample_is_read_once_an_epoch_by_whoever_owns_it(shares: tuple[int
     ]  # fmt: skip
 
 
-def _deal(shares: tuple[int, ...], replica: int) -> Deal:
+def _deal(shares: tuple[int, ...], replica: int) -> OwnGrains:
     return lambda _, num_grains: split_grains(num_grains, shares)[replica]
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import zooid
 from zooid.worker.state.running_statistics import RunningStatistics
-from zooid.worker.state.training_state import Trainee, TrainingState
+from zooid.worker.state.training_state import TrainedStage, TrainingState
 
 WIDTH = 3
 NUM_GRAINS = 5
@@ -128,7 +128,7 @@ class TestShares:
         )
         module = normed().to(torch.bfloat16)
         names = tuple(name for name, _ in module.named_parameters())
-        state = TrainingState(Trainee(module, names, frozenset(module.state_dict())), job)
+        state = TrainingState(TrainedStage(module, names, frozenset(module.state_dict())), job)
         travelling = state._statistics.like_changes()
         assert [value.dtype for value in travelling] == [torch.bfloat16, torch.float32]
 
@@ -147,7 +147,7 @@ class TestPlainPyTorch:
         )
         module, plain = normed().to(dtype), normed().to(dtype)
         names = tuple(name for name, _ in module.named_parameters())[::-1]
-        state = TrainingState(Trainee(module, names, frozenset(module.state_dict())), job)
+        state = TrainingState(TrainedStage(module, names, frozenset(module.state_dict())), job)
         optimizer = job.optimizer(list(plain.named_parameters()))
         for step in range(10):
             state.begin([(0,)])

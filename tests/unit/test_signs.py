@@ -11,8 +11,8 @@ from tests.processes import wait_until
 from zooid.core.errors import StoreUnavailable
 from zooid.schedule.heartbeats import requests_per_day
 from zooid.store import ObjectStore, open_store
-from zooid.worker.reach import store_heartbeats
-from zooid.worker.reach.store_heartbeats import SignsOfLife
+from zooid.worker.peers import store_heartbeats
+from zooid.worker.peers.store_heartbeats import StoreHeartbeats
 
 NAMES = ["a", "b", "c", "d"]
 
@@ -24,9 +24,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def members(store: ObjectStore, names: list[str] = NAMES) -> Iterator[tuple[dict[str, SignsOfLife], list[str]]]:
+def members(store: ObjectStore, names: list[str] = NAMES) -> Iterator[tuple[dict[str, StoreHeartbeats], list[str]]]:
     told: list[str] = []
-    made = {name: SignsOfLife(store, "run/signs", name, partial(told.append, name)) for name in names}
+    made = {name: StoreHeartbeats(store, "run/signs", name, partial(told.append, name)) for name in names}
     for member in made.values():
         member.watch(NAMES, "run/survey")
         member.start()
@@ -46,7 +46,7 @@ def test_a_silent_member_is_lost_to_its_neighbours_and_a_call_tells_the_rest() -
         made["b"].close()
         wait_until(lambda: made["a"].lost == made["c"].lost == {"b"})
         assert made["d"].lost == set(), "it does not watch b"
-        made["a"].call("run/survey")
+        made["a"].announce_survey("run/survey")
         wait_until(lambda: made["d"].lost == {"b"} and "d" in told)
 
 

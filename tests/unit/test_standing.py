@@ -8,7 +8,7 @@ from zooid.core.jobs.run_requests import NO_WISH, Monitor, Wish
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs.checkpoint import CheckpointManifest, Ledger, SampleFacts
 from zooid.core.runs.events import Evaluated
-from zooid.worker.member.early_stop import Standing
+from zooid.worker.member.evaluation_history import EvaluationHistory
 
 
 def a_job(monitor: Monitor | None) -> Job:
@@ -31,7 +31,7 @@ def evaluated(step: int, loss: float, accuracy: float = 0.0) -> Evaluated:
 
 
 def test_patience_counts_evaluations_in_a_row() -> None:
-    standing = Standing(a_job(Monitor(patience=2)), Ledger())
+    standing = EvaluationHistory(a_job(Monitor(patience=2)), Ledger())
     losses = [3.0, 2.0, 2.5, 1.0, 1.0, 4.0]
     wishes = [standing.add(evaluated(step, loss)) for step, loss in enumerate(losses)]
     better, nothing = Wish.KEEP_BEST, NO_WISH
@@ -40,7 +40,7 @@ def test_patience_counts_evaluations_in_a_row() -> None:
 
 def test_numbers_that_are_not_finite_count_as_no_better_and_survive_a_checkpoint() -> None:
     job = a_job(Monitor(metric="accuracy", mode="max", patience=2))
-    first = Standing(job, Ledger())
+    first = EvaluationHistory(job, Ledger())
     assert first.add(evaluated(1, math.inf, math.nan)) == NO_WISH
     manifest = CheckpointManifest(
         step=1,
@@ -55,28 +55,28 @@ def test_numbers_that_are_not_finite_count_as_no_better_and_survive_a_checkpoint
     read = decode_record(encode_record(manifest), CheckpointManifest, "manifest").ledger
     assert math.isnan(read.evaluations[0].value("accuracy"))
     assert read.evaluations[0].value("loss") == math.inf
-    second = Standing(job, read)
+    second = EvaluationHistory(job, read)
     assert second.add(evaluated(2, 1.0, -math.inf)) == Wish.STOP
     second.fulfil(Wish.STOP, 2, may_stop=True)
     assert second.ledger.stopped == "accuracy has not been finite in 2 evaluations (job.monitor)"
 
 
 def test_a_run_that_goes_on_has_not_stopped_and_remembers_the_best() -> None:
-    before = Standing(a_job(Monitor(patience=1)), Ledger())
+    before = EvaluationHistory(a_job(Monitor(patience=1)), Ledger())
     for step, loss in ((1, 2.0), (2, 3.0)):
         before.fulfil(before.add(evaluated(step, loss)), step, may_stop=True)
     assert before.ledger.stopped
-    after = Standing(a_job(Monitor(patience=3)), before.ledger)
+    after = EvaluationHistory(a_job(Monitor(patience=3)), before.ledger)
     assert (after.ledger.stopped, after.ledger.best_step) == ("", 1)
     assert after.add(evaluated(3, 2.5)) == NO_WISH
     assert after.add(evaluated(4, 2.5)) == Wish.STOP
 
 
 def test_a_metric_that_was_not_evaluated_before_has_no_past() -> None:
-    before = Standing(a_job(None), Ledger())
+    before = EvaluationHistory(a_job(None), Ledger())
     assert before.add(evaluated(1, 2.0)) == NO_WISH
     ledger = before.ledger
     del ledger.evaluations[0].numbers["accuracy"]
-    after = Standing(a_job(Monitor(metric="accuracy", mode="max")), ledger)
+    after = EvaluationHistory(a_job(Monitor(metric="accuracy", mode="max")), ledger)
     assert after.values == []
     assert after.add(evaluated(2, 2.0, 0.1)) == Wish.KEEP_BEST

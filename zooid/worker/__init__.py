@@ -1,4 +1,4 @@
-"""One member: builds its stage, runs its actions, commits its steps, saves its state.
+"""One member: it builds its stage, runs its actions, commits its steps and saves its state.
 
-Started by a platform as `python -m zooid.worker SPEC`, never imported by the rooms that decide.
+A platform starts it as `python -m zooid.worker SPEC`. The packages that decide never import it.
 """

@@ -17,7 +17,7 @@ PRELOADS = (
     "zooid.worker.member.prepare_task",
     "torch.export._trace",
 )
-"""What members import sooner or later; a process that forks members imports it once for all."""
+"""Modules that every member imports. A process that forks members imports them once for all."""
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:
 
 @contextmanager
 def _aborting() -> Iterator[Abort]:
-    """Frees every thread that still waits in the end, so that the process can exit."""
+    """An abort that is set in the end, which frees every waiting thread, so that the process can exit."""
     abort = Abort()
     try:
         yield abort

@@ -1,6 +1,6 @@
-"""A run without computing: the same lists, members, groups and messages, while compute sleeps its profiled time.
+"""A run without computing: the same actions, members, groups and messages, while compute sleeps its profiled time.
 
-So a plan can be tried on real links before anybody pays for the cores; and many members fit on one machine.
+So a plan can be tried on real links before you pay for the cores, and many members fit on one machine.
 """
 
 import time
@@ -25,21 +25,22 @@ from zooid.schedule.samples import split_grains
 from zooid.schedule.step_state import vote_elements
 from zooid.store import EventWriter, ObjectStore
 from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
-from zooid.worker.member.seat import Messenger, Seat, take_seat
-from zooid.worker.reach import open_reach
+from zooid.worker.member.seat import Seat
+from zooid.worker.peers import open_peers
+from zooid.worker.step.cut_messages import Messenger
 from zooid.worker.step.executor import Executor
-from zooid.worker.step.pending import Underway, adding_up, copying
+from zooid.worker.step.pending import Pending, begin_all_reduce, begin_broadcast
 
 _CPU = torch.device("cpu")
 
 
 def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
-    """Take a seat, and run so many steps. Every member records each of them, but for copies, which compute nothing."""
+    """Take a seat, and run the steps of the spec. All members but copies, which compute nothing, record each step."""
     plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
     roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
     ties = tuple(tie.stages for tie in spec.ties)
-    reach = open_reach(spec, store, plan, roster, _CPU, abort)
-    seat = take_seat(reach, roster, spec.member, ties, _CPU)
+    peers = open_peers(spec, store, plan, roster, _CPU, abort)
+    seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties))
     buckets = tuple(len(stage.buckets) for stage in spec.stages)
     shape = StepShape(plan.schedule, len(spec.stages), plan.ahead, buckets, ties)
     num_grains = -(-plan.batch_size // plan.grain_size)
@@ -47,19 +48,19 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     check_schedule(schedule)
     deal = Deal(schedule.grains) if plan.reproducible else None
     replica = seat.replica
-    stage = RehearsedStage(spec, seat, len(schedule.grains[replica or 0]), abort, deal)
+    stage = _RehearsedStage(spec, seat, len(schedule.grains[replica or 0]), abort, deal)
     executor = Executor(seat.name, stage, abort)
     timelines = []
     with EventWriter(store, spec.member, spec.roster) as events:
-        seat.meet()
-        for step in range(spec.num_steps):  # one after the other, as in training: whoever is done goes on
+        seat.barrier()
+        for step in range(spec.num_steps):  # without a barrier between steps, as in training
             start_s = time.perf_counter()
             stage.begin_step()
             if replica is None:
                 stage.commit()
                 continue
-            own = (schedule.lists[replica][seat.stage], schedule.needs[replica][seat.stage])
-            timelines.append(executor.run(*own).timeline())
+            actions, needs = schedule.lists[replica][seat.stage], schedule.needs[replica][seat.stage]
+            timelines.append(executor.run(actions, needs).timeline())
             if seat.rank == 0:
                 events.write(
                     StepCommitted(
@@ -73,45 +74,44 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
                 )
         for step, timeline in enumerate(timelines):
             store.put(keys.timeline(step, spec.member), encode_record(timeline))
-        seat.meet()
+        seat.barrier()
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
-    reach.end(in_peace=True)
-    reach.close(in_peace=True)
+    peers.end(is_clean=True)
+    peers.close(is_clean=True)
 
 
-class RehearsedStage:
-    """Does what a stage does, as far as others can tell."""
+class _RehearsedStage:
+    """Behaves towards other members as a stage does, without computing."""
 
-    def __init__(
-        self, spec: RehearsalSpec, seat: Seat, num_grains: int, abort: Abort, deal: Deal | None = None
-    ) -> None:
-        """`deal` says which replica has which grains, where gradients are added up in a tree over grains."""
+    def __init__(self, spec: RehearsalSpec, seat: Seat, num_grains: int, abort: Abort, deal: Deal | None) -> None:
+        """`deal` gives each replica its grains, if gradients are added in a tree over grains."""
         self._stage = spec.stages[seat.stage]
         self._seat = seat
-        self._replica = seat.replica or 0
         self._abort = abort
         self._num_grains = num_grains
         self._messenger = Messenger(seat)
-        before = round(spec.stages[seat.stage - 1].out_bytes) if seat.stage > 0 else 0
-        behind = round(self._stage.out_bytes)
+        bytes_in = round(spec.stages[seat.stage - 1].out_bytes) if seat.stage > 0 else 0
+        bytes_out = round(self._stage.out_bytes)
         self._message_bytes = {
-            Kind.SEND_FORWARD: behind,
-            Kind.RECEIVE_BACKWARD: behind,
-            Kind.RECEIVE_FORWARD: before,
-            Kind.SEND_BACKWARD: before,
+            Kind.SEND_FORWARD: bytes_out,
+            Kind.RECEIVE_BACKWARD: bytes_out,
+            Kind.RECEIVE_FORWARD: bytes_in,
+            Kind.SEND_BACKWARD: bytes_in,
         }
         sizes = [-(-bucket.num_bytes // 4) for bucket in self._stage.buckets]
         self._buckets = [torch.zeros(size) for size in sizes]
         self._deal = deal
         self._queue = ReduceQueue()
-        self._buffers = [ReduceBuffer(torch.zeros(0), size, deal, self._replica) for size in sizes if deal is not None]
+        self._buffers = [
+            ReduceBuffer(torch.zeros(0), size, deal, seat.replica or 0) for size in sizes if deal is not None
+        ]
         self._ties = [torch.zeros(-(-tie.num_bytes // 4)) for tie in spec.ties]
         self._num_backwards_left = num_grains
-        self._reducing: list[list[dist.Work]] = []
+        self._works: list[list[dist.Work]] = []
 
     def begin_step(self) -> None:
         self._num_backwards_left = self._num_grains
-        self._reducing = []
+        self._works = []
         self._queue = ReduceQueue()
 
     def compute(self, action: Action) -> None:
@@ -124,14 +124,14 @@ class RehearsedStage:
                 self.commit()
 
     def commit(self) -> None:
-        """Pass the gradients on to a copy, or take them as one; then vote, and update."""
+        """Exchange gradients with the copies, vote, and update."""
         if self._seat.groups.copies is not None:
             gradients = torch.zeros(sum(bucket.num_bytes for bucket in self._stage.buckets), dtype=torch.uint8)
-            copying(gradients, 0, self._seat.groups.copies).wait()
+            begin_broadcast(gradients, 0, self._seat.groups.copies).wait()
         self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
         self._abort.sleep(self._stage.update_s)
 
-    def begin(self, action: Action) -> Underway:
+    def begin(self, action: Action) -> Pending:
         assert action.number is not None
         match action.kind:
             case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
@@ -141,12 +141,12 @@ class RehearsedStage:
                 message = torch.empty(self._message_bytes[action.kind], dtype=torch.uint8)
                 return self._messenger.receive(action.kind, action.number, message)
             case Kind.REDUCE:
-                return Underway(self._reduce(action.number))
+                return Pending(self._reduce(action.number))
             case _:
-                return Underway([adding_up(self._ties[action.number], self._seat.groups.ties[action.number])])
+                return Pending([begin_all_reduce(self._ties[action.number], self._seat.groups.ties[action.number])])
 
     def _backward(self) -> None:
-        """The last one sends its buckets on their way at their moments."""
+        """Sleep as long as a backward takes. The last one of a step begins each reduce at its profiled time."""
         self._num_backwards_left -= 1
         whole_s = self._stage.backward_s
         if self._num_backwards_left > 0 or not reduces_early(self._seat.stage):
@@ -162,11 +162,10 @@ class RehearsedStage:
         group = self._seat.groups.stage
         if group is None:
             return []
-        while len(self._reducing) <= number:
-            at = len(self._reducing)
+        while (next_number := len(self._works)) <= number:
             if self._deal is not None:
-                works = self._queue.begin([self._buffers[at]], self._deal, self._replica, group)
+                works = self._queue.begin([self._buffers[next_number]], self._deal, group)
             else:
-                works = [adding_up(self._buckets[at], group)]
-            self._reducing.append(works)
-        return self._reducing[number]
+                works = [begin_all_reduce(self._buckets[next_number], group)]
+            self._works.append(works)
+        return self._works[number]

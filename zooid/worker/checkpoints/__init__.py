@@ -1,1 +1,1 @@
-"""Checkpoints as a member sees them: what it reads when it starts, and what it writes beside the training."""
+"""Checkpoints: read when a member starts, and written while it trains."""

@@ -1,4 +1,4 @@
-"""Checkpoints in the object store: safetensors shards with the model's names, and a manifest that makes them count."""
+"""Checkpoints in the object store: safetensors shards with the model's names, and a manifest that completes them."""
 
 import hashlib
 from collections.abc import Iterable
@@ -20,32 +20,14 @@ from zooid.layers import CheckedJob, LayeredModel, is_in_order
 from zooid.store import ObjectStore, open_store
 from zooid.store.checkpoint_index import how_to_do_without, last_step, read_manifest
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_settings, parameter_of
-from zooid.worker.checkpoints.safetensors_file import pack
-
-__all__ = [
-    "Tensors",
-    "digest_of_shards",
-    "division_of",
-    "last_step",
-    "load_checkpoint",
-    "load_optimizer",
-    "open_checkpoint",
-    "read_manifest",
-    "read_optimizer_tensors",
-    "read_tensors",
-    "sample_facts",
-    "whole_optimizer",
-    "write_initial",
-]
-
-Tensors = dict[str, torch.Tensor]
+from zooid.worker.checkpoints.safetensors_file import Tensors, pack
 
 _DAMAGED = (SafetensorError, ValueError, LookupError, RuntimeError, TypeError, ArithmeticError)
-"""What safetensors and torch raise for bytes that are no tensors: a broken header, an unknown type, an absurd shape."""
+"""Errors of safetensors and torch for damaged files: a broken header, an unknown dtype, an absurd shape."""
 
 
 def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
-    """The state dict of a checkpoint's folder, or of the last or the best checkpoint of a run's folder.
+    """The state dict from a checkpoint's folder, or from the last or best checkpoint of a run's folder.
 
     The names are the model's own: `model.load_state_dict(zooid.load_checkpoint("s3://bucket/run-7"))`.
     """
@@ -55,8 +37,8 @@ def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
         state |= _read_model_shard(store, shard, manifest.step)
     if missing := sorted(set(manifest.aliases.values()) - state.keys()):
         raise CheckpointError(
-            f"the checkpoint of step {manifest.step} in {store.url} lacks {quoted(str(missing))}, which other names of "
-            f"its manifest stand for; {how_to_do_without(manifest.step)}"
+            f"the checkpoint of step {manifest.step} in {store.url} lacks {quoted(str(missing))}, which other names in "
+            f"its manifest refer to; {how_to_do_without(manifest.step)}"
         )
     return state | {alias: state[name] for alias, name in manifest.aliases.items()}
 
@@ -64,10 +46,10 @@ def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
 def load_optimizer(
     url: str, optimizer: torch.optim.Optimizer, named_parameters: Iterable[tuple[str, nn.Parameter]]
 ) -> int:
-    """Give an optimizer of the plain model the state that it has in a checkpoint; how many steps that contains.
+    """Load an optimizer's state from a checkpoint, and return the number of steps that the checkpoint contains.
 
-    The folder is a checkpoint's or a run's, as in `load_checkpoint`, and the parameters are those of
-    `model.named_parameters()`: `zooid.load_optimizer("s3://bucket/run-7", optimizer, model.named_parameters())`.
+    The folder is a checkpoint's or a run's, as in `load_checkpoint`, and the parameters are those of the plain model:
+    `zooid.load_optimizer("s3://bucket/run-7", optimizer, model.named_parameters())`.
     """
     store, manifest = open_checkpoint(url)
     if type(optimizer).__name__ != manifest.optimizer_class:
@@ -82,7 +64,7 @@ def load_optimizer(
 
 
 def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterable[str]) -> Tensors:
-    """These parameters, buffers and constants, reading only the shards that hold them."""
+    """Read these parameters, buffers and constants, from only the shards that hold them."""
     wanted = set(names)
     found: Tensors = {}
     for shard in (*manifest.shards, *manifest.constants):
@@ -95,14 +77,14 @@ def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterab
 
 
 def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, parameters: Iterable[str]) -> Tensors:
-    """The optimizer's state of these parameters, for `load_optimizer_tensors`; a parameter may have none."""
+    """Read the optimizer's state of these parameters, for `load_optimizer_tensors`; a parameter may have none."""
     wanted = set(parameters)
     found: Tensors = {}
     for shard in manifest.optimizer:
         if wanted.intersection(shard.names):
             tensors = _read_shard(store, shard, manifest.step)
             if not {parameter_of(entry) for entry in tensors} <= set(shard.names):
-                raise _not_as_named(store, shard, manifest.step)
+                raise _unexpected_tensors(store, shard, manifest.step)
             found |= {entry: tensor for entry, tensor in tensors.items() if parameter_of(entry) in wanted}
     return found
 
@@ -110,17 +92,17 @@ def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, par
 def division_of(
     layered: LayeredModel, plan: Plan, roster: int = 0, change: int = 0, *, num_replicas: int | None = None
 ) -> Division:
-    """Who writes what of checkpoints under this plan; `num_replicas` replaces the plan's.
+    """How members divide the writing of checkpoints under this plan; `num_replicas` replaces the plan's.
 
-    A name belongs to the first stage that uses it; what none uses, to the first.
+    A tensor belongs to the first stage that uses it, and an unused tensor to stage 0.
     """
     stages: list[dict[str, int]] = []
-    kept: set[str] = set()
+    assigned: set[str] = set()
     for stage in plan.stages:
         sizes = layered.state_bytes(stage.first_layer, stage.end_layer)
-        new = {name: size for name, size in sizes.items() if name in layered.persistent_names and name not in kept}
-        stages.append(new)
-        kept.update(new)
+        names = layered.persistent_names - assigned
+        stages.append({name: size for name, size in sizes.items() if name in names})
+        assigned.update(stages[-1])
     stages[0] |= dict.fromkeys(sorted(layered.unused_names), 0)
     return Division(
         stages=tuple(stages),
@@ -132,7 +114,7 @@ def division_of(
 
 
 def write_initial(store: ObjectStore, checked: CheckedJob, layered: LayeredModel, plan: Plan) -> None:
-    """Checkpoint 0: the model's initial weights, cut by stage so that each member reads no more than its own."""
+    """Write checkpoint 0 with the model's initial weights, cut by stage, so that each member reads only its own."""
     state: Tensors = dict(checked.model.state_dict(keep_vars=True))
     constants = {name: buffer for name, buffer in checked.model.named_buffers() if name not in state}
     parts = division_of(layered, plan, num_replicas=1).parts(0)
@@ -170,19 +152,19 @@ def sample_facts(job: Job, data: Any, grain_size: int) -> SampleFacts:
 
 
 def digest_of_shards(data: object) -> str:
-    """Of their sizes; empty for a data set that does not lie in shards."""
+    """Digest of the sizes of a data set's shards; empty if it has none."""
     sizes = tuple(getattr(data, "shard_sizes", ()))
     return hashlib.blake2b(repr(sizes).encode(), digest_size=8).hexdigest() if sizes else ""
 
 
 def whole_optimizer(checked: CheckedJob) -> torch.optim.Optimizer:
-    """The job's optimizer for all parameters; those of members have their own stage's."""
+    """The job's optimizer for all parameters, while that of a member has those of one stage."""
     optimizer: torch.optim.Optimizer = checked.job.optimizer(list(checked.model.named_parameters()))
     return optimizer
 
 
 def open_checkpoint(url: str, *, best: bool = False) -> tuple[ObjectStore, CheckpointManifest]:
-    """The run's store and the manifest, from the folder of a checkpoint or of a run."""
+    """Open the store of a run and read a manifest, given the folder of a checkpoint or of the run."""
     folder = url.rstrip("/")
     head, separator, name = folder.rpartition(f"/{keys.CHECKPOINTS}/")
     store = open_store(head if separator else folder)
@@ -193,14 +175,14 @@ def open_checkpoint(url: str, *, best: bool = False) -> tuple[ObjectStore, Check
         return store, manifest
     if manifest.ledger.best_step is None:
         raise CheckpointError(
-            f"the run in {store.url} has kept no best checkpoint; give its job a zooid.Monitor, or let job.on_event "
+            f"the run in {store.url} has no best checkpoint; give its job a zooid.Monitor, or let job.on_event "
             "return zooid.Wish.KEEP_BEST"
         )
     return store, read_manifest(store, manifest.ledger.best_step)
 
 
 def _step_in(name: str, url: str, head: str) -> int:
-    """The step in the name of a checkpoint's folder below the run's, which is `head`."""
+    """The step in the name of a checkpoint's folder; `head` is the folder of its run."""
     steps = keys.checkpoint_steps([f"{keys.CHECKPOINTS}/{name}/any"])
     if not steps:
         raise CheckpointError(
@@ -217,7 +199,7 @@ def _write(store: ObjectStore, shard: Shard, tensors: Tensors) -> None:
 def _read_model_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
     tensors = _read_shard(store, shard, step)
     if set(tensors) != set(shard.names):
-        raise _not_as_named(store, shard, step)
+        raise _unexpected_tensors(store, shard, step)
     return tensors
 
 
@@ -234,7 +216,7 @@ def _read_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
         ) from error
 
 
-def _not_as_named(store: ObjectStore, shard: Shard, step: int) -> CheckpointError:
+def _unexpected_tensors(store: ObjectStore, shard: Shard, step: int) -> CheckpointError:
     return CheckpointError(
         f"{store.url}/{shard.key} does not hold the tensors that its manifest names; {how_to_do_without(step)}"
     )

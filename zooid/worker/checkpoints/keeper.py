@@ -1,7 +1,7 @@
-"""When a run's checkpoints are written, and when they count.
+"""When a run's checkpoints are written, and when they are complete.
 
-The first member says when one is due. All members then copy their state after the same step and write it beside the
-training; each says in its votes when its part is written, and when all have, the first member writes the manifest.
+The first member says when one is due. All members then copy their state after the same step, and write it while they
+train. Each says in its votes when its part is written. When all parts are, the first member writes the manifest.
 """
 
 import time
@@ -15,7 +15,8 @@ from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Divis
 from zooid.core.runs.events import CheckpointSaved
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.checkpoint_index import prune, remove_strays
-from zooid.worker.checkpoints.optimizer_state import Tensors, optimizer_tensors
+from zooid.worker.checkpoints.optimizer_state import optimizer_tensors
+from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 from zooid.worker.member.seat import Seat
 from zooid.worker.state.loss_scaling import LossScale
@@ -38,7 +39,6 @@ class CheckpointKeeper:
         abort: Abort,
         saved: tuple[int, float],
     ) -> None:
-        """`saved` is the step of the last complete checkpoint, and when it was complete."""
         self._store = store
         self._fence = Fence(store, division.roster)
         self._rule = rule
@@ -50,7 +50,7 @@ class CheckpointKeeper:
         self._events = events
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
         self.saved = saved
-        """The step of the last complete checkpoint that this member knows of, and when it was complete."""
+        """Step of the last complete checkpoint that this member knows, and when it was complete."""
         self._last = saved
         self._pending: tuple[int, LossScale, Ledger] | None = None
         self._is_wished = False
@@ -59,30 +59,34 @@ class CheckpointKeeper:
 
     @property
     def owes_checkpoint(self) -> bool:
-        """True while a checkpoint is being written that the job has wished for."""
+        """Whether a checkpoint that the job has wished for is still being written."""
         return self._pending is not None and self._is_wished
 
     def is_due(self, num_steps: int) -> bool:
+        """Whether this member finds that a checkpoint is due after so many steps. Only the first member does."""
         if self._seat.rank != 0 or self._pending is not None:
             return False
         step, at_s = self._last
         return self._rule.is_due(num_steps - step, time.monotonic() - at_s)
 
     def is_written(self) -> bool:
+        """Whether this member has written its part of the pending checkpoint. Raises what went wrong with it."""
         if self._written is not None and self._written.done():
             self._written.result()
             self._written = None
         return self._pending is not None and self._writer.poll() == self._pending[0]
 
     def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        """Copy the state after so many steps, and write it in the background; no checkpoint may be pending."""
         optimizer = self._state.optimizer
-        own = {} if optimizer is None else optimizer_tensors(optimizer, self._state.named_parameters)
-        self._writer.begin(num_steps, self._model_tensors(), own)
+        tensors = {} if optimizer is None else optimizer_tensors(optimizer, self._state.named_parameters)
+        self._writer.begin(num_steps, self._model_tensors(), tensors)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
         self._is_wished = False
 
     def complete(self) -> None:
+        """Note that all members have written their parts. The first member then writes the manifest."""
         pending, self._pending = self._pending, None
         self.saved = self._last
         if self._seat.rank == 0 and pending is not None:
@@ -91,13 +95,14 @@ class CheckpointKeeper:
             self._written = self._manifests.submit(self._complete, *pending)
 
     def save(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
+        """Wait for a pending checkpoint, then begin one of this state, unless that is done already."""
         if self._last[0] != num_steps:
             self._catch_up()
             self.begin(num_steps, scale, ledger)
             self._is_wished = True
 
     def finish(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
-        """Write the state that training came to, and wait for it."""
+        """Write the final state, and wait until it is complete."""
         self.save(num_steps, scale, ledger)
         self._catch_up()
         if self._written is not None:
@@ -106,18 +111,18 @@ class CheckpointKeeper:
             ledger_only = structs.replace(self._before, ledger=ledger)
             url = replace_ledger(self._store, ledger_only, self._division.roster)
             self._tell(num_steps, url, ledger)
-        self._seat.meet()  # nobody leaves before the manifest is written: if the first member is lost, others write it
+        self._seat.barrier()  # nobody leaves before the manifest is written, so that others can replace a lost writer
 
     def _catch_up(self) -> None:
-        """Wait until the checkpoint that is under way is complete."""
+        """Wait until the pending checkpoint is complete."""
         if self._pending is not None:
             self._writer.wait()
             self.is_written()
-            self._seat.meet()
+            self._seat.barrier()
             self.complete()
 
     def _complete(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
-        self._events.flush()  # whoever goes on from this checkpoint does not run, and so not tell, its steps again
+        self._events.flush()  # nobody who resumes from this checkpoint runs, and so tells, its steps again
         url = write_manifest(
             self._store,
             self._before,

@@ -1,6 +1,6 @@
 """Writes a checkpoint as a folder that transformers' `from_pretrained` reads.
 
-Shards of a checkpoint are copied as they are, one piece after the other, so that a model of any size needs no memory.
+Shards of a checkpoint are copied piece by piece, so that a model of any size needs little memory.
 """
 
 import json
@@ -26,8 +26,8 @@ _INDEX = "model.safetensors.index.json"
 def save_pretrained(url: str, folder: str | Path, *, job_file: str | Path | None = None) -> None:
     """Write the weights of a run and the configuration of its model, as `model.save_pretrained(folder)` would.
 
-    The URL is a run's or one checkpoint's, as in `load_checkpoint`. The run remembers its job file; give `job_file` if
-    it has moved.
+    The URL is that of a run or of one checkpoint, as in `load_checkpoint`. The run remembers its job file; give
+    `job_file` if it has moved.
     """
     store, manifest = open_checkpoint(url)
     refuse_missing_shards(store, manifest)
@@ -64,8 +64,8 @@ def _model_of_transformers(job: Job) -> Any:
         model = build_model(job)
     if not (hasattr(model, "can_generate") and hasattr(getattr(model, "config", None), "save_pretrained")):
         raise InputError(
-            f"job.model() returns a {type(model).__name__}, which is no model of transformers: `from_pretrained` could "
-            "not read it; zooid.load_checkpoint gives its state dict"
+            f"job.model() returns a {type(model).__name__}, which is not a model of transformers: `from_pretrained` "
+            "could not read it; zooid.load_checkpoint gives its state dict"
         )
     return model
 
@@ -80,16 +80,16 @@ def _check_names(sizes: Mapping[str, int], manifest: CheckpointManifest, store: 
 
 
 def _check_folder(folder: Path) -> None:
-    """A model that lies there would be mixed with the new one."""
+    """Make the folder, and reject one that holds a model, which would be mixed with the new one."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; give a folder to write the model to")
     folder.mkdir(parents=True, exist_ok=True)
-    if there := sorted(path.name for path in folder.glob("model*.safetensors*")):
-        raise InputError(f"{folder} holds a model already ({there[0]}); give another folder, or delete it")
+    if present := sorted(path.name for path in folder.glob("model*.safetensors*")):
+        raise InputError(f"{folder} holds a model already ({present[0]}); give another folder, or delete it")
 
 
 def _aliases_to_write(model: Any, manifest: CheckpointManifest) -> dict[str, str]:
-    """Tied names that `from_pretrained` would not tie again by itself, with the names that hold their tensors."""
+    """Tied names that `from_pretrained` does not tie by itself, with the names that hold their tensors."""
     source_of: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     return {
         alias: name
@@ -99,7 +99,7 @@ def _aliases_to_write(model: Any, manifest: CheckpointManifest) -> dict[str, str
 
 
 def _file_name(number: int, num_files: int) -> str:
-    """As transformers names them."""
+    """The name that transformers gives to a file of weights."""
     return "model.safetensors" if num_files == 1 else f"model-{number + 1:05d}-of-{num_files:05d}.safetensors"
 
 
@@ -117,7 +117,7 @@ def _copy(store: ObjectStore, shard: Shard, step: int, file: Path) -> None:
 
 
 def _write_configuration(model: Any, folder: Path) -> None:
-    """Last, since a folder without it is no model."""
+    """Write the configuration. It comes last, since without it a folder is no model."""
     model.config.architectures = [type(model).__name__]
     model.config.dtype = str(model.dtype).removeprefix("torch.")
     if model.can_generate():

@@ -1,13 +1,15 @@
-"""Tensors as the bytes of a safetensors file, copied once.
+"""Packs tensors into the bytes of a safetensors file, with a single copy.
 
-That copy is the snapshot which training waits for, so it must be short: the library's own `save` copies twice, once
-while it holds the GIL, and takes a dozen times as long. Files are read back with the library.
+Training waits for this copy, so it must be short. The library's own `save` copies twice, once while it holds the GIL,
+and takes a dozen times as long. Files are read back with the library.
 """
 
 import json
 from collections.abc import Mapping
 
 import torch
+
+Tensors = dict[str, torch.Tensor]
 
 _NAMES = {
     torch.float64: "F64",
@@ -31,15 +33,15 @@ _ALIGNMENT = 8
 
 
 def is_storable(tensor: torch.Tensor) -> bool:
-    """Whether the format has a name for such numbers; sparse tensors have no place in it."""
+    """Whether the format supports this tensor's dtype. It has no sparse tensors."""
     return tensor.dtype in _NAMES and tensor.layout == torch.strided
 
 
 def pack(tensors: Mapping[str, torch.Tensor]) -> memoryview:
-    """The bytes in the processor's memory; those of a GPU are fetched."""
-    # the widest numbers first: every tensor then begins at a multiple of its own width, without gaps
+    """The bytes of a file with these tensors, in host memory."""
+    # the widest dtypes first, so that every tensor begins at a multiple of its width without gaps
     ordered = sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0]))
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # without which transformers 4 refuses a file
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}  # transformers 4 rejects a file without it
     end = 0
     for name, tensor in ordered:
         begin, end = end, end + tensor.numel() * tensor.element_size()
@@ -50,9 +52,9 @@ def pack(tensors: Mapping[str, torch.Tensor]) -> memoryview:
     packed = torch.empty(start + end, dtype=torch.uint8)
     packed[:_ALIGNMENT] = torch.frombuffer(bytearray(len(text).to_bytes(_ALIGNMENT, "little")), dtype=torch.uint8)
     packed[_ALIGNMENT:start] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    at = start
+    offset = start
     for _, tensor in ordered:
         num_bytes = tensor.numel() * tensor.element_size()
-        packed[at : at + num_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
-        at += num_bytes
+        packed[offset : offset + num_bytes].view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())
+        offset += num_bytes
     return packed.numpy().data

@@ -1,4 +1,4 @@
-"""Writing checkpoints while training goes on: every member its part, in a thread; the first one the manifest, last."""
+"""Writes checkpoints while training goes on: every member its part in a thread, and the first member the manifest."""
 
 import threading
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _EMPTY = Ledger()
 
 
 class CheckpointWriter:
-    """Writes what the member in one seat contributes to checkpoints, one at a time."""
+    """Writes one member's parts of checkpoints, one at a time."""
 
     def __init__(self, store: ObjectStore, division: Division, stage: int, replica: int | None, abort: Abort) -> None:
         """`replica` is None for a copy, which contributes nothing."""
@@ -33,11 +33,11 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self.done_step: int | None = None
-        """The last checkpoint whose part is written, as of the last `poll`."""
+        """Step of the last checkpoint whose part was written by the last `poll`."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a part is under way, or has ended without having been polled."""
+        """Whether a part is pending, or has ended without having been polled."""
         return self._thread is not None
 
     def begin(
@@ -53,8 +53,8 @@ class CheckpointWriter:
         for shard in part.model if part is not None else ():
             packed.append((shard.key, pack({name: model_tensors[name] for name in shard.names})))
         for shard in part.optimizer if part is not None else ():
-            own = set(shard.names)
-            entries = {entry: tensor for entry, tensor in optimizer_tensors.items() if parameter_of(entry) in own}
+            names = set(shard.names)
+            entries = {entry: tensor for entry, tensor in optimizer_tensors.items() if parameter_of(entry) in names}
             packed.append((shard.key, pack(entries)))
         self._thread = threading.Thread(
             target=self._write, args=(step, packed), name=f"checkpoint of step {step}", daemon=True
@@ -63,7 +63,7 @@ class CheckpointWriter:
         self._thread.start()
 
     def poll(self) -> int | None:
-        """The last step whose part is written; raises what went wrong with it. Never waits."""
+        """The step of the last checkpoint whose part is written, without waiting. Raises what went wrong with it."""
         if self._thread is not None and not self._thread.is_alive():
             self._thread = None
             if self._error is not None:
@@ -73,7 +73,7 @@ class CheckpointWriter:
         return self.done_step
 
     def wait(self) -> int | None:
-        """The same, when nothing is under way any more."""
+        """Wait for the pending part, then poll."""
         while self._thread is not None and self._thread.is_alive():
             self._abort.check()
             self._thread.join(_LOOK_S)
@@ -104,9 +104,9 @@ def write_manifest(
     num_good_steps: int = 0,
     ledger: Ledger = _EMPTY,
 ) -> str:
-    """Make a checkpoint visible, after all members have written their parts; the URL of its folder.
+    """Complete a checkpoint after all members have written their parts, and return the URL of its folder.
 
-    `before` is the manifest that the roster started from: what holds for the whole run is taken from it.
+    `before` is the manifest that the roster started from, which has the facts of the whole run.
     """
     parts = division.parts(step)
     manifest = structs.replace(
@@ -122,9 +122,9 @@ def write_manifest(
 
 
 def publish(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
-    """Write a manifest; the URL of its checkpoint's folder. A roster that has been replaced makes nothing visible.
+    """Write a manifest, and return the URL of its checkpoint's folder. A replaced roster cannot do so.
 
-    Where the step has a manifest already, that is a complete checkpoint of the same state: it stays.
+    If the step has a manifest already, that is a complete checkpoint of the same state, and it stays.
     """
     Fence(store, roster).check()
     refuse_missing_shards(store, manifest)
@@ -137,7 +137,7 @@ def publish(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> st
 
 
 def replace_ledger(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
-    """Write the manifest of a checkpoint anew, with the same tensors; the URL of its folder.
+    """Write the manifest of a checkpoint again, and return the URL of its folder.
 
     Only the ledger may differ: the run has stopped before any step, which the checkpoint did not know.
     """

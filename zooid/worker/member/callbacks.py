@@ -12,7 +12,7 @@ from zooid.core.runs.events import Evaluated, Event, StepCommitted, StoppedEarly
 
 
 class Callbacks:
-    """Tells of what happens, and asks the job what it wishes; the first member speaks for all."""
+    """Passes events on, and asks the job for its wishes. The first member speaks for all."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Callbacks:
         is_first: bool,
         recent: deque[StepCommitted | Evaluated],
     ) -> None:
-        """`recent` gets every event of a step: another member tells of it if the first one is lost before it can."""
+        """`recent` gets every event, so that another member can write it if the first one is lost before it does."""
         self._on_event = job.on_event
         self._on_weights = job.on_weights
         self._emit = emit
@@ -33,11 +33,11 @@ class Callbacks:
 
     @property
     def may_wish(self) -> bool:
-        """Whether the first member's wishes have to be shared; the same on every member."""
+        """Whether the first member must share its wishes; equal on every member."""
         return self._on_event is not None
 
     def tell(self, event: StepCommitted | Evaluated) -> Wish:
-        """Pass an event on; what the job wishes in answer."""
+        """Pass an event on, and return the wish with which the job answers."""
         self._recent.append(event)
         if not self._is_first:
             return NO_WISH
@@ -62,7 +62,7 @@ class Callbacks:
             self._emit(event)
 
     def show_weights(self, num_steps: int) -> None:
-        """Hand out this stage's part of the state dict after so many steps."""
+        """Pass this stage's part of the state dict after so many steps to the job."""
         if self._on_weights is None:
             return
         try:

@@ -1,7 +1,8 @@
-"""Makes the plan of a run whose layout is given and whose job nobody has measured: stages as even as a trace can tell.
+"""Plans a run without a profile in a given layout, with stages as even as a trace can tell.
 
-A trace knows bytes and not seconds. A layer weighs its part of the model's parameters, its part of what layers hand on
-to the next, and its part of the number of layers. The cuts make the heaviest stage as light as possible.
+A trace knows bytes, but not seconds. The weight of a layer is its fraction of the model's parameters, plus its fraction
+of the bytes that cross cuts, plus its fraction of the number of layers. The cuts minimize the weight of the heaviest
+stage.
 """
 
 import itertools
@@ -16,11 +17,11 @@ from zooid.layers import CheckedJob, LayeredModel
 from zooid.schedule.samples import SamplePlan
 
 _GRAINS_PER_STAGE = 2
-"""Grains of a replica for each of its stages: a pipeline of 4 stages then idles for 3 of 11 turns."""
+"""Number of grains of a replica for each of its stages: a pipeline of 4 stages then idles for 3 of 11 turns."""
 
 
 def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, job_file: str) -> Plan:
-    """A plan in this layout that predicts nothing; PlanError where the model or the batch is too small for it."""
+    """A plan in this layout, without predictions. Raises PlanError if the model or the batch is too small for it."""
     if layout.num_stages > layered.num_layers:
         raise PlanError(
             f"{layout.num_stages} stages are asked for, but the model has {layered.num_layers} layer(s); ask for at "
@@ -57,12 +58,12 @@ def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, j
 
 
 def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
-    """Ends of the stages, each of at least one layer, of which the heaviest is as light as possible."""
+    """Ends of the stages whose heaviest is as light as possible. Each stage has at least one layer."""
     before = list(itertools.accumulate(weights, initial=0.0))
 
     @cache
     def best(first: int, num_left: int) -> tuple[float, tuple[int, ...]]:
-        """Weight of the heaviest of so many stages from this layer on, and their ends."""
+        """Weight of the heaviest of `num_left` stages from layer `first` on, and the ends of these stages."""
         if num_left == 1:
             return before[-1] - before[first], (len(weights),)
         candidates = []
@@ -75,19 +76,19 @@ def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
 
 
 def _grain_size(checked: CheckedJob, layout: FixedLayout) -> int:
-    """The job's own, or what gives every replica enough grains for its stages."""
+    """The job's grain size, or one that gives every replica enough grains for its stages."""
     if checked.job.grain_size is not None:
         return checked.job.grain_size
-    of_replica = 1 if layout.num_stages == 1 else _GRAINS_PER_STAGE * layout.num_stages
-    return max(1, checked.job.batch_size // (layout.num_replicas * of_replica))
+    num_grains = 1 if layout.num_stages == 1 else _GRAINS_PER_STAGE * layout.num_stages
+    return max(1, checked.job.batch_size // (layout.num_replicas * num_grains))
 
 
 def _weights(layered: LayeredModel) -> list[float]:
     layers = range(layered.num_layers)
-    parameters = _shares([sum(layered.trained_bytes(layer, layer + 1).values()) for layer in layers])
-    passed_on = _shares([layered.bytes_into(layer, 1) for layer in layers])
-    return [sum(parts) + 1 / len(layers) for parts in zip(parameters, passed_on, strict=True)]
+    parameters = _fractions([sum(layered.trained_bytes(layer, layer + 1).values()) for layer in layers])
+    crossing = _fractions([layered.bytes_into(layer, 1) for layer in layers])
+    return [sum(parts) + 1 / len(layers) for parts in zip(parameters, crossing, strict=True)]
 
 
-def _shares(sizes: Sequence[int]) -> list[float]:
+def _fractions(sizes: Sequence[int]) -> list[float]:
     return [size / (sum(sizes) or 1) for size in sizes]

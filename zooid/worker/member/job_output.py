@@ -1,4 +1,4 @@
-"""What a job prints in a member, as events: whoever started the run sees it, wherever the member is."""
+"""Turns the lines that a job prints into events, so that the user sees them wherever the member runs."""
 
 import io
 import os
@@ -14,7 +14,7 @@ from zooid.core.runs.events import Event, MemberPrinted
 
 @contextmanager
 def shown_prints(member: str, emit: Callable[[Event], None]) -> Iterator[None]:
-    """Whole lines that are printed inside become events; they still go to the member's own log."""
+    """Turn whole lines that are printed inside into events. They still go to the member's own log."""
     stream = _Prints(member, emit, sys.stdout)
     with redirect_stdout(stream):
         try:
@@ -24,7 +24,7 @@ def shown_prints(member: str, emit: Callable[[Event], None]) -> Iterator[None]:
 
 
 class _Prints(io.TextIOBase):
-    """A text stream that passes its lines on."""
+    """A text stream that writes every line as an event."""
 
     def __init__(self, member: str, emit: Callable[[Event], None], log: TextIO) -> None:
         self._member = member
@@ -47,7 +47,7 @@ class _Prints(io.TextIOBase):
 
     def write(self, text: str) -> int:
         self._log.write(text)
-        if os.getpid() != self._process:  # a forked reader of samples: the thread that writes events is not there
+        if os.getpid() != self._process:  # a forked reader of samples, which lacks the thread that writes events
             return len(text)
         with self._lock:
             *lines, self._unfinished = (self._unfinished + text).split("\n")
@@ -59,7 +59,7 @@ class _Prints(io.TextIOBase):
         self._log.flush()
 
     def end(self) -> None:
-        """Tell of a last line without an end; whoever still holds the stream writes to the log alone."""
+        """Write the unfinished last line as an event. From now on, the stream writes to the log only."""
         with self._lock:
             if self._unfinished:
                 self._tell(self._unfinished)

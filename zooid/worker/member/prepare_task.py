@@ -1,8 +1,7 @@
-"""The tasks of one member before all others start: `prepare` a new run, or `check` the job of one that goes on.
+"""The tasks of one member before all others start: `prepare` a new run, or `check` the job of a resumed run.
 
-Both trace the model, so that no other member has to, and compare the job with what it must fit: the plan, or the last
-checkpoint. Which samples a step owns and what it does with them must be the same as before: otherwise the run would go
-on, but not as the run that it was.
+Both trace the model, so that no other member has to. They also compare the job with its plan or its last checkpoint:
+the samples of a step, and what is done with them, must not change within a run.
 """
 
 import time
@@ -19,17 +18,16 @@ from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, t
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.worker.checkpoints import contents
-from zooid.worker.checkpoints.job_changes import changes_since
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 from zooid.worker.member.even_plan import even_plan
-from zooid.worker.member.plan_checks import check_plan
+from zooid.worker.member.job_checks import changes_since, check_plan
 from zooid.worker.member.stored_trace import write_trace
 
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
-    """Check the job and its plan, and write the model's trace and checkpoint 0; returns the digest of the trace.
+    """Check the job and its plan, write the model's trace and checkpoint 0, and return the digest of the trace.
 
-    Where only a layout is given, the plan is made here. Others may start when the model is traced.
+    If only a layout is given, the plan is made here. Other members may start when the model is traced.
     """
     checked = check_job(load_job(spec.job_file))
     layered = _compared_layers(checked, store)
@@ -47,7 +45,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
 
 
 def check(spec: WorkerSpec, store: ObjectStore) -> None:
-    """Try the job as before a run, and compare it with the checkpoint. What the optimizer is given may change."""
+    """Check the job as for a new run, and compare it with the checkpoint. Only the optimizer's settings may change."""
     manifest = read_manifest(store, last_step(store))
     checked = check_job(load_job(spec.job_file))
     plan = _read_plan(store, spec.roster)
@@ -72,7 +70,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
 
 
 def _compared_layers(checked: CheckedJob, store: ObjectStore) -> LayeredModel:
-    """The layers of a new run's model. A run that was profiled has had them compared with the model already."""
+    """The layers of a new run's model, compared with the model unless a profile has done that already."""
     try:
         profile = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
     except ObjectNotFound:

@@ -1,4 +1,4 @@
-"""What a member finds out before it meets the others: the job, its data, the model's layers and the plan."""
+"""The role of a member, which it learns before it connects to others: job, data, layers of the model, and plan."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,21 +21,21 @@ from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan, even_shares
 from zooid.schedule.tied_parameters import shared_between
 from zooid.store import ObjectStore, wait_for
+from zooid.store.checkpoint_index import read_manifest
 from zooid.store.rosters import read_roster
 from zooid.worker.checkpoints import contents
-from zooid.worker.checkpoints.job_changes import changes_since
-from zooid.worker.member.plan_checks import check_plan
+from zooid.worker.member.job_checks import changes_since, check_plan
 from zooid.worker.member.stored_trace import layers_of
 from zooid.worker.member_imports import lasting_imports
 from zooid.worker.state.light_optimizers import lighten_optimizers
 
 _WEIGHTS_TIMEOUT_S = 3600.0
-"""Whoever started this member ends it when the initial weights do not come; this is for one that is left alone."""
+"""Timeout for the initial weights. Usually the starter of a member ends it earlier; this is for an orphan."""
 
 
 @dataclass(frozen=True)
 class Role:
-    """What stays the same under all rosters of a claim."""
+    """Everything that stays the same under all rosters of a claim."""
 
     plan: Plan
     first_roster: Roster
@@ -71,21 +71,22 @@ class Role:
             self.plan.schedule,
             len(self.spans),
             self.plan.ahead,
-            tuple(len(cut_buckets(list(own.values()), is_direct=self.plan.is_direct)) for own in sizes),
+            tuple(len(cut_buckets(list(stage.values()), is_direct=self.plan.is_direct)) for stage in sizes),
             tuple(self.ties),
             most_kept=max(self.plan.shares or even_shares(self.samples.num_grains(0), self.plan.num_replicas)),
         )
 
 
 def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:
-    """The checkpoint that this roster starts from, with the settings that hold for the run now."""
-    manifest = contents.read_manifest(store, roster.resume_step)
+    """The checkpoint that this roster starts from, with the present settings of the optimizer."""
+    manifest = read_manifest(store, roster.resume_step)
     if roster.optimizer_settings:
         manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
     return manifest
 
 
-def learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
+def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
+    """Read the role of a member from its spec and the store, and check that job, plan and checkpoint fit."""
     key = keys.plan(spec.roster)
     plan = decode_record(bytes(store.get(key)), Plan, f"{store.url}/{key}")
     roster = read_roster(store, spec.roster)
@@ -95,7 +96,7 @@ def learn(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
     data = check_data(job)
     layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
     check_plan(plan, layered, job, len(data))
-    if roster.resume_step == 0:  # initial weights may still be on their way
+    if roster.resume_step == 0:  # another member may still be writing the initial weights
         wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
     manifest = manifest_of(store, roster)
     facts = contents.sample_facts(job, data, plan.grain_size)

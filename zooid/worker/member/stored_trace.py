@@ -1,4 +1,4 @@
-"""The model's trace in the run's folder: written once before members start, and read by each of them."""
+"""The model's trace in the run's folder, written once before members start, and read by each of them."""
 
 import logging
 import time
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 def write_trace(store: ObjectStore, layered: LayeredModel, tell: Callable[[Event], None]) -> str:
-    """Store the trace of a model for all members, and tell its digest, by which they find it."""
+    """Store the trace of a model, and tell and return the digest by which members find it."""
     encoded = encode_trace(layered, default_device())
     data, digest = encoded.data, digest_of(encoded.data)
     if encoded.trace.layers is not None and encoded.constants:
@@ -34,7 +34,7 @@ def write_trace(store: ObjectStore, layered: LayeredModel, tell: Callable[[Event
 
 
 def layers_of(store: ObjectStore, digest: str, job: Job, data: Any, *, why_whole: str = "") -> LayeredModel:
-    """The layers of a job's model, from the trace of this digest, or traced here where there is none to build from."""
+    """The layers of a job's model, from the trace of this digest, or traced here if it cannot be used."""
     layered = _recorded_layers(store, digest, job) if digest else None
     if layered is not None:
         return layered
@@ -44,7 +44,7 @@ def layers_of(store: ObjectStore, digest: str, job: Job, data: Any, *, why_whole
 
 
 def _recorded_layers(store: ObjectStore, digest: str, job: Job) -> LayeredModel | None:
-    """The layers as a trace in the store has them; None where this member has to trace the model itself."""
+    """The layers from a trace in the store; None if this member must trace the model itself."""
     key = keys.trace(digest)
     trace = decode_trace(_read(store, key, digest), f"{store.url}/{key}")
     if trace.layers is None:
@@ -56,7 +56,7 @@ def _recorded_layers(store: ObjectStore, digest: str, job: Job) -> LayeredModel 
         return None
     if layered.fingerprint != trace.fingerprint:
         raise RecordError(
-            f"{store.url}/{key} gives a model of another fingerprint than the one that was traced: this member has "
+            f"{store.url}/{key} rebuilds a model whose fingerprint differs from the traced one: this member has "
             "another version of torch or zooid than the one that prepared the run; use one version everywhere"
         )
     device = default_device()
@@ -77,11 +77,11 @@ def _read(store: ObjectStore, key: str, digest: str) -> bytes:
         data = bytes(store.get(key))
     except ObjectNotFound as error:
         raise RecordError(
-            f"{store.url}/{key} is missing, which members build the model from; `zooid resume` writes it again"
+            f"{store.url}/{key}, from which members build the model, is missing; `zooid resume` writes it again"
         ) from error
     if digest_of(data) != digest:
         raise RecordError(
-            f"{store.url}/{key} is not what this member was launched for: it was altered since; `zooid resume` writes "
-            "it again"
+            f"{store.url}/{key} has been altered since this member was launched (its digest differs); `zooid resume` "
+            "writes it again"
         )
     return data

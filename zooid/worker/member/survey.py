@@ -1,7 +1,7 @@
 """How survivors agree on the next roster: each answers once, and the first to write the roster decides.
 
-All of it goes through the store, where a create-only put has one winner. Whoever writes uses the answers that it has
-seen; the rule is the same for all, so that it does not matter who wins.
+All of it goes through the store, where a create-only put has one winner. The writer uses the answers that it has seen.
+All members follow the same rule, so it does not matter who wins.
 """
 
 import logging
@@ -22,10 +22,9 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 0.01
 _SUSPECTED_S = 0.15
-"""How long a member that another one suspects has for its answer: connections may break between two that live."""
-
+"""Time that a suspected member has for its answer: a connection may break between two members that live."""
 _MINORITY_S = 2.0
-"""The same for members that have heard of less than half of the roster."""
+"""The same time, if answers of less than half of the roster have come."""
 
 
 class Survey:
@@ -41,9 +40,9 @@ class Survey:
         lost: Callable[[], Collection[str]],
         abort: Abort,
     ) -> None:
-        """`timeout_s` is how long a member that nobody suspects has for its answer: it may be computing.
+        """`timeout_s` is the time that an unsuspected member has for its answer, since it may be computing.
 
-        `lost` names members that this one has lost so far.
+        `lost` returns the members that this one knows to be lost.
         """
         self._lost = lost
         self._store = store
@@ -59,15 +58,15 @@ class Survey:
         began_s = time.monotonic()
         while True:
             self._abort.check()
-            if (found := self._find()) is not None:
-                return found
+            if (roster_written := self._find()) is not None:
+                return roster_written
             answers = self._answers()
             if self._is_complete(answers, time.monotonic() - began_s):
                 return self._write(answers)
             self._abort.sleep(_LOOK_S)
 
     def _is_complete(self, answers: list[Answer], waited_s: float) -> bool:
-        """True if nobody else will answer, as far as can be known."""
+        """Whether no other member will answer, as far as this member can know."""
         missing = self._roster.stages.keys() - {answer.member for answer in answers}
         suspects = {name for answer in answers for name in answer.suspects} | set(self._lost())
         if not missing or waited_s >= self._timeout_s:
@@ -82,7 +81,7 @@ class Survey:
             try:
                 answers.append(decode_record(bytes(self._store.get(key)), Answer, key))
             except (ObjectNotFound, RecordError) as error:
-                logger.warning("an answer is left out: %s", error)
+                logger.warning("an unreadable answer to the survey is ignored: %s", error)
         return answers
 
     def _find(self) -> Roster | None:
@@ -98,7 +97,7 @@ class Survey:
         try:
             self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
         except ObjectExists:
-            found = self._find()
-            assert found is not None, "rosters are never deleted while their run is at work"
-            return found
+            winner = self._find()
+            assert winner is not None, "rosters are never deleted during their run"
+            return winner
         return roster

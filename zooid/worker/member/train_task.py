@@ -22,40 +22,38 @@ from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import build_stage
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.samples import split_grains
-from zooid.schedule.step_state import Phase
-from zooid.schedule.succession import grains_of, uncomputed_grains_of
+from zooid.schedule.succession import uncomputed_grains_of
 from zooid.store import EventWriter, Fence, ObjectStore
-from zooid.store.event_log import last_told
 from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.checkpoints import contents
-from zooid.worker.checkpoints.contents import Tensors
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
-from zooid.worker.gradients.bucketed import Reducing
+from zooid.worker.checkpoints.safetensors_file import Tensors
+from zooid.worker.gradients.bucket_gradients import ReplicaReduction
+from zooid.worker.gradients.tied_gradients import TiedParameters
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.evaluation import Evaluator
 from zooid.worker.member.job_output import shown_prints
-from zooid.worker.member.role import Role, learn, manifest_of
-from zooid.worker.member.seat import Seat, take_seat
+from zooid.worker.member.role import Role, learn_role, manifest_of
+from zooid.worker.member.seat import Seat
 from zooid.worker.member.survey import Survey
 from zooid.worker.member.training_loop import Trainer
-from zooid.worker.reach import open_reach
-from zooid.worker.samples.sample_supply import Supply, supply
-from zooid.worker.state.stage_state import load_body
-from zooid.worker.state.training_state import Tie
+from zooid.worker.member.untold_events import untold_events
+from zooid.worker.peers import open_peers
+from zooid.worker.samples.sample_supply import SampleSupply, open_supply
+from zooid.worker.state.stage_state import load_stage_state
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.transactions import Assignment, Transactions
-from zooid.worker.step.vote_numbers import finite
 
 logger = logging.getLogger(__name__)
 
 _MAX_RECENT = 10_000
-_LOSSES = ("PeerLost", "CommTimeout")
-"""Errors for which a peer gives up because another member is lost, and not because of something that it has done."""
+_CAUSED_BY_LOST_MEMBER = ("PeerLost", "CommTimeout")
+"""Errors with which a peer gives up because another member is lost, not because it has failed itself."""
 
 
 def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
     """Take the seat that the roster gives this member, and train to the end of the run."""
-    with employed(spec, store, abort) as member:
+    with open_member(spec, store, abort) as member:
         roster: Roster | None = member.role.first_roster
         while roster is not None:
             try:
@@ -63,38 +61,29 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
                     num_steps = trainer.run()
                     abort.check()
                     if (last := trainer.last_timeline) is not None:
-                        at, timeline = last
-                        store.put(keys.timeline(at, spec.member), encode_record(timeline))
+                        step, timeline = last
+                        store.put(keys.timeline(step, spec.member), encode_record(timeline))
                     keeper.finish(num_steps, trainer.scale, trainer.ledger)
                 break
-            except (PeerLost, CommTimeout) as loss:
-                roster = member.next_roster(roster, loss)
+            except (PeerLost, CommTimeout) as error:
+                roster = member.next_roster(roster, error)
         member.events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
 
 
 @contextmanager
-def at_work(
-    spec: WorkerSpec, store: ObjectStore, abort: Abort
-) -> Iterator[tuple[Trainer, CheckpointKeeper, EventWriter]]:
-    """Everything that a member needs to run steps under its first roster, from when all members are there."""
-    with employed(spec, store, abort) as member, member.under(member.role.first_roster) as (trainer, keeper):
-        yield trainer, keeper, member.events
-
-
-@contextmanager
-def employed(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator["Member"]:
-    """A member that has learned its role, until it ends."""
-    with ExitStack() as work:
+def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator["Member"]:
+    """A member that has learned its role and connected to its peers, which it leaves in the end."""
+    with ExitStack() as stack:
         fence = Fence(store, spec.roster)
-        work.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
-        events = work.enter_context(EventWriter(store, spec.member, spec.roster, fence))
-        work.enter_context(shown_prints(spec.member, events.write))
-        with Member(spec, store, abort, events, learn(spec, store, abort)) as member:
+        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
+        stack.enter_context(shown_prints(spec.member, events.write))
+        with Member(spec, store, abort, events, learn_role(spec, store, abort)) as member:
             yield member
 
 
 class Member:
-    """One process, under one roster after the other. What it has learned and trained outlives them."""
+    """One process, under one roster after the other. Its role and its trained state outlive rosters."""
 
     def __init__(self, spec: WorkerSpec, store: ObjectStore, abort: Abort, events: EventWriter, role: Role) -> None:
         self.role = role
@@ -103,174 +92,124 @@ class Member:
         self._store = store
         self._abort = abort
         self._roster = role.first_roster
-        self._before: Roster | None = None
+        self._roster_before: Roster | None = None
         """The roster that the present one has replaced."""
         self._lost_at_s: float | None = None
-        """When the loss was noticed that led to the present roster."""
-        self._seat: Seat | None = None
+        """When this member noticed the lost member that led to the present roster."""
         self._keeper: CheckpointKeeper | None = None
         self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
-        """What the first member tells; it may be lost before it can."""
-        self._work = ExitStack()
-        self._body = load_body(store, role, role.manifest, role.first_roster.stages[spec.member])
+        """Events that the first member writes, in case it is lost before it can."""
+        self._readers = ExitStack()
+        self._state = load_stage_state(store, role, role.manifest, role.first_roster.stages[spec.member])
         self._supply = self._open_supply()
-        self._reach = open_reach(spec, store, role.plan, role.first_roster, role.device, abort)
+        self._peers = open_peers(spec, store, role.plan, role.first_roster, role.device, abort)
 
     def __enter__(self) -> "Member":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._reach.close(in_peace=kind is None)
-        self._work.close()
+        self._peers.close(is_clean=kind is None)
+        self._readers.close()
 
     @contextmanager
     def under(self, roster: Roster) -> Iterator[tuple[Trainer, CheckpointKeeper]]:
-        """Everything that is needed to run steps under this roster, from when all its members are there."""
-        role, body = self.role, self._body
-        self._seat = self._keeper = None
+        """Everything needed to run steps under this roster, from when all its members have arrived."""
+        role = self.role
+        self._keeper = None
         try:
-            seat = self._seat = take_seat(self._reach, roster, self._spec.member, list(role.ties), self._device_of_sums)
-            body.state.regroup(
-                Reducing(
-                    seat.groups.stage,
-                    roster.num_replicas,
-                    seat.replica or 0,
-                    role.plan.is_direct,
-                    reduces_early(seat.stage),
-                    keeps_own=role.plan.survives_losses,
-                    num_grains=role.samples.num_grains(0),
-                    is_reproducible=role.plan.reproducible,
-                ),
-                {number: _tie(role, seat, number) for number in seat.groups.ties},
-            )
+            groups = self._peers.groups(roster, list(role.ties))
+            device_of_sums = role.device if role.plan.transport == "nccl" else torch.device("cpu")
+            seat = Seat(roster, roster.rank_of(self._spec.member), device_of_sums, groups)
             keeper = self._keeper = self._new_keeper(seat)
-            callbacks = Callbacks(
-                role.job, self.events.write, self._model_tensors, is_first=seat.rank == 0, recent=self._recent
-            )
-            assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
-            runner = StageRunner(role.objective, self._supply.train, body.stage, body.state, seat, role.device)
-            transactions = Transactions(
-                assignment,
-                runner,
-                body.state,
-                keeper,
-                callbacks.tell,
-                callbacks.show_weights,
-                self._abort,
-                body.place,
-            )
-            evaluate = self._evaluation(seat)
-            trainer = Trainer(assignment, transactions, body.state, keeper, callbacks, body.standing, evaluate)
+            trainer = self._new_trainer(seat, keeper)
             self._tell_start(seat)
-            seat.meet()  # nobody's clock starts before all are here
+            seat.barrier()  # nobody's clock starts before all are here
             yield trainer, keeper
         except (PeerLost, CommTimeout):
             if role.plan.survives_losses:
-                self._reach.end(in_peace=False)
+                self._peers.end(is_clean=False)
             raise
         except BaseException as error:
-            self._abort.set(f"{type(error).__name__}: {error}")  # others hear why, and do not take this one for lost
+            self._abort.set(f"{type(error).__name__}: {error}")  # peers hear why, and do not take this member for lost
             raise
-        self._reach.end(in_peace=True)
+        self._peers.end(is_clean=True)
 
-    def next_roster(self, roster: Roster, loss: PeerLost | CommTimeout) -> Roster | None:
-        """The roster that follows after a loss, as the survivors agree; None if it has no seat for this member.
+    def _new_trainer(self, seat: Seat, keeper: CheckpointKeeper) -> Trainer:
+        role, state = self.role, self._state
+        reduction = ReplicaReduction(
+            seat.groups.stage,
+            seat.replica or 0,
+            role.plan.is_direct,
+            reduces_early(seat.stage),
+            keeps_own=role.plan.survives_losses,
+            num_grains=role.samples.num_grains(0),
+            is_reproducible=role.plan.reproducible,
+        )
+        ties = {
+            number: TiedParameters(names, seat.groups.ties[number], counts_here=seat.stage == stages[0])
+            for number, (stages, names) in enumerate(role.ties.items())
+            if number in seat.groups.ties
+        }
+        state.training.regroup(reduction, ties)
+        callbacks = Callbacks(
+            role.job, self.events.write, self._model_tensors, is_first=seat.rank == 0, recent=self._recent
+        )
+        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        transactions = Transactions(
+            assignment,
+            runner,
+            state.training,
+            keeper,
+            callbacks.tell,
+            callbacks.show_weights,
+            self._abort,
+            state.progress,
+        )
+        evaluate = self._new_evaluation(seat)
+        return Trainer(assignment, transactions, state.training, keeper, callbacks, state.history, evaluate)
 
-        Raises the loss itself where nothing can be done about it.
-        """
-        is_failure = isinstance(loss, PeerLost) and loss.cause != "" and loss.cause not in _LOSSES
-        if not self.role.plan.survives_losses or self._abort.is_set or is_failure:
-            raise loss
-        self._lost_at_s = time.perf_counter()
-        logger.warning("%s; the members that are left go on without it", loss)
-        survey = Survey(
+    def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
+        role, roster, state = self.role, seat.roster, self._state
+        division = contents.division_of(
+            role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
+        )
+        return CheckpointKeeper(
             self._store,
-            roster,
-            timeout_s=self._spec.timeout_s,
-            num_grains=self.role.samples.num_grains,
-            lost=lambda: self._reach.lost,
-            abort=self._abort,
+            self._spec.checkpoints,
+            division,
+            state.manifest,
+            seat,
+            state.training,
+            self._model_tensors,
+            self.events,
+            self._abort,
+            state.saved,
         )
-        self._reach.call()
-        self.events.flush()  # whoever is first next looks up what this member has told, and tells the rest
-        found = survey.replace(self._answer(roster))
-        self.events.turn_to(found.number, found.change, self._spec.member)
-        if self._spec.member not in found.stages:
+
+    def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
+        """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""
+        role, stage, supply = self.role, self._state.stage, self._supply
+        if supply.evaluation_sizes is None:
             return None
-        self._take_up(found)
-        return found
+        trained = {**dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
+        tensors = self._state.untrained | trained
+        evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
+        evaluator = Evaluator(role.objective, evaluated, seat, supply.evaluate, supply.evaluation_sizes, role.device)
+        return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
 
-    def _answer(self, roster: Roster) -> Answer:
-        place = self._body.place
-        place.step = place.step.release()
-        prepared = place.prepared if place.step.phase is Phase.PREPARED else None
-        return Answer(
-            member=self._spec.member,
-            change=roster.change,
-            num_applied=place.step.num_applied,
-            is_prepared=prepared is not None,
-            is_finite=prepared is None or prepared.is_finite,
-            square_sum=finite(prepared.square_sum) if prepared else 0.0,
-            loss_sum=finite(prepared.loss_sum) if prepared else 0.0,
-            weight=finite(prepared.weight) if prepared else 0.0,
-            applied=place.applied,
-            has_finished=self._has_finished(roster),
-            is_between_steps=place.is_between_steps,
-            num_evaluations=len(self._body.standing.ledger.evaluations),
-            owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
-            suspects=tuple(sorted(self._reach.lost)),
-        )
+    def _model_tensors(self) -> Tensors:
+        return self._state.model_tensors()
 
-    def _take_up(self, roster: Roster) -> None:
-        """Get ready for the next roster: with the state that there is, or with that of a checkpoint."""
-        body = self._body
-        if self._keeper is not None:
-            body.saved = self._keeper.saved
-        self._before, self._roster = self._roster, roster
-        assert roster.ruling is not None
-        if roster.ruling.kind == "rolled_back":
-            self._work.close()
-            self._work = ExitStack()
-            self._body = load_body(
-                self._store, self.role, manifest_of(self._store, roster), roster.stages[self._spec.member]
-            )
-            self._supply = self._open_supply()
-            return
-        if roster.ruling.kind == "unfinished":
-            has_sums = body.place.finished is not None or body.place.step.phase is Phase.PREPARED
-            body.place.prepared = None
-            if has_sums and not self._keeps_sums(roster):
-                body.place.finished = None
-                body.state.drop()
-        elif body.place.finished is not None:
-            if body.place.step.num_applied > roster.resume_step:
-                body.state.drop()  # it had begun the next step, which the others had not
-            body.place.finished = None  # the sums of a step that stands are reduced already
-        body.place.step = body.place.step.obey(roster)
-        body.place.is_between_steps = roster.is_between_steps
-
-    def _has_finished(self, roster: Roster) -> bool:
-        """True if this member has the sums of all grains that this roster gives it, not only of earlier ones."""
-        finished, replica = self._body.place.finished, roster.replica_of(self._spec.member)
-        if finished is None or replica is None:
-            return False
-        given = grains_of(roster, finished.step, self.role.samples.num_grains(finished.step))[replica]
-        return set(finished.grains) >= set(given)
-
-    def _keeps_sums(self, roster: Roster) -> bool:
-        """True if this member goes on with the sums of the grains that its pipeline has finished."""
-        replica = roster.replica_of(self._spec.member)
-        return replica is not None and bool(roster.computed and roster.computed[replica])
-
-    def _open_supply(self) -> Supply:
-        stage, role = self._body.stage, self.role
+    def _open_supply(self) -> SampleSupply:
+        stage, role = self._state.stage, self.role
         reads = stage.first_layer == 0 or stage.is_last
-        return self._work.enter_context(
-            supply(role.job, role.data, role.samples, self._deal, reads=reads, pin=role.device.type == "cuda")
-        )
+        pin = role.device.type == "cuda"
+        supply = open_supply(role.job, role.data, role.samples, self._own_grains, reads=reads, pin=pin)
+        return self._readers.enter_context(supply)
 
-    def _deal(self, step: int | None, num_grains: int) -> tuple[int, ...]:
-        """The grains of this member's replica, in a step of the present roster; the step is None in evaluation."""
+    def _own_grains(self, step: int | None, num_grains: int) -> tuple[int, ...]:
+        """The grains of this member's replica in a step of the present roster; the step is None in evaluation."""
         roster = self._roster
         replica = roster.replica_of(self._spec.member)
         if replica is None:
@@ -279,43 +218,60 @@ class Member:
             return split_grains(num_grains, roster.shares)[replica]
         return uncomputed_grains_of(roster, step, num_grains)[replica]
 
-    def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
-        role, roster = self.role, seat.roster
-        return CheckpointKeeper(
+    def next_roster(self, roster: Roster, error: PeerLost | CommTimeout) -> Roster | None:
+        """The roster that the survivors of a lost member agree on; None if it has no seat for this member.
+
+        Raises the error itself if the run cannot go on.
+        """
+        is_failure = isinstance(error, PeerLost) and error.cause not in ("", *_CAUSED_BY_LOST_MEMBER)
+        if not self.role.plan.survives_losses or self._abort.is_set or is_failure:
+            raise error
+        self._lost_at_s = time.perf_counter()
+        logger.warning("%s; the members that are left go on without it", error)
+        survey = Survey(
             self._store,
-            self._spec.checkpoints,
-            contents.division_of(
-                role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
-            ),
-            self._body.manifest,
-            seat,
-            self._body.state,
-            self._model_tensors,
-            self.events,
-            self._abort,
-            self._body.saved,
+            roster,
+            timeout_s=self._spec.timeout_s,
+            num_grains=self.role.samples.num_grains,
+            lost=lambda: self._peers.lost,
+            abort=self._abort,
+        )
+        self._peers.announce_survey()
+        self.events.flush()  # the next first member looks up what this member has told, and tells the rest
+        next_roster = survey.replace(self._answer(roster))
+        self.events.turn_to(next_roster.number, next_roster.change, self._spec.member)
+        if self._spec.member not in next_roster.stages:
+            return None
+        self._take_up(next_roster)
+        return next_roster
+
+    def _answer(self, roster: Roster) -> Answer:
+        return self._state.progress.answer(
+            self._spec.member,
+            roster,
+            self.role.samples.num_grains,
+            num_evaluations=len(self._state.history.ledger.evaluations),
+            owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
+            suspects=self._peers.lost,
         )
 
-    def _model_tensors(self) -> Tensors:
-        return self._body.model_tensors()
-
-    def _evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
-        """(epoch, steps so far) -> what the evaluation data give, on the parameters and buffers that are trained."""
-        role, body, reading = self.role, self._body, self._supply
-        if reading.evaluation_sizes is None:
-            return None
-        stage = body.stage
-        tensors = {**body.kept, **dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
-        evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
-        evaluator = Evaluator(role.objective, evaluated, seat, reading.evaluate, reading.evaluation_sizes, role.device)
-        return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
-
-    @property
-    def _device_of_sums(self) -> torch.device:
-        return self.role.device if self.role.plan.transport == "nccl" else torch.device("cpu")
+    def _take_up(self, roster: Roster) -> None:
+        """Prepare for the next roster, with the present state or with that of a checkpoint."""
+        if self._keeper is not None:
+            self._state.saved = self._keeper.saved
+        self._roster_before, self._roster = self._roster, roster
+        assert roster.ruling is not None
+        if roster.ruling.kind != "rolled_back":
+            self._state.progress.follow(roster, self._spec.member, self._state.training)
+            return
+        self._readers.close()
+        self._readers = ExitStack()
+        manifest = manifest_of(self._store, roster)
+        self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
+        self._supply = self._open_supply()
 
     def _tell_start(self, seat: Seat) -> None:
-        stage, roster = self._body.stage, seat.roster
+        stage, roster = self._state.stage, seat.roster
         if roster.change == 0:
             self.events.write(
                 MemberStarted(
@@ -327,9 +283,13 @@ class Member:
                 )
             )
         elif seat.rank == 0:
+            assert self._roster_before is not None
             assert roster.ruling is not None
             assert self._lost_at_s is not None
-            self._tell_untold(roster)
+            was_first = self._roster_before.members[0].name == self._spec.member
+            if roster.ruling.kind != "rolled_back" and not was_first:
+                for event in untold_events(self._store, self._recent, self._roster_before, roster):
+                    self.events.write(event)
             self.events.write(
                 RosterChanged(
                     at_s=time.time(),
@@ -340,29 +300,3 @@ class Member:
                     wall_s=time.perf_counter() - self._lost_at_s,
                 )
             )
-
-    def _tell_untold(self, roster: Roster) -> None:
-        """Tell of what the first member of the roster before has committed, and was lost before it could tell."""
-        assert self._before is not None
-        assert roster.ruling is not None
-        teller = self._before.members[0].name
-        if roster.ruling.kind == "rolled_back" or teller == self._spec.member:
-            return
-        step, evaluated = last_told(self._store, teller, roster.number, roster.change - 1)
-        for event in self._recent:
-            is_step = isinstance(event, StepCommitted)
-            first, end = (
-                (step + 1, roster.resume_step) if is_step else (evaluated + 1, self._end_of_evaluations(roster))
-            )
-            if max(first, self._before.first_computed) <= event.step < end:
-                self.events.write(event)
-
-    @staticmethod
-    def _end_of_evaluations(roster: Roster) -> int:
-        """Evaluations from here on are made, or told of, under this roster itself."""
-        return roster.resume_step if roster.is_between_steps else roster.resume_step + 1
-
-
-def _tie(role: Role, seat: Seat, number: int) -> Tie:
-    stages, names = list(role.ties.items())[number]
-    return Tie(names, seat.groups.ties[number], counts_here=seat.stage == stages[0])

@@ -3,18 +3,17 @@
 import time
 from collections.abc import Callable
 
-from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import NO_WISH, Wish
 from zooid.core.runs.checkpoint import Ledger
 from zooid.core.runs.events import Evaluated, StoppedEarly
 from zooid.core.runs.timeline import Timeline
-from zooid.schedule.samples import SamplePlan
+from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
-from zooid.worker.member.early_stop import Standing
-from zooid.worker.member.seat import Seat
+from zooid.worker.member.evaluation_history import EvaluationHistory
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainingState
-from zooid.worker.step.transactions import Agenda, Assignment, Keeper, Transactions
+from zooid.worker.step.progress import Agenda
+from zooid.worker.step.transactions import Assignment, Transactions
 
 
 class Trainer:
@@ -25,24 +24,25 @@ class Trainer:
         assignment: Assignment,
         transactions: Transactions,
         state: TrainingState,
-        keeper: Keeper,
+        keeper: CheckpointKeeper,
         callbacks: Callbacks,
-        standing: Standing,
+        history: EvaluationHistory,
         evaluate: Callable[[int, int], Evaluated] | None = None,
     ) -> None:
-        self._job: Job = assignment.job
-        self._samples: SamplePlan = assignment.samples
-        self._seat: Seat = assignment.seat
+        """`evaluate` takes the epoch and the number of steps so far; None where the job evaluates nothing."""
+        self._job = assignment.job
+        self._samples = assignment.samples
+        self._seat = assignment.seat
         self._transactions = transactions
         self._state = state
         self._keeper = keeper
         self._callbacks = callbacks
-        self._standing = standing
+        self._history = history
         self._evaluate = evaluate
 
     @property
     def num_applied(self) -> int:
-        return self._transactions.num_applied
+        return self._transactions.progress.step.num_applied
 
     @property
     def last_timeline(self) -> tuple[int, Timeline] | None:
@@ -52,19 +52,19 @@ class Trainer:
 
     @property
     def scale(self) -> LossScale:
-        return self._transactions.scale
+        return self._transactions.progress.scale
 
     @property
     def ledger(self) -> Ledger:
-        return self._standing.ledger
+        return self._history.ledger
 
     def run(self) -> int:
-        """Train to the end of the run; returns the number of steps that the state then contains.
+        """Train to the end of the run, and return the number of steps that the state then contains.
 
-        What the roster before has left undone comes first.
+        Work that the roster before has left undone comes first.
         """
-        self._transactions.apply_standing()
-        if self._transactions.place.is_between_steps:
+        self._transactions.apply_standing_step()
+        if self._transactions.progress.is_between_steps:
             self.end_step()
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
@@ -73,7 +73,7 @@ class Trainer:
         return self.num_applied
 
     def run_step(self) -> None:
-        """Run one step; if anything goes wrong, nothing of it remains."""
+        """Run one step. If anything goes wrong, nothing of it remains."""
         self._transactions.run_step()
 
     def end_step(self) -> None:
@@ -81,31 +81,31 @@ class Trainer:
         agenda = self._agenda
         wishes = agenda.agreed
         if self._is_evaluation_due():
-            wishes |= self._wishes_of_evaluation()
+            wishes |= self._evaluation_wishes()
         if self.num_applied == self._samples.num_steps:
-            # No vote follows in which the first member could tell its wishes: it notes by itself what is best.
+            # No vote follows in which the first member could tell its wishes: it notes by itself which step is best.
             self._transactions.settle()
-            self._standing.fulfil(agenda.noted, self.num_applied, may_stop=False)
+            self._history.fulfil(agenda.noted, self.num_applied, may_stop=False)
         self._fulfil(wishes)
-        self._transactions.place.is_between_steps = False
+        self._transactions.progress.is_between_steps = False
 
     @property
     def _agenda(self) -> Agenda:
-        return self._transactions.agenda
+        return self._transactions.progress.agenda
 
     def _is_evaluation_due(self) -> bool:
         every = self._job.evaluate_every or self._samples.steps_per_epoch
         return self.num_applied % every == 0 or self.num_applied == self._samples.num_steps
 
-    def _wishes_of_evaluation(self) -> Wish:
-        """Evaluate, where the job has data to do so, and return what the job wishes by the result."""
+    def _evaluation_wishes(self) -> Wish:
+        """Evaluate, if the job has data for it, and return the wishes that follow from the result."""
         if self._evaluate is None:
             return NO_WISH
         self._transactions.settle()
-        known = self._standing.known(self.num_applied)  # from before the roster was replaced
+        known = self._history.known(self.num_applied)  # from before the roster was replaced
         event = known or self._evaluate(self._samples.epoch_of(max(self.num_applied - 1, 0)), self.num_applied)
-        wishes = self._standing.add(event)
-        if known is None and (values := self._standing.values):
+        wishes = self._history.add(event)
+        if known is None and (values := self._history.values):
             self._state.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
         if self._callbacks.may_wish:
@@ -115,16 +115,16 @@ class Trainer:
         return wishes
 
     def _fulfil(self, wishes: Wish) -> None:
-        """Save what is to be saved. A run that stops writes its last checkpoint when it ends, as any run does."""
+        """Save what must be saved. A run that stops writes its last checkpoint when it ends, as any run does."""
         agenda = self._agenda
         is_due, agenda.is_checkpoint_due, agenda.agreed = agenda.is_checkpoint_due, False, NO_WISH
-        self._standing.fulfil(wishes, self.num_applied, may_stop=self.num_applied < self._samples.num_steps)
+        self._history.fulfil(wishes, self.num_applied, may_stop=self.num_applied < self._samples.num_steps)
+        is_wished = bool(wishes & (Wish.SAVE | Wish.KEEP_BEST))
+        if self.ledger.stopped or is_wished or is_due:
+            self._transactions.settle()
         if self.ledger.stopped:
-            self._transactions.settle()
             self._callbacks.tell_stop(StoppedEarly(at_s=time.time(), step=self.num_applied, reason=self.ledger.stopped))
-        elif wishes & (Wish.SAVE | Wish.KEEP_BEST):
-            self._transactions.settle()
+        elif is_wished:
             self._keeper.save(self.num_applied, self.scale, self.ledger)
         elif is_due:
-            self._transactions.settle()
             self._keeper.begin(self.num_applied, self.scale, self.ledger)

@@ -1,4 +1,4 @@
-"""How a member reads its samples: when a forward needs them, or ahead of it, by processes of their own."""
+"""Reads the samples of grains: when a forward needs them, or ahead of it in other processes."""
 
 import contextlib
 import ctypes
@@ -23,20 +23,22 @@ from zooid.layers import Batch, collate, seed_data
 from zooid.schedule.shard_order import ShardsAhead
 
 Grain: TypeAlias = tuple[int, int, Sequence[int]]
-"""Step, number of the grain in it, and the samples."""
+"""A step, the number of a grain in it, and the grain's samples."""
+ReadGrain: TypeAlias = Callable[[int, int], Batch]
+"""(step, grain) -> the grain's samples."""
 
 _PREFETCH_FACTOR = 2
-"""Grains that a process reads ahead: one is being read while another waits to be taken."""
+"""Number of grains that a process reads ahead: it reads one while another waits to be taken."""
 _ENDING_S = 1.0
-"""A process that was killed is gone by then."""
+"""Time within which a killed process is gone."""
 _PR_SET_PDEATHSIG = 1
 
 
 class GrainReader:
-    """Batches of grains, read ahead in the order in which a member will ask for them.
+    """Reads grains in the order in which a member will ask for them.
 
-    The random numbers of a grain are its own, so batches are the same whoever reads them. Processes are forked here and
-    now, and should be before anything is opened that they must not inherit, such as connections to other members.
+    Every grain has its own random numbers, so its batch does not depend on who reads it. Processes are forked in the
+    constructor. Call it before you open anything that they must not inherit, such as connections to other members.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class GrainReader:
         num_workers: int,
         pin: bool = False,
     ) -> None:
-        """`upcoming(step)` yields the grains from that step on; `pin` is for batches that go to a GPU."""
+        """`upcoming(step)` yields the grains from that step on; `pin` pins the memory of batches for a GPU."""
         self._data = data
         self._job = job
         self._upcoming = upcoming
@@ -59,31 +61,31 @@ class GrainReader:
         self._processes = _Processes(job, data, num_workers, pin) if num_workers else None
 
     def read(self, step: int, grain: int) -> Batch:
-        """The next grain; where it is another one, as when a step is run again, reading starts anew from there."""
-        found = next(self._order, None)
-        is_next = found is not None and found[0] == step and found[1] == grain
+        """Read a grain. If it is not the next in order, as when a step is run again, restart reading from it."""
+        expected = next(self._order, None)
+        is_next = expected is not None and expected[0] == step and expected[1] == grain
         if not is_next:
             self._order = self._from(step, grain)
-            found = next(self._order)
+            expected = next(self._order)
             if self._is_sharded:
                 self._ahead = ShardsAhead(
                     self._data.shard_sizes, (indices for _, _, indices in self._from(step, grain))
                 )
-        assert found is not None
+        assert expected is not None
         if self._is_sharded and (shards := self._ahead.read()):
             self._data.prefetch(shards)
         if self._processes is None:
-            batch = read_grain(self._job, self._data, found)
+            batch = read_grain(self._job, self._data, expected)
             return batch.pin_memory() if self._pin else batch
         if not is_next:
             self._processes.start(lambda: self._from(step, grain))
         batch = self._processes.take()
-        # What else draws random numbers, as a loss may, then depends on the grain alone, as if it were read here.
+        # So that other random numbers, such as those of a loss, depend on the grain alone, as if it were read here.
         seed_data(self._job.seed, step, grain)
         return batch
 
     def close(self) -> None:
-        """End the processes, and those that fetch shards."""
+        """End all processes, including those that fetch shards."""
         if self._processes is not None:
             self._processes.close()
         if self._is_sharded:
@@ -91,30 +93,30 @@ class GrainReader:
 
     def _from(self, step: int, grain: int) -> Iterator[Grain]:
         grains = iter(self._upcoming(step))
-        for found in grains:
-            if found[0] != step:
+        for upcoming in grains:
+            if upcoming[0] != step:
                 break
-            if found[1] == grain:
-                yield found
+            if upcoming[1] == grain:
+                yield upcoming
                 yield from grains
                 return
         raise AssertionError(f"grain {grain} of step {step} is not among those that this member was to read")
 
 
 def is_sharded(data: Any) -> bool:
-    """Whether a data set lies in shards that it fetches, and can be told to fetch ahead; as those of zooid.shards."""
+    """Whether a data set fetches shards, and can be told to fetch them ahead, as those of zooid.shards."""
     return bool(getattr(data, "shard_sizes", ())) and hasattr(data, "prefetch") and hasattr(data, "close")
 
 
 def read_grain(job: Job, data: Any, grain: Grain) -> Batch:
-    """One grain, with the random numbers that belong to it."""
+    """Read one grain, with its own random numbers."""
     step, number, indices = grain
     seed_data(job.seed, step, number)
     return collate(data, indices, job)
 
 
 class _Processes:
-    """A DataLoader whose items are whole grains. It lives as long as the run, and can be started anew anywhere."""
+    """A DataLoader whose items are whole grains. It lives as long as the run, and can restart at any grain."""
 
     def __init__(self, job: Job, data: Any, num_workers: int, pin: bool) -> None:
         self._grains = _Upcoming()
@@ -129,23 +131,23 @@ class _Processes:
             persistent_workers=True,
             pin_memory=pin,
             multiprocessing_context="fork",
-            # The kernel ends them with the thread that has forked them, so only one that lasts may ask for it.
+            # The kernel ends them with the thread that forked them, so only a lasting thread may ask for it.
             worker_init_fn=functools.partial(_begin, ends_with_thread=in_main_thread),
             generator=torch.Generator(),
         )
         with _own_child_handler(None), warnings.catch_warnings():
-            # A fork of a process with threads: these children only read samples, and never use what the threads do.
+            # A process with threads is forked: these children only read samples, and use nothing of the threads.
             warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             self._results: Any = iter(self._loader)
 
     def start(self, grains: Callable[[], Iterator[Grain]]) -> None:
-        """From now on, read these; what was read ahead is dropped."""
+        """Drop what was read ahead, and read these grains from now on."""
         self._grains.begin = grains
         with self._watched():
             self._results = iter(self._loader)
 
     def take(self) -> Batch:
-        """The next grain; blocks until it is read."""
+        """Wait for the next grain, and return it."""
         with self._watched():
             result = next(self._results)
         if isinstance(result, _Failure):
@@ -160,7 +162,7 @@ class _Processes:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """A process that has ended is an error at once, but only here, and never in the middle of something else."""
+        """Raise at once when a process has ended, but only inside this context."""
         try:
             with _own_child_handler(self._check):
                 self._check()
@@ -168,7 +170,7 @@ class _Processes:
         except (RuntimeError, OSError, EOFError):
             # A connection to a process that is ending may break before the kernel says that it has ended.
             for sentinel in connection.wait([process.sentinel for process in self._results._workers], _ENDING_S):
-                next(each for each in self._results._workers if each.sentinel == sentinel).join(_ENDING_S)
+                next(p for p in self._results._workers if p.sentinel == sentinel).join(_ENDING_S)
             self._check()
             raise
 
@@ -199,7 +201,7 @@ class _Grains(Dataset[Any]):
 
 
 class _Upcoming(Sampler[Grain]):
-    """Which grains to read, in order; none until somebody says so."""
+    """The grains to read, in order; none before `begin` is set."""
 
     def __init__(self) -> None:
         self.begin: Callable[[], Iterator[Grain]] = lambda: iter(())
@@ -217,10 +219,10 @@ class _Failure:
 
 @contextlib.contextmanager
 def _own_child_handler(check: Callable[[], None] | None) -> Iterator[None]:
-    """Inside, `check` is called when a child ends, instead of what anybody else has set up; main thread only.
+    """Call `check` when a child ends, instead of any other handler, and restore that handler in the end.
 
-    A DataLoader installs a handler that raises in the middle of whatever the main thread is doing when a process ends;
-    afterwards, things are as they were.
+    A DataLoader installs a handler that raises in the middle of whatever the main thread is doing when a process ends.
+    Only the main thread can set handlers, so other threads keep them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -239,8 +241,8 @@ def _own_child_handler(check: Callable[[], None] | None) -> Iterator[None]:
 
 
 def _begin(number: int, *, ends_with_thread: bool) -> None:
-    """In a new process: see to it that neither it nor what it starts outlives the member."""
-    if ends_with_thread:  # what a process has inherited would keep the connections of a killed member open
+    """Make sure that neither this new process nor its children outlive the member."""
+    if ends_with_thread:  # an inherited connection of a killed member would stay open
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     info = get_worker_info()
     assert info is not None

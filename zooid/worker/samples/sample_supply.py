@@ -1,4 +1,4 @@
-"""Which samples a member reads, in which order: its replica's grains, step after step, and those of evaluation."""
+"""The samples that a member reads: the grains of its replica, step after step, and those of evaluation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,72 +11,68 @@ import numpy.typing as npt
 from zooid.core.jobs.job import Job
 from zooid.layers import check_evaluation
 from zooid.schedule.samples import SamplePlan
-from zooid.worker.samples.sample_reader import GrainReader
-from zooid.worker.step.stage_runner import Read
+from zooid.worker.samples.sample_reader import Grain, GrainReader, ReadGrain
 
-Upcoming = tuple[int, int, Sequence[int]]
-Deal = Callable[[int | None, int], Sequence[int]]
+OwnGrains = Callable[[int | None, int], Sequence[int]]
 """(step, its number of grains) -> the grains of the member's replica; the step is None in evaluation."""
 
 
 @dataclass(frozen=True)
-class Supply:
-    """What the first and the last stage of a replica read."""
+class SampleSupply:
+    """The functions with which the first and the last stage of a replica read their samples."""
 
-    train: Read
-    evaluate: Read
+    train: ReadGrain
+    evaluate: ReadGrain
     evaluation_sizes: "EvaluationSizes | None"
-    """None where the job evaluates nothing."""
+    """Sizes of the evaluation data; None where the job evaluates nothing."""
 
 
 @dataclass(frozen=True)
 class EvaluationSizes:
-    """The evaluation data in batches, and these in grains, as training has them; in order."""
+    """The evaluation data, cut in order into batches and grains of the sizes that training has."""
 
     num_samples: int
     batch_size: int
     grain_size: int
 
     def grains(self, batch: int) -> list[npt.NDArray[np.int64]]:
-        """Empty after the last batch."""
+        """The samples of each grain of a batch; empty after the last batch."""
         start = batch * self.batch_size
         end = min(self.num_samples, start + self.batch_size)
-        return [np.arange(at, min(at + self.grain_size, end)) for at in range(start, end, self.grain_size)]
-
-    def __call__(self, batch: int) -> list[int]:
-        return [len(grain) for grain in self.grains(batch)]
+        return [np.arange(first, min(first + self.grain_size, end)) for first in range(start, end, self.grain_size)]
 
 
 @contextmanager
-def supply(job: Job, data: Any, samples: SamplePlan, deal: Deal, *, reads: bool, pin: bool) -> Iterator[Supply]:
-    """Readers for one member; `reads` is whether its stage needs samples at all. Leaving ends their processes.
+def open_supply(
+    job: Job, data: Any, samples: SamplePlan, own_grains: OwnGrains, *, reads: bool, pin: bool
+) -> Iterator[SampleSupply]:
+    """Readers for one member, whose processes end with the context; `reads` says whether its stage needs samples.
 
-    `deal` is asked anew for every step, so that readers follow when a roster gives the member other grains.
+    `own_grains` is called for every step, so that readers follow a roster that gives the member other grains.
     """
     evaluation = check_evaluation(job)
     sizes = EvaluationSizes(len(evaluation), samples.batch_size, samples.grain_size) if evaluation is not None else None
 
-    def of_training(first_step: int) -> Iterator[Upcoming]:
+    def training_grains(first_step: int) -> Iterator[Grain]:
         for step in range(first_step, samples.num_steps):
             grains = samples.grains(step)
-            for grain in deal(step, len(grains)):
+            for grain in own_grains(step, len(grains)):
                 yield step, grain, grains[grain].tolist()
 
-    def of_evaluation(first_batch: int) -> Iterator[Upcoming]:
+    def evaluation_grains(first_batch: int) -> Iterator[Grain]:
         assert sizes is not None
         batch = first_batch
         while grains := sizes.grains(batch):
-            for grain in deal(None, len(grains)):
+            for grain in own_grains(None, len(grains)):
                 yield batch, grain, grains[grain].tolist()
             batch += 1
 
     num_workers = job.data_workers if reads else 0
-    training = GrainReader(job, data, of_training, num_workers=num_workers, pin=pin)
-    evaluating = GrainReader(
-        job, evaluation, of_evaluation, num_workers=num_workers if evaluation is not None else 0, pin=pin
-    )
+    training = GrainReader(job, data, training_grains, num_workers=num_workers, pin=pin)
+    num_evaluating = num_workers if evaluation is not None else 0
+    evaluating = GrainReader(job, evaluation, evaluation_grains, num_workers=num_evaluating, pin=pin)
     try:
-        yield Supply(training.read, evaluating.read, sizes)
+        yield SampleSupply(training.read, evaluating.read, sizes)
     finally:
         training.close()
         evaluating.close()

@@ -1,8 +1,8 @@
-"""Lets torch's optimizers work without importing torch's compiler, which takes them 1.6 s of a core.
+"""Lets torch's optimizers work without importing torch's compiler, which takes 1.6 s of one core.
 
-Optimizers import `torch._dynamo` when they are built and when they step, only to tell a compiler that is not there to
-look away. The methods that do so are replaced by ones that do the same without a compiler, until one is imported: from
-then on torch's own run again. A method that does not look as in torch 2.11 to 2.13 stays, and imports what it imports.
+Optimizers import `torch._dynamo` when they are built and when they step, only to disable a compiler that is not there.
+Here these methods are replaced by ones that do the same without the import. Torch's own methods run again as soon as
+something else imports the compiler. A method that does not look as in torch 2.11 to 2.13 is not replaced.
 """
 
 import functools
@@ -19,7 +19,7 @@ _COMPILER = "torch._dynamo"
 
 
 def lighten_optimizers() -> None:
-    """Replace the methods of all optimizer classes that are known now. To do so again is no harm."""
+    """Replace the methods of all present optimizer classes. Further calls do no harm."""
     for kind in _with_subclasses(Optimizer):
         for name, method in list(vars(kind).items()):
             plain = _without_compiler(method)
@@ -34,34 +34,34 @@ def _with_subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 
 
 def _without_compiler(method: Any) -> Callable[..., Any] | None:
-    """The same method without the compiler; None where it does not import one in a way that is known."""
+    """The same method without the compiler; None if the method does not import it in a known way."""
     wrapped = getattr(method, "__wrapped__", None)
     if not isinstance(method, FunctionType) or not isinstance(wrapped, FunctionType):
         return None
     if _is_made_by(method, _compile, "_disable_dynamo"):
         return wrapped
     if _is_made_by(method, optimizer, "_use_grad_for_differentiable"):
-        return _with_gradients_as_asked(wrapped)
+        return _with_grad_setting(wrapped)
     return None
 
 
 def _is_made_by(method: FunctionType, module: Any, decorator: str) -> bool:
-    """True where this decorator of torch has made the method, and its code imports nothing but the compiler."""
-    made_by = getattr(module, decorator, None)
+    """Whether this decorator of torch made the method, and the method's code imports the compiler."""
+    decorator_function = getattr(module, decorator, None)
     code = method.__code__
-    is_inner = isinstance(made_by, FunctionType) and code in made_by.__code__.co_consts
+    is_inner = isinstance(decorator_function, FunctionType) and code in decorator_function.__code__.co_consts
     return is_inner and _COMPILER in (*code.co_names, *code.co_consts)
 
 
-def _with_gradients_as_asked(step: Callable[..., Any]) -> Callable[..., Any]:
-    """A step through which gradients flow only where its optimizer is asked to be differentiable."""
+def _with_grad_setting(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step through which gradients flow only if its optimizer is differentiable."""
 
     @functools.wraps(step)
-    def stepping(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+    def step_with_setting(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             return step(self, *args, **kwargs)
 
-    return stepping
+    return step_with_setting
 
 
 def _until_compiler(plain: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:

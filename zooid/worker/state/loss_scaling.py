@@ -1,4 +1,4 @@
-"""The scaling of losses that fp16 needs."""
+"""Loss scaling, which training in fp16 needs."""
 
 from dataclasses import dataclass, replace
 
@@ -6,12 +6,12 @@ from zooid.core.jobs.job import AutocastName
 
 _FIRST_SCALE = 2.0**16
 _GROWTH_INTERVAL = 2000
-"""Steps without overflow after which the scale is doubled, as torch.amp.GradScaler has it."""
+"""Number of steps without overflow after which the scale doubles, as in torch.amp.GradScaler."""
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """Losses are multiplied by `factor` and gradients divided by it, so that fp16 does not lose the small ones."""
+    """A factor on losses, by which gradients are divided again, so that small gradients do not vanish in fp16."""
 
     factor: float = 1.0
     num_good_steps: int = 0
@@ -21,7 +21,7 @@ class LossScale:
         return LossScale(_FIRST_SCALE) if name == "fp16" else LossScale()
 
     def after(self, is_finite: bool) -> "LossScale":
-        """A step that overflows is left out, and the next ones are scaled by half; long success doubles the scale."""
+        """The scale after a step: half of it after an overflow, and twice after many steps without one."""
         if not is_finite:
             return LossScale(self.factor / 2)
         if self.num_good_steps + 1 == _GROWTH_INTERVAL:

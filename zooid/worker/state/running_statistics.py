@@ -1,6 +1,6 @@
-"""Buffers that a forward changes, such as the running statistics of batch norm, whoever computes which grain.
+"""Buffers that a forward changes, such as the running statistics of batch norm, updated alike in every layout.
 
-A step begins with buffers B. Every grain's forward runs on B, and what it changes is added up over the grains of all
+A step begins with buffers B. Every grain's forward runs on B, and its changes are added over the grains of all
 replicas. When the step is applied, numbers become B plus the mean change of the step's grains, and counts become B plus
 the sum of all changes. A step of one grain leaves its buffers as that grain does, bit for bit.
 """
@@ -17,112 +17,115 @@ _NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class RunningStatistics:
-    """The buffers of one stage, but for types that nothing can be added to, such as booleans."""
+    """The buffers of one stage, except those of dtypes without addition, such as booleans."""
 
     def __init__(self, module: nn.Module, names: Container[str], count_type: torch.dtype) -> None:
-        """`names` are those of the module's buffers that count; all others are constants.
+        """`names` contains the buffers that training changes; all others are constants.
 
-        `count_type` is the type of number in which counts travel to other replicas.
+        `count_type` is the dtype in which counts travel to other replicas.
         """
-        places = [_place_of(module, name) for name, _ in module.named_buffers() if name in names]
-        types = [dtype for dtype in (*_NUMBERS, *_COUNTS) if any(place.dtype == dtype for place in places)]
-        self._by_type = [_OneType([place for place in places if place.dtype == dtype]) for dtype in types]
+        slots = [_slot_of(module, name) for name, _ in module.named_buffers() if name in names]
+        types = [dtype for dtype in (*_NUMBERS, *_COUNTS) if any(slot.dtype == dtype for slot in slots)]
+        self._by_type = [_OneType([slot for slot in slots if slot.dtype == dtype]) for dtype in types]
         self._travel_types = [dtype if dtype in _NUMBERS else count_type for dtype in types]
         self._num_grains = 1
         self._has_grain = False
 
     def like_changes(self) -> list[torch.Tensor]:
-        """Tensors of the sizes and types that `changes` has."""
-        return self._converted([own.decrease for own in self._by_type])
+        """Tensors of the shapes and dtypes of `changes`."""
+        return self._converted([buffers.decrease for buffers in self._by_type])
 
     @property
     def num_changes(self) -> int:
-        """Number of tensors that `changes` has."""
+        """Number of tensors in `changes`."""
         return len(self._by_type)
 
     @property
     def is_single(self) -> bool:
-        """True if the step has a single grain, whose changes are complete when its backward is done."""
+        """Whether the step has a single grain, whose changes are complete when its backward is done."""
         return self._num_grains == 1
 
     def begin(self, num_grains: int) -> None:
-        """Begin a step of so many grains, those of all replicas together."""
+        """Begin a step of so many grains, over all replicas."""
         self._num_grains = num_grains
         self._has_grain = False
-        for own in self._by_type:
-            own.begin(is_single=num_grains == 1)
+        for buffers in self._by_type:
+            buffers.begin(is_single=num_grains == 1)
 
     def begin_grain(self) -> None:
-        """Let the forward of a grain begin with the buffers of the step's start; a single grain finds them there."""
+        """Restore the buffers of the step's start for the forward of a grain. A single grain finds them there."""
         if self._num_grains > 1:
-            for own in self._by_type:
-                own.restore()
+            for buffers in self._by_type:
+                buffers.restore()
 
     def end_grain(self) -> None:
         """Note what the forward has changed.
 
-        What a single grain has changed is read when its backward is done, too: a module that computes its activations
-        again may change buffers once more, as it does in a plain loop. With more grains, the order of backwards depends
-        on the layout, and what they change does not count.
+        The changes of a single grain are read again when its backward is done: a module that recomputes its activations
+        may change buffers once more, as in a plain loop. With more grains, the order of backwards depends on the
+        layout, so their changes do not count.
         """
         self._has_grain = True
         if self._num_grains > 1:
-            for own in self._by_type:
-                own.add_change()
+            for buffers in self._by_type:
+                buffers.add_change()
 
     def changes(self) -> list[torch.Tensor]:
-        """What this replica's grains have changed, to be summed over the replicas."""
+        """The changes of this replica's grains, to be summed over the replicas."""
         if self._num_grains == 1 and self._has_grain:
-            for own in self._by_type:
-                own.decrease.zero_()
-                own.add_change()
-        return self._converted([own.decrease for own in self._by_type])
+            for buffers in self._by_type:
+                buffers.decrease.zero_()
+                buffers.add_change()
+        return self._converted([buffers.decrease for buffers in self._by_type])
 
     def take_changes(self) -> list[torch.Tensor]:
-        """What grains have changed since this was called last, for somebody else to add up."""
+        """The changes since the last call, for the caller to sum."""
         taken = [change.clone() for change in self.changes()]
-        for own in self._by_type:
-            own.decrease.zero_()
+        for buffers in self._by_type:
+            buffers.decrease.zero_()
         return taken
 
     def apply(self, reduced: Sequence[torch.Tensor] | None) -> None:
-        """End the step, given the sums of all replicas' changes; None where there is one replica."""
+        """End the step, given the sums of all replicas' changes, or None if there is only one replica."""
         if reduced is None and self._num_grains == 1:
-            for own in self._by_type:
-                own.keep()
+            for buffers in self._by_type:
+                buffers.keep()
             return
-        totals = [own.decrease for own in self._by_type] if reduced is None else reduced
-        for own, total in zip(self._by_type, totals, strict=True):
-            own.apply(total, self._num_grains)
+        totals = [buffers.decrease for buffers in self._by_type] if reduced is None else reduced
+        for buffers, total in zip(self._by_type, totals, strict=True):
+            buffers.apply(total, self._num_grains)
 
     def drop(self) -> None:
-        """Bring back the buffers of the step's start."""
-        for own in self._by_type:
-            own.restore()
+        """Restore the buffers of the step's start."""
+        for buffers in self._by_type:
+            buffers.restore()
 
     def _converted(self, values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [value.to(dtype) for value, dtype in zip(values, self._travel_types, strict=True)]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a module keeps a buffer. Its code may put another tensor there, as in `self.mean = 0.9 * self.mean + …`."""
+class _BufferSlot:
+    """A buffer of a module, whose code may assign another tensor, as in `self.mean = 0.9 * self.mean + …`."""
 
     buffers: dict[str, torch.Tensor | None]
     """All buffers of the module."""
     name: str
     tensor: torch.Tensor
-    """The one that the stage, its evaluation and its checkpoints know."""
+    """The tensor that the stage, its evaluation and its checkpoints share."""
     values: torch.Tensor
-    """The same memory under another name. Autograd does not notice what is written through it: batch norm saves its
-    statistics for a backward that never reads them, and must not fail because a later grain has restored them."""
+    """The same memory, written without autograd's notice.
+
+    Batch norm saves its statistics for a backward that never reads them. That backward must not fail because a later
+    grain has restored them.
+    """
 
     @property
     def dtype(self) -> torch.dtype:
         return self.values.dtype
 
     def take(self) -> torch.Tensor:
-        """The values that a forward has left; another tensor in this place makes room for the one that belongs here."""
+        """The values that a forward has left. A tensor that its code assigned is replaced by the shared one again."""
         current = self.buffers[self.name]
         if current is self.tensor or current is None:
             return self.values
@@ -131,18 +134,21 @@ class _Place:
 
 
 class _OneType:
-    """Buffers of one type of number, with flat copies of them, so that most operations are one for all."""
+    """The buffers of one dtype, with flat copies, so that most operations are one call for all of them."""
 
-    def __init__(self, places: Sequence[_Place]) -> None:
-        self._places = list(places)
-        self._values = [place.values for place in places]
-        self._versions = [place.tensor._version for place in places]
+    def __init__(self, slots: Sequence[_BufferSlot]) -> None:
+        self._slots = list(slots)
+        self._values = [slot.values for slot in slots]
+        self._versions = [slot.tensor._version for slot in slots]
         self._before = torch.cat([values.reshape(-1) for values in self._values])
         self._base = torch.zeros_like(self._before)
         self._after = torch.empty_like(self._before)
         self.decrease = torch.zeros_like(self._before)
-        """The sum of what grains have taken away from the numbers. Numbers that no grain changes keep their bits, since
-        x - 0 is x for every x. A sum of what was added would turn -0.0 into 0.0."""
+        """The sum of what grains have subtracted from the buffers.
+
+        Numbers that no grain changes keep their bits, since x - 0 is x for every x. A sum of what was added would turn
+        -0.0 into 0.0.
+        """
         self._views_before = _views(self._before, self._values)
         self._views_after = _views(self._after, self._values)
 
@@ -153,30 +159,30 @@ class _OneType:
         elif is_single:
             self._base.zero_()  # numbers travel as they are, and are not rounded
         else:
-            # the difference from infinity is no number: a minimum that begins there becomes the mean of the grains'
+            # inf - x is no change to add: a minimum that begins at infinity becomes the mean of the grains' minima
             torch.nan_to_num(self._before, nan=0.0, posinf=0.0, neginf=0.0, out=self._base)
         self.decrease.zero_()
 
     def restore(self) -> None:
-        for place in self._places:
-            place.take()
+        for slot in self._slots:
+            slot.take()
         torch._foreach_copy_(self._values, self._views_before)
-        versions = [place.tensor._version for place in self._places]
+        versions = [slot.tensor._version for slot in self._slots]
         if versions != self._versions:
-            # a backward that needs what the forward itself has written must fail, not find something else
-            pairs = zip(self._places, versions, self._versions, strict=True)
-            increment_version([place.tensor for place, now, before in pairs if now != before])
-            self._versions = [place.tensor._version for place in self._places]
+            # a backward that reads what its own forward has written must fail, rather than read other values
+            pairs = zip(self._slots, versions, self._versions, strict=True)
+            increment_version([slot.tensor for slot, now, before in pairs if now != before])
+            self._versions = [slot.tensor._version for slot in self._slots]
 
     def add_change(self) -> None:
-        torch._foreach_copy_(self._views_after, [place.take() for place in self._places])
+        torch._foreach_copy_(self._views_after, [slot.take() for slot in self._slots])
         self.decrease += torch.sub(self._base, self._after, out=self._after)
 
     def keep(self) -> None:
-        """Leave the buffers as the only grain of the step has left them."""
-        for place in self._places:
-            if (left := place.take()) is not place.values:
-                place.values.copy_(left)
+        """Keep the buffers as the only grain of the step has left them."""
+        for slot in self._slots:
+            if (left := slot.take()) is not slot.values:
+                slot.values.copy_(left)
 
     def apply(self, decrease: torch.Tensor, num_grains: int) -> None:
         self._after.copy_(decrease / num_grains if self._after.is_floating_point() else decrease.round())
@@ -184,12 +190,12 @@ class _OneType:
         torch._foreach_copy_(self._values, self._views_after)
 
 
-def _place_of(module: nn.Module, name: str) -> _Place:
-    path, _, own_name = name.rpartition(".")
+def _slot_of(module: nn.Module, name: str) -> _BufferSlot:
+    path, _, buffer_name = name.rpartition(".")
     buffers = module.get_submodule(path)._buffers
-    tensor = buffers[own_name]
+    tensor = buffers[buffer_name]
     assert tensor is not None
-    return _Place(buffers, own_name, tensor, _as_real(tensor.data))
+    return _BufferSlot(buffers, buffer_name, tensor, _as_real(tensor.data))
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:

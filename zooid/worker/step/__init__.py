@@ -1,1 +1,1 @@
-"""One step of one member: its actions, its votes, and whether it is applied."""
+"""One step of one member: its actions, the vote on it, and its apply or drop."""

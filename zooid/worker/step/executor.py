@@ -1,8 +1,8 @@
-"""Runs a member's action list: it computes in this thread, and everything else is under way meanwhile.
+"""Runs a member's action list: it computes in this thread, while messages and reduces are in flight.
 
-Messages and reduces begin as soon as what they need is done, and are waited for only where something needs them. So
-receives are posted ahead, sends never hold up computing, and a message that is late blocks nobody but those who need
-it. The transports' own threads move the bytes.
+Messages and reduces begin as soon as everything they need is done. They are waited for only where an action needs them.
+So receives are posted ahead, sends never delay computing, and a late message blocks only those who need it. The threads
+of the transports move the bytes.
 """
 
 import time
@@ -15,55 +15,55 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommError
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.schedule.actions import MESSAGES, Action, Kind, Lane, Needs
-from zooid.worker.step.pending import Underway
+from zooid.worker.step.pending import Pending
 
-_Ran = tuple[Action, float, float]
-"""What, from when, to when."""
+_Run = tuple[Action, float, float]
+"""An action, and the seconds when it began and ended."""
 
 
 class Actor(Protocol):
-    """What the actions of a step do: real ones, or rehearsed."""
+    """Performs the actions of a step, for real or as a rehearsal."""
 
     def compute(self, action: Action) -> None:
-        """Do it, and return when it is done."""
+        """Perform an action, and return when it is done."""
 
-    def begin(self, action: Action) -> Underway:
+    def begin(self, action: Action) -> Pending:
         """Begin a message or a reduce."""
 
 
 class Executor:
-    """Runs steps one after the other. An error is raised to the caller, who drops the step."""
+    """Runs one step after the other. The caller gets any error, and drops the step."""
 
     def __init__(self, member: str, actor: Actor, abort: Abort) -> None:
         self._member = member
         self._actor = actor
         self._abort = abort
         self.has_computed = False
-        """True after a step that failed when all of its computing was done and all messages had gone and come."""
+        """Whether a failed step had computed everything, and all its messages had arrived."""
 
     def run(self, actions: Sequence[Action], needs: Needs) -> "Recording":
-        """Run one step's list and return when every action is done."""
+        """Run the action list of one step, and return when every action is done."""
         start_at_s, start_s = time.time(), time.perf_counter()
         self.has_computed = False
         step = _Step(self._actor, self._abort, actions, needs)
         try:
-            ran = step.run()
+            runs = step.run()
         except CommError:
             self.has_computed = step.finish_messages()
             raise
-        return Recording(self._member, start_at_s, start_s, ran)
+        return Recording(self._member, start_at_s, start_s, runs)
 
 
 @dataclass(frozen=True)
 class Recording:
-    """When each action of a step ran. Few steps are looked at, so that only those are written out."""
+    """The times at which the actions of a step ran. It becomes a timeline only on demand, since few are looked at."""
 
     member: str
     start_at_s: float
-    """Unix time."""
+    """Start of the step in Unix time."""
     start_s: float
-    """By the process's own clock, as when the actions ran."""
-    ran: list[_Ran]
+    """Start of the step by the process's own clock, which the times of actions follow."""
+    runs: list[_Run]
 
     def timeline(self) -> Timeline:
         return Timeline(
@@ -75,7 +75,7 @@ class Recording:
                     start_s=start_s - self.start_s,
                     end_s=end_s - self.start_s,
                 )
-                for action, start_s, end_s in self.ran
+                for action, start_s, end_s in self.runs
             ),
             start_at_s=self.start_at_s,
         )
@@ -88,38 +88,38 @@ class _Step:
         self._actions = actions
         self._needs = needs
         self._num_missing = {action: len(needs[action]) for action in actions}
-        self._allows: defaultdict[Action, list[Action]] = defaultdict(list)
+        self._successors: defaultdict[Action, list[Action]] = defaultdict(list)
         for action in actions:
             for before in needs[action]:
-                self._allows[before].append(action)
-        self._underway: dict[Action, Underway] = {}
+                self._successors[before].append(action)
+        self._pending: dict[Action, Pending] = {}
         self._done: set[Action] = set()
-        self._ran: list[_Ran] = []
+        self._runs: list[_Run] = []
 
-    def run(self) -> list[_Ran]:
+    def run(self) -> list[_Run]:
         for action in self._actions:
             if action.lane is not Lane.COMPUTE and self._num_missing[action] == 0:
-                self._underway[action] = self._actor.begin(action)
+                self._pending[action] = self._actor.begin(action)
         for action in self._actions:
             if action.lane is Lane.COMPUTE:
                 for before in self._needs[action]:
                     self._finish(before)
                 self._abort.check()
                 self._compute(action)
-        for action in list(self._underway):
+        for action in list(self._pending):
             self._finish(action)
-        return self._ran
+        return self._runs
 
     def finish_messages(self) -> bool:
-        """After a reduce or a commit has failed: let all messages end, since neighbours may still need them.
+        """Let all messages end after a reduce or a commit has failed, since neighbours may still need them.
 
-        Returns True if nothing is missing of what this member and its neighbours have computed.
+        Returns True if this member and its neighbours have all that they computed.
         """
         computed = [action for action in self._actions if action.kind in (Kind.FORWARD, Kind.BACKWARD)]
         if not self._done.issuperset(computed):
             return False
         try:
-            for action in [action for action in self._underway if action.kind in MESSAGES]:
+            for action in [action for action in self._pending if action.kind in MESSAGES]:
                 self._finish(action)
         except CommError:
             return False
@@ -128,24 +128,24 @@ class _Step:
     def _compute(self, action: Action) -> None:
         start_s = time.perf_counter()
         self._actor.compute(action)
-        self._ran.append((action, start_s, time.perf_counter()))
-        self._allow(action)
+        self._runs.append((action, start_s, time.perf_counter()))
+        self._end(action)
 
     def _finish(self, action: Action) -> None:
-        """Wait for something, and for what it needs itself; what it allows begins."""
+        """Wait for an action and for all that it needs, then begin the actions that needed only this one."""
         if action in self._done:
             return
         for before in self._needs[action]:
             self._finish(before)
-        underway = self._underway.pop(action)
-        underway.wait()
-        self._ran.append((action, underway.start_s, underway.end_s))
-        self._allow(action)
+        pending = self._pending.pop(action)
+        pending.wait()
+        self._runs.append((action, pending.start_s, pending.end_s))
+        self._end(action)
 
-    def _allow(self, action: Action) -> None:
-        """It is done: begin whatever needed only this."""
+    def _end(self, action: Action) -> None:
+        """Note that an action is done, and begin the actions that needed only this one."""
         self._done.add(action)
-        for after in self._allows[action]:
-            self._num_missing[after] -= 1
-            if self._num_missing[after] == 0 and after.lane is not Lane.COMPUTE:
-                self._underway[after] = self._actor.begin(after)
+        for successor in self._successors[action]:
+            self._num_missing[successor] -= 1
+            if self._num_missing[successor] == 0 and successor.lane is not Lane.COMPUTE:
+                self._pending[successor] = self._actor.begin(successor)

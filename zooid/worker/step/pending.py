@@ -1,4 +1,4 @@
-"""Messages and reduces that are under way: what to wait for, and when they began and ended."""
+"""Messages and collectives in flight: what to wait for, and when they began and ended."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,22 +9,22 @@ from torch import distributed as dist
 from zooid.comm.calls.work import TransferWork
 
 
-class Underway:
-    """One or several calls of torch.distributed as one, with what is to be done when they have ended."""
+class Pending:
+    """Several calls of torch.distributed as one, with a function that runs when they have ended."""
 
     def __init__(
         self,
         works: Sequence[dist.Work] = (),
         then: Callable[[], None] = lambda: None,
         *,
-        after: "Underway | None" = None,
+        after: "Pending | None" = None,
     ) -> None:
         self._works = list(works)
         self._then = then
         self._after = after
-        """A message that goes the same way before this one, which only then has the way to itself."""
-        self._free_s = 0.0
-        """When that one had ended, once this has been waited for; a message must not keep all those before it."""
+        """The message sent before this one on the same link, which occupies the link until it ends."""
+        self._link_free_s = 0.0
+        """When that message had ended; copied in `wait`, so that a message does not keep all earlier ones alive."""
         self._called_s = time.perf_counter()
         self._waited_s: float | None = None
 
@@ -33,12 +33,12 @@ class Underway:
             work.wait()
         self._waited_s = time.perf_counter()
         if self._after is not None:
-            self._free_s, self._after = self._after.end_s, None
+            self._link_free_s, self._after = self._after.end_s, None
         self._then()
 
     @property
     def end_s(self) -> float:
-        """When the last call ended; the end of the wait, where a backend does not tell."""
+        """When the last call ended; where a backend does not tell, when the wait for it ended."""
         ends = [work.done.ended_s for work in self._works if isinstance(work, TransferWork)]
         known = [end_s for end_s in ends if end_s is not None]
         if known and len(known) == len(self._works):
@@ -48,28 +48,20 @@ class Underway:
     @property
     def start_s(self) -> float:
         """When the first bytes moved, as far as that is known."""
-        ours = [work.done for work in self._works if isinstance(work, TransferWork)]
-        if begun := [done.began_s for done in ours if done.began_s is not None]:
+        transfers = [work.done for work in self._works if isinstance(work, TransferWork)]
+        if begun := [transfer.began_s for transfer in transfers if transfer.began_s is not None]:
             return min(begun)
-        called_s = min([self._called_s, *(done.made_s for done in ours)])
-        free_s = self._free_s if self._after is None else self._after.end_s
-        return min(max(called_s, free_s), self.end_s)
+        called_s = min([self._called_s, *(transfer.made_s for transfer in transfers)])
+        link_free_s = self._link_free_s if self._after is None else self._after.end_s
+        return min(max(called_s, link_free_s), self.end_s)
 
 
-def sending(message: torch.Tensor, target: int, tag: int, group: dist.ProcessGroup) -> dist.Work:
-    return group.send([message], target, tag)
-
-
-def receiving(message: torch.Tensor, source: int, tag: int, group: dist.ProcessGroup) -> dist.Work:
-    return group.recv([message], source, tag)
-
-
-def adding_up(values: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+def begin_all_reduce(values: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
     """Begin to replace the values by their sums over the group."""
     return group.allreduce([values])
 
 
-def copying(values: torch.Tensor, source: int, group: dist.ProcessGroup) -> dist.Work:
+def begin_broadcast(values: torch.Tensor, source: int, group: dist.ProcessGroup) -> dist.Work:
     """Begin to replace the values by those of one rank of the group."""
     options = dist.BroadcastOptions()
     options.rootRank = source

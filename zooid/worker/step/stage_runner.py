@@ -1,8 +1,7 @@
-"""What the actions of a step do on this member: compute on its stage, and pass values to its neighbours."""
+"""The actions of a step on this member: it computes on its stage, and exchanges values with its neighbours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,17 +9,13 @@ import torch
 
 from zooid.layers import Batch, Objective, Stage, autocasting, grain_randomness
 from zooid.schedule.actions import Action, Kind
-from zooid.worker.member.seat import Messenger, Seat
+from zooid.worker.gradients.loss_sums import NUM_SUMS, total
+from zooid.worker.member.seat import Seat
+from zooid.worker.samples.sample_reader import ReadGrain
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainingState
-from zooid.worker.step.cut_messages import Boundary
-from zooid.worker.step.loss_sums import NUM_SUMS, total
-from zooid.worker.step.pending import Underway
-
-Indices = Sequence[npt.NDArray[np.int64]]
-"""Of the samples of every grain of a step."""
-Read = Callable[[int, int], Batch]
-"""(step, grain) -> its samples."""
+from zooid.worker.step.cut_messages import CutMessages, select
+from zooid.worker.step.pending import Pending
 
 
 @dataclass
@@ -30,27 +25,27 @@ class _Grain:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """A member's part of a step that its whole pipeline has computed, but that could not be reduced or committed.
+class FinishedGrains:
+    """A member's part of a step that its pipeline has computed, but that could not be reduced or committed.
 
-    The sums of gradients and changes of statistics are in its state.
+    The member's state holds the sums of gradients and of changes of statistics.
     """
 
     step: int
     grains: tuple[int, ...]
-    """All grains of the member's replica under the roster that it computed the last of them for."""
+    """All grains that the member's replica had when it computed the last of them."""
     losses: torch.Tensor
-    """The loss and the weight of every grain of the step; 0 for those of others."""
+    """The loss and the weight of every grain of the step; 0 for grains of others."""
     weights: tuple[float, ...]
 
 
 class StageRunner:
-    """Runs one step at a time: `begin`, then the actions, then `vote`."""
+    """Runs the actions of one step at a time, after `begin_step`."""
 
     def __init__(
         self,
         objective: Objective,
-        read: Read,
+        read: ReadGrain,
         stage: Stage,
         state: TrainingState,
         seat: Seat,
@@ -63,52 +58,39 @@ class StageRunner:
         self._state = state
         self._seat = seat
         self._device = device
-        self._messenger = Messenger(seat)
-        crossing_in = stage.model.values_into(stage.first_layer) if stage.first_layer > 0 else ()
-        crossing_out = () if stage.is_last else stage.model.values_into(stage.end_layer)
-        self._into = {
-            Kind.RECEIVE_FORWARD: Boundary(crossing_in, self._device),
-            Kind.RECEIVE_BACKWARD: Boundary(_where(crossing_out, stage.differentiable_outputs), self._device),
-        }
-        self._out_of = {
-            Kind.SEND_FORWARD: Boundary(crossing_out, self._device),
-            Kind.SEND_BACKWARD: Boundary(
-                _where(crossing_in, stage.differentiable_inputs) if crossing_in else (), self._device
-            ),
-        }
+        self._messages = CutMessages(stage, seat, device, "train")
         self._step = 0
-        self._num_samples: list[int] = []
+        self._num_samples = 0
         self._own_grains: tuple[int, ...] = ()
         self._num_backwards_left = 0
         self._scale = LossScale()
         self._grains: dict[int, _Grain] = {}
-        self._messages: dict[tuple[Kind, int], torch.Tensor] = {}
         self._losses: torch.Tensor = torch.zeros(0, NUM_SUMS)
-        """The loss and the weight of every grain of the step; 0 for those of others."""
+        """The loss and the weight of every grain of the step; 0 for grains of others."""
         self._weights: list[float] = []
 
     def begin_step(
         self,
         step: int,
-        indices: Indices,
+        indices: Sequence[npt.NDArray[np.int64]],
         grains: Sequence[Sequence[int]],
         scale: LossScale,
         *,
-        finished: Finished | None = None,
+        finished: FinishedGrains | None = None,
         num_finished: int = 0,
     ) -> None:
-        """Start a step, given the samples of all of its grains, and which of them each replica has.
+        """Begin a step, given the samples of all its grains, and the grains of every replica.
 
-        `finished` is given where this member has computed some of its grains before, and how many.
+        `finished` is what this member has computed of the step before, and `num_finished` the number of its grains.
         """
-        self._step = step
-        self._num_samples = [len(own) for own in indices]
         assert self._seat.replica is not None, "copies run no grains"
+        self._step = step
+        self._num_samples = sum(map(len, indices))
         self._own_grains = tuple(grains[self._seat.replica])
         self._num_backwards_left = len(self._own_grains) - num_finished
         self._scale = scale
         self._grains.clear()
-        self._messages.clear()
+        self._messages.begin_step([len(samples) for samples in indices])
         self._losses = torch.zeros(len(indices), NUM_SUMS, dtype=torch.float64, device=self._device)
         self._weights = [0.0] * len(indices)
         if finished is None:
@@ -120,11 +102,11 @@ class StageRunner:
 
     @property
     def nominal_weight(self) -> float:
-        """What gradients are divided by while they are computed; the same on every member."""
-        return self.nominal_weight_of(sum(self._num_samples))
+        """Divisor of the gradients while they are computed, equal on every member."""
+        return self.nominal_weight_of(self._num_samples)
 
     def nominal_weight_of(self, num_samples: int) -> float:
-        """The same for a step of so many samples."""
+        """The nominal weight of a step of so many samples."""
         return self._objective.form.nominal_weight(num_samples)
 
     @property
@@ -133,23 +115,23 @@ class StageRunner:
         return float(total(torch.tensor(self._weights, dtype=torch.float64)))
 
     def count(self) -> torch.Tensor:
-        """What is known of the step once its gradients are reduced.
+        """Four numbers of a step whose gradients are reduced.
 
-        These are Σg² of the gradients of scaled losses, this member's summed loss, and the sums of losses and weights
+        They are Σg² of the gradients of scaled losses, this member's summed loss, and the sums of losses and of weights
         over all replicas.
         """
         square_sum = self._state.square_sum().to(self._device)
         own_sum = total(self._losses)[0]
         return torch.cat([torch.stack([square_sum, own_sum]), self._state.losses(self._losses)])
 
-    def finished(self) -> Finished:
-        """What this member has computed of the step, when all of its grains are done."""
-        return Finished(self._step, self._own_grains, self._losses, tuple(self._weights))
+    def finished(self) -> FinishedGrains:
+        """This member's part of the step, when all of its grains are computed."""
+        return FinishedGrains(self._step, self._own_grains, self._losses, tuple(self._weights))
 
     def drop(self) -> None:
-        """Nothing of the step remains, here or in the state."""
+        """Forget the step, here and in the state."""
         self._grains.clear()
-        self._messages.clear()
+        self._messages.begin_step(())
         self._state.drop()
 
     def compute(self, action: Action) -> None:
@@ -159,31 +141,34 @@ class StageRunner:
             assert action.kind is Kind.BACKWARD
             self._backward(_number(action))
 
-    def begin(self, action: Action) -> Underway:
+    def begin(self, action: Action) -> Pending:
+        number = _number(action)
         match action.kind:
-            case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
-                return self._messenger.send(action.kind, _number(action), self._message(action.kind, _number(action)))
+            case Kind.SEND_FORWARD:
+                return self._messages.send(action.kind, number, self._grains[number].outputs)
+            case Kind.SEND_BACKWARD:
+                inputs = select(self._grains.pop(number).inputs, self._stage.differentiable_inputs)
+                gradients = [value.grad if value.grad is not None else torch.zeros_like(value) for value in inputs]
+                return self._messages.send(action.kind, number, gradients)
             case Kind.RECEIVE_FORWARD | Kind.RECEIVE_BACKWARD:
-                message = self._into[action.kind].empty(self._num_samples[_number(action)])
-                self._messages[action.kind, _number(action)] = message
-                return self._messenger.receive(action.kind, _number(action), message)
+                return self._messages.receive(action.kind, number)
             case Kind.REDUCE:
-                return Underway(self._state.reduce(_number(action), self._losses))
+                return Pending(self._state.reduce(number, self._losses))
             case Kind.SHARE:
-                sharing = self._state.share(_number(action))
-                return Underway(sharing.works, sharing.finish)
+                tied_sum = self._state.sum_tied(number)
+                return Pending(tied_sum.works, tied_sum.finish)
             case _:
                 raise AssertionError(f"{action} is not begun but computed")
 
     def _forward(self, grain: int) -> None:
         is_first, is_last = self._stage.first_layer == 0, self._stage.is_last
-        read = self._read(self._step, grain) if is_first or is_last else None
-        batch = read.to(self._device) if read is not None else None
+        samples = self._read(self._step, grain) if is_first or is_last else None
+        batch = samples.to(self._device) if samples is not None else None
         if is_first:
             assert batch is not None
             inputs = self._stage.inputs_of(batch)
         else:
-            inputs = self._received(Kind.RECEIVE_FORWARD, grain)
+            inputs = self._messages.take(Kind.RECEIVE_FORWARD, grain)
             for value, differentiable in zip(inputs, self._stage.differentiable_inputs, strict=True):
                 value.requires_grad_(differentiable)
         with autocasting(self._job.autocast, self._device):
@@ -192,14 +177,17 @@ class StageRunner:
                 outputs = list(self._stage.run(*inputs))
                 self._state.end_grain(grain)
             if is_last:
-                assert read is not None
+                assert samples is not None
                 assert batch is not None
-                outputs = [self._loss(grain, outputs, batch, self._objective.weight(read, sum(self._num_samples)))]
+                outputs = [self._loss(grain, outputs, batch, self._objective.weight(samples, self._num_samples))]
         self._grains[grain] = _Grain(inputs, outputs)
 
     def _loss(self, grain: int, values: list[torch.Tensor], batch: Batch, weight: float) -> torch.Tensor:
-        """Gradients are divided by the step's nominal weight here; the apply corrects for the true one, which nobody
-        knows before all grains are computed. Where the two are equal, hooks see the gradient of the step's loss."""
+        """The loss of a grain over the step's nominal weight.
+
+        The true weight is known only when all grains are computed, so the apply corrects for it. Where both are equal,
+        hooks see the gradient of the step's loss.
+        """
         output = self._stage.model_output(tuple(values))
         loss_sum, weight = self._objective.sum_and_weight(output, batch.target, weight)
         self._losses[grain, 0] = loss_sum.detach()
@@ -214,8 +202,8 @@ class StageRunner:
         if self._stage.is_last:
             torch.autograd.backward(grain.outputs)
         else:
-            gradients = self._received(Kind.RECEIVE_BACKWARD, number)
-            outputs = _where(grain.outputs, self._stage.differentiable_outputs)
+            gradients = self._messages.take(Kind.RECEIVE_BACKWARD, number)
+            outputs = select(grain.outputs, self._stage.differentiable_outputs)
             pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
             torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
         self._state.end_backward(number)
@@ -223,21 +211,7 @@ class StageRunner:
         if self._stage.first_layer == 0:
             del self._grains[number]
 
-    def _received(self, kind: Kind, grain: int) -> list[torch.Tensor]:
-        return self._into[kind].unpack(self._messages.pop((kind, grain)), self._num_samples[grain])
-
-    def _message(self, kind: Kind, grain: int) -> torch.Tensor:
-        if kind is Kind.SEND_FORWARD:
-            return self._out_of[kind].pack(self._grains[grain].outputs)
-        inputs = _where(self._grains.pop(grain).inputs, self._stage.differentiable_inputs)
-        gradients = [value.grad if value.grad is not None else torch.zeros_like(value) for value in inputs]
-        return self._out_of[kind].pack(gradients)
-
 
 def _number(action: Action) -> int:
     assert action.number is not None
     return action.number
-
-
-def _where(values: Sequence[Any], flags: Sequence[bool]) -> list[Any]:
-    return [value for value, flag in zip(values, flags, strict=True) if flag]

@@ -1,4 +1,4 @@
-"""Members that train over a backend of PyTorch itself: gloo, or NCCL for GPUs."""
+"""Members that train over a backend of PyTorch: Gloo, or NCCL for GPUs."""
 
 import datetime
 from collections.abc import Collection, Sequence
@@ -10,11 +10,11 @@ from torch import distributed as dist
 from zooid.comm import ObjectRendezvous
 from zooid.core.runs.roster import Roster
 from zooid.schedule.actions import Kind
-from zooid.worker.reach.roster_groups import DISTANCES, Groups
+from zooid.worker.peers.roster_groups import DISTANCES, Groups
 
 
-class TorchReach:
-    """Over the process groups of PyTorch, which do not survive a lost member."""
+class TorchPeers:
+    """Peers over the process groups of PyTorch, which do not survive a lost member."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class TorchReach:
         return ()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
-        """Groups are made by everyone in the same order."""
+        """The member's groups. All members make all groups in the same order."""
         rank = roster.rank_of(self._name)
-        own = roster.members[rank]
+        member = roster.members[rank]
         dist.init_process_group(
             self._backend,
             store=self._rendezvous,
@@ -51,18 +51,18 @@ class TorchReach:
         if roster.num_replicas > 1:
             stages = [dist.new_group(roster.ranks_of_stage(stage)) for stage in range(roster.num_stages)]
         tied: dict[int, dist.ProcessGroup] = {}
-        for number, of_tie in enumerate(ties):
+        for number, tied_stages in enumerate(ties):
             for replica in range(roster.num_replicas):
-                group = dist.new_group([roster.rank_at(replica, stage) for stage in of_tie])
-                if replica == own.replica and own.stage in of_tie:
+                group = dist.new_group([roster.rank_at(replica, stage) for stage in tied_stages])
+                if replica == member.replica and member.stage in tied_stages:
                     tied[number] = group
-        stage = stages[own.stage] if stages else None
+        stage = stages[member.stage] if stages else None
         return Groups(
             everyone=dist.group.WORLD if len(roster.members) > 1 else None,
             stage=stage,
             holders=stage,
             ties=tied,
-            neighbours=self._neighbours(roster, own.replica, own.stage),
+            neighbours=self._neighbours(roster, member.replica, member.stage),
         )
 
     def _neighbours(self, roster: Roster, replica: int, stage: int) -> dict[Kind, tuple[dist.ProcessGroup, int]]:
@@ -70,7 +70,7 @@ class TorchReach:
         assert world is not None
         carriers = dict.fromkeys(DISTANCES, world)
         if self._backend == "nccl" and roster.num_stages > 1:
-            # NCCL keeps the calls between two ranks in one order: two ways in one group would wait for one another
+            # NCCL keeps the calls between two ranks in order: in one group, both directions would wait for each other
             for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
                 carriers |= dict.fromkeys(kinds, dist.new_group())
         return {
@@ -79,12 +79,12 @@ class TorchReach:
             if 0 <= stage + distance < roster.num_stages
         }
 
-    def call(self) -> None:
-        """Connections break by themselves."""
+    def announce_survey(self) -> None:
+        """Do nothing: the others notice that connections break."""
 
-    def end(self, *, in_peace: bool) -> None:
-        if in_peace and dist.is_initialized():
+    def end(self, *, is_clean: bool) -> None:
+        if is_clean and dist.is_initialized():
             dist.destroy_process_group()
 
-    def close(self, *, in_peace: bool) -> None:
-        """Nothing is left after `end`."""
+    def close(self, *, is_clean: bool) -> None:
+        """Do nothing: `end` leaves all groups."""

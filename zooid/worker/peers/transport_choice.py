@@ -1,4 +1,4 @@
-"""Picks how a member reaches the others, by the plan's transport."""
+"""Connects a member to its peers over the plan's transport."""
 
 import torch
 
@@ -10,37 +10,37 @@ from zooid.core.runs import keys
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
-from zooid.worker.reach.direct import DirectReach
-from zooid.worker.reach.roster_groups import Reach
-from zooid.worker.reach.stored import StoreReach
-from zooid.worker.reach.torch_groups import TorchReach
+from zooid.worker.peers.direct_peers import DirectPeers
+from zooid.worker.peers.roster_groups import Peers
+from zooid.worker.peers.store_peers import StorePeers
+from zooid.worker.peers.torch_peers import TorchPeers
 
 
-def open_reach(
+def open_peers(
     spec: WorkerSpec | RehearsalSpec,
     store: ObjectStore,
     plan: Plan,
     roster: Roster,
     device: torch.device,
     abort: Abort,
-) -> Reach:
-    """Meet all members of a claim's first roster, where the transport needs that."""
+) -> Peers:
+    """Connect to all members of a claim's first roster, where the transport needs a rendezvous."""
     if plan.transport == "nccl" and device.type != "cuda":
         raise PlanError(
-            f"the plan's transport is nccl, which is for GPUs, but member {spec.member} has none; give tcp or gloo"
+            f"the plan's transport is nccl, which needs GPUs, but member {spec.member} has none; give tcp or gloo"
         )
     timeout_s = spec.timeout_s
     options = Options(transport="tcp" if plan.transport == "tcp" else "store", all_reduce=plan.all_reduce)
     if plan.transport == "store":
-        return StoreReach(store, roster, spec.member, options, timeout_s=timeout_s, abort=abort)
+        return StorePeers(store, roster, spec.member, options, timeout_s=timeout_s, abort=abort)
     prefix = keys.comm_of(spec.run, roster.number, roster.change)
     rendezvous = ObjectRendezvous(store, prefix, timeout_s=timeout_s, abort=abort, options=options)
     if plan.transport != "tcp":
-        return TorchReach(plan.transport, rendezvous, spec.member, device, timeout_s=timeout_s)
+        return TorchPeers(plan.transport, rendezvous, spec.member, device, timeout_s=timeout_s)
     names = [seat.name for seat in roster.seats]
     links = connect_members(rendezvous, spec.member, names, options, timeout_s=timeout_s, abort=abort)
 
     def on_left() -> None:
         leave(store, (prefix,), names.index(spec.member), len(names), timeout_s=timeout_s)
 
-    return DirectReach(links, timeout_s=timeout_s, abort=abort, on_left=on_left)
+    return DirectPeers(links, timeout_s=timeout_s, abort=abort, on_left=on_left)

@@ -1,4 +1,4 @@
-"""Members that are connected with each other: groups are channels on connections that outlive rosters."""
+"""Members that connect to each other: groups are channels on connections that outlive rosters."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -7,17 +7,17 @@ from torch import distributed as dist
 from zooid.comm import MemberLinks, ProcessGroup
 from zooid.core.abort import Abort
 from zooid.core.runs.roster import Roster
-from zooid.worker.reach.roster_groups import Groups, own_groups
+from zooid.worker.peers.roster_groups import Groups, own_groups
 
 _MAX_GROUPS = 2**16
-"""The most groups that one roster may have; each has its own channel."""
+"""Largest number of groups under one roster; each group has its own channel."""
 
 
-class DirectReach:
-    """Over TCP."""
+class DirectPeers:
+    """Peers over TCP."""
 
     def __init__(self, links: MemberLinks, *, timeout_s: float, abort: Abort, on_left: Callable[[], None]) -> None:
-        """`on_left` is called when the member has left in peace."""
+        """`on_left` is called after a clean close."""
         self._links = links
         self._on_left = on_left
         self._timeout_s = timeout_s
@@ -29,26 +29,26 @@ class DirectReach:
         return self._links.lost.keys()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
-        first = 1 + roster.change * _MAX_GROUPS
+        first_channel = 1 + roster.change * _MAX_GROUPS
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
             assert number < _MAX_GROUPS, "rosters are smaller"
-            group = self._links.group(first + number, names, timeout_s=self._timeout_s, abort=self._abort)
+            group = self._links.group(first_channel + number, names, timeout_s=self._timeout_s, abort=self._abort)
             self._groups.append(group)
             return group
 
         return own_groups(roster, self._links.name, ties, make)
 
-    def call(self) -> None:
-        """Connections break by themselves."""
+    def announce_survey(self) -> None:
+        """Do nothing: the others notice that connections break."""
 
-    def end(self, *, in_peace: bool) -> None:
+    def end(self, *, is_clean: bool) -> None:
         for group in self._groups:
             group.shutdown()
         self._groups.clear()
 
-    def close(self, *, in_peace: bool) -> None:
-        if not in_peace:
+    def close(self, *, is_clean: bool) -> None:
+        if not is_clean:
             self._links.cut()
             return
         self._links.close()

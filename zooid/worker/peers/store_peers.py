@@ -1,0 +1,91 @@
+"""Members that reach only a store: their messages are objects, and they need no rendezvous."""
+
+import threading
+from collections.abc import Sequence
+
+from torch import distributed as dist
+
+from zooid.comm import Options, StoreGroups
+from zooid.core.abort import Abort
+from zooid.core.errors import PeerLost
+from zooid.core.runs import keys
+from zooid.core.runs.roster import Roster
+from zooid.store import ObjectStore
+from zooid.worker.peers.roster_groups import Groups, own_groups, pipeline_group_number
+from zooid.worker.peers.store_heartbeats import StoreHeartbeats
+
+
+class StorePeers:
+    """Peers over objects in a store."""
+
+    def __init__(
+        self, store: ObjectStore, roster: Roster, name: str, options: Options, *, timeout_s: float, abort: Abort
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._options = options
+        self._timeout_s = timeout_s
+        self._abort = abort
+        self._lock = threading.Lock()
+        self._roster = roster
+        self._groups: StoreGroups | None = None
+        self._heartbeats: StoreHeartbeats | None = None
+        if len(roster.seats) > 1:
+            prefix = f"{keys.comm_of(roster.run, roster.number)}/signs"
+            self._heartbeats = StoreHeartbeats(store, prefix, name, self._on_lost)
+            self._heartbeats.start()
+
+    @property
+    def lost(self) -> frozenset[str]:
+        return frozenset() if self._heartbeats is None else frozenset(self._heartbeats.lost)
+
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
+        prefix = keys.comm_of(roster.run, roster.number, roster.change)
+        store_groups = StoreGroups(self._store, prefix, self._options, timeout_s=self._timeout_s, abort=self._abort)
+
+        def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
+            return store_groups.group(f"group-{number}", names.index(self._name), len(names))
+
+        groups = own_groups(roster, self._name, ties, make)
+        with self._lock:
+            self._groups, self._roster = store_groups, roster
+        if self._heartbeats is not None:
+            self._heartbeats.watch([seat.name for seat in roster.seats], self._survey_key)
+        return groups
+
+    def announce_survey(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.announce_survey(self._survey_key)
+
+    def end(self, *, is_clean: bool) -> None:
+        with self._lock:
+            groups, self._groups = self._groups, None
+        if is_clean:
+            self._stop_heartbeats()
+        if groups is not None:
+            groups.close(self._roster.rank_of(self._name), len(self._roster.seats), in_peace=is_clean)
+
+    def close(self, *, is_clean: bool) -> None:
+        self._stop_heartbeats()
+
+    @property
+    def _survey_key(self) -> str:
+        return f"{keys.comm_of(self._roster.run, self._roster.number, self._roster.change)}/survey"
+
+    def _on_lost(self) -> None:
+        """Fail all calls that wait for a lost member. A pipeline without one finishes its grains."""
+        with self._lock:
+            groups, roster = self._groups, self._roster
+        if groups is None:
+            return
+        lost = self.lost
+        kept = []
+        replica = roster.replica_of(self._name)
+        if replica is not None and not lost & set(roster.pipeline(replica)):
+            kept.append(f"group-{pipeline_group_number(roster, replica)}")
+        names = ", ".join(sorted(lost)) or "a member"
+        groups.fail(PeerLost(f"{names} is lost: it gives no heartbeat"), kept=kept)
+
+    def _stop_heartbeats(self) -> None:
+        if self._heartbeats is not None:
+            self._heartbeats.close()
