@@ -225,12 +225,12 @@ class Boom(RuntimeError):
 
 def snapshot(trainer: Trainer) -> dict[str, Any]:
     """Everything that a step may change, as it is now."""
-    state = trainer._state
+    state = trainer._training
     assert state.optimizer is not None
     found: dict[str, Any] = {name: value.clone() for name, value in state.module.state_dict().items()}
     for number, values in state.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{number}.{name}": value.clone() for name, value in values.items()}
-    return found | {"rate": torch.tensor(trainer._state.learning_rate), "scale": torch.tensor(trainer.scale.factor)}
+    return found | {"rate": torch.tensor(trainer._training.learning_rate), "scale": torch.tensor(trainer.scale.factor)}
 
 
 def assert_same_bits(found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from zooid.core.runs.checkpoint import (
     CheckpointManifest,
     CheckpointRule,
     Division,
+    Ledger,
     SampleFacts,
     cut_shards,
     part_of,
@@ -32,6 +33,7 @@ from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tenso
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors
 from zooid.worker.checkpoints.safetensors_file import pack
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
+from zooid.worker.state.loss_scaling import LossScale
 
 STAGES = (("first.weight", "first.bias", "mean"), ("last.weight", "last.bias"))
 STEP = 40
@@ -119,7 +121,7 @@ def write_whole(
 ) -> CheckpointManifest:
     division = a_division(model, num_replicas)
     write_parts(store, step, model, optimizer, division)
-    url = write_manifest(store, a_manifest(), division, step, loss_scale=8.0, num_good_steps=5)
+    url = write_manifest(store, a_manifest(), division, step, LossScale(8.0, 5), Ledger())
     assert url == f"{store.url}/checkpoints/{step:08d}"
     return read_manifest(store, step)
 
@@ -190,7 +192,7 @@ class TestDivision:
         writer = CheckpointWriter(store, huge, 0, 0, Abort())
         writer.begin(STEP, state, {f"exp_avg:{name}": tensor for name, tensor in named_of(model)})
         writer.wait()
-        write_manifest(store, a_manifest(aliases={}), huge, STEP)
+        write_manifest(store, a_manifest(aliases={}), huge, STEP, LossScale(), Ledger())
         manifest = read_manifest(store, STEP)
         assert [len(shard.names) for shard in manifest.shards] == [1] * len(state)
         assert len(manifest.optimizer) == len(named_of(model)), "a buffer has no optimizer state"
@@ -298,7 +300,7 @@ class TestManifest:
         write_parts(store, STEP + 10, model, optimizer, division)
         assert last_step(store) == STEP
         zooid.load_checkpoint(store.url)
-        write_manifest(store, a_manifest(), division, STEP + 10)
+        write_manifest(store, a_manifest(), division, STEP + 10, LossScale(), Ledger())
         assert last_step(store) == STEP + 10
 
     def test_it_is_not_written_before_all_parts_are(
@@ -311,7 +313,7 @@ class TestManifest:
         with pytest.raises(
             CheckpointError, match=r"lacks checkpoints/00000040/model-00004-of-00004.safetensors, which"
         ):
-            write_manifest(store, a_manifest(), division, STEP)
+            write_manifest(store, a_manifest(), division, STEP, LossScale(), Ledger())
         assert complete_steps(store) == []
 
     def test_a_roster_that_was_replaced_makes_nothing_visible(
@@ -324,11 +326,11 @@ class TestManifest:
         for number in (1, 2, 3, 4):
             store.put(keys.claim(number), b"")
         with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
-            write_manifest(store, a_manifest(), old, STEP)
+            write_manifest(store, a_manifest(), old, STEP, LossScale(), Ledger())
         with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
             replace_ledger(store, a_manifest(step=STEP), 1)
         assert complete_steps(store) == []
-        write_manifest(store, a_manifest(), new, STEP)
+        write_manifest(store, a_manifest(), new, STEP, LossScale(), Ledger())
         assert all("-000004." in shard.key for shard in read_manifest(store, STEP).shards)
 
     def test_one_that_is_there_already_stays_and_the_own_shards_go(
@@ -344,7 +346,7 @@ class TestManifest:
         shards = tuple(shard for part in parts for shard in part.model)
         store.put(keys.checkpoint_manifest(STEP), encode_record(a_manifest(step=STEP, shards=shards)))
         before = bytes(store.get(keys.checkpoint_manifest(STEP)))
-        write_manifest(store, a_manifest(), divisions[1], STEP, loss_scale=2.0)
+        write_manifest(store, a_manifest(), divisions[1], STEP, LossScale(2.0), Ledger())
         assert bytes(store.get(keys.checkpoint_manifest(STEP))) == before
         assert not [key for key in store.list(keys.checkpoint(STEP)) if "-000002." in key]
         torch.testing.assert_close(zooid.load_checkpoint(store.url)["mean"], model.mean, rtol=0, atol=0)

@@ -169,11 +169,8 @@ def a_keeper(store: ObjectStore, events: EventWriter) -> keeping.CheckpointKeepe
     """The first member's, with nothing to write."""
     seat: Any = SimpleNamespace(rank=0, stage=0, replica=0)
     division = Division(stages=({},), parameters=frozenset(), roster=0)
-    before: Any = SimpleNamespace(step=0)
-    nothing: Any = None
-    return keeping.CheckpointKeeper(
-        store, CheckpointRule(), division, before, seat, nothing, dict, events, Abort(), (0, 0.0)
-    )
+    state: Any = SimpleNamespace(manifest=SimpleNamespace(step=0), saved=(0, 0.0))
+    return keeping.CheckpointKeeper(store, CheckpointRule(), division, state, seat, events, Abort())
 
 
 def step_committed(step: int) -> StepCommitted:

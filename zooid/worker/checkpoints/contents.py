@@ -34,7 +34,7 @@ def load_checkpoint(url: str, *, best: bool = False) -> Tensors:
     store, manifest = open_checkpoint(url, best=best)
     state: Tensors = {}
     for shard in manifest.shards:
-        state |= _read_model_shard(store, shard, manifest.step)
+        state |= _read_shard(store, shard, manifest.step)
     if missing := sorted(set(manifest.aliases.values()) - state.keys()):
         raise CheckpointError(
             f"the checkpoint of step {manifest.step} in {store.url} lacks {quoted(str(missing))}, which other names in "
@@ -69,7 +69,7 @@ def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterab
     found: Tensors = {}
     for shard in (*manifest.shards, *manifest.constants):
         if wanted.intersection(shard.names):
-            tensors = _read_model_shard(store, shard, manifest.step)
+            tensors = _read_shard(store, shard, manifest.step)
             found |= {name: tensor for name, tensor in tensors.items() if name in wanted}
     if missing := wanted - found.keys():
         raise CheckpointError(f"the checkpoint of step {manifest.step} in {store.url} lacks {sorted(missing)}")
@@ -82,9 +82,7 @@ def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, par
     found: Tensors = {}
     for shard in manifest.optimizer:
         if wanted.intersection(shard.names):
-            tensors = _read_shard(store, shard, manifest.step)
-            if not {parameter_of(entry) for entry in tensors} <= set(shard.names):
-                raise _unexpected_tensors(store, shard, manifest.step)
+            tensors = _read_shard(store, shard, manifest.step, is_optimizer=True)
             found |= {entry: tensor for entry, tensor in tensors.items() if parameter_of(entry) in wanted}
     return found
 
@@ -196,16 +194,10 @@ def _write(store: ObjectStore, shard: Shard, tensors: Tensors) -> None:
     store.put(shard.key, pack({name: tensors[name] for name in shard.names}))
 
 
-def _read_model_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
-    tensors = _read_shard(store, shard, step)
-    if set(tensors) != set(shard.names):
-        raise _unexpected_tensors(store, shard, step)
-    return tensors
-
-
-def _read_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
+def _read_shard(store: ObjectStore, shard: Shard, step: int, *, is_optimizer: bool = False) -> Tensors:
+    """Read a shard, which holds all its tensors, or optimizer state of some of its parameters."""
     try:
-        return load(bytes(store.get(shard.key)))
+        tensors = load(bytes(store.get(shard.key)))
     except ObjectNotFound as error:
         raise CheckpointError(
             f"{store.url}/{shard.key} is missing, although its manifest is there; {how_to_do_without(step)}"
@@ -214,9 +206,10 @@ def _read_shard(store: ObjectStore, shard: Shard, step: int) -> Tensors:
         raise CheckpointError(
             f"{store.url}/{shard.key} was cut short or altered ({quoted(str(error))}); {how_to_do_without(step)}"
         ) from error
-
-
-def _unexpected_tensors(store: ObjectStore, shard: Shard, step: int) -> CheckpointError:
-    return CheckpointError(
-        f"{store.url}/{shard.key} does not hold the tensors that its manifest names; {how_to_do_without(step)}"
-    )
+    names = set(shard.names)
+    is_as_named = {parameter_of(entry) for entry in tensors} <= names if is_optimizer else set(tensors) == names
+    if not is_as_named:
+        raise CheckpointError(
+            f"{store.url}/{shard.key} does not hold the tensors that its manifest names; {how_to_do_without(step)}"
+        )
+    return tensors

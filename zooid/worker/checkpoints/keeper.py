@@ -5,22 +5,20 @@ train. Each says in its votes when its part is written. When all parts are, the 
 """
 
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec import structs
 
 from zooid.core.abort import Abort
-from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Division, Ledger
+from zooid.core.runs.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.runs.events import CheckpointSaved
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.checkpoint_index import prune, remove_strays
 from zooid.worker.checkpoints.optimizer_state import optimizer_tensors
-from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.checkpoints.writer import CheckpointWriter, replace_ledger, write_manifest
 from zooid.worker.member.seat import Seat
 from zooid.worker.state.loss_scaling import LossScale
-from zooid.worker.state.training_state import TrainingState
+from zooid.worker.state.stage_state import StageState
 
 
 class CheckpointKeeper:
@@ -31,27 +29,21 @@ class CheckpointKeeper:
         store: ObjectStore,
         rule: CheckpointRule,
         division: Division,
-        before: CheckpointManifest,
+        state: StageState,
         seat: Seat,
-        state: TrainingState,
-        model_tensors: Callable[[], Tensors],
         events: EventWriter,
         abort: Abort,
-        saved: tuple[int, float],
     ) -> None:
         self._store = store
         self._fence = Fence(store, division.roster)
         self._rule = rule
         self._division = division
-        self._before = before
-        self._seat = seat
         self._state = state
-        self._model_tensors = model_tensors
+        self._seat = seat
         self._events = events
         self._writer = CheckpointWriter(store, division, seat.stage, seat.replica, abort)
-        self.saved = saved
-        """Step of the last complete checkpoint that this member knows, and when it was complete."""
-        self._last = saved
+        self._last = state.saved
+        """Step of the last checkpoint that was begun, and when."""
         self._pending: tuple[int, LossScale, Ledger] | None = None
         self._is_wished = False
         self._manifests = ThreadPoolExecutor(1, thread_name_prefix="manifest")
@@ -78,9 +70,9 @@ class CheckpointKeeper:
 
     def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         """Copy the state after so many steps, and write it in the background; no checkpoint may be pending."""
-        optimizer = self._state.optimizer
-        tensors = {} if optimizer is None else optimizer_tensors(optimizer, self._state.named_parameters)
-        self._writer.begin(num_steps, self._model_tensors(), tensors)
+        training = self._state.training
+        tensors = {} if training.optimizer is None else optimizer_tensors(training.optimizer, training.named_parameters)
+        self._writer.begin(num_steps, self._state.model_tensors(), tensors)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
         self._is_wished = False
@@ -88,7 +80,7 @@ class CheckpointKeeper:
     def complete(self) -> None:
         """Note that all members have written their parts. The first member then writes the manifest."""
         pending, self._pending = self._pending, None
-        self.saved = self._last
+        self._state.saved = self._last
         if self._seat.rank == 0 and pending is not None:
             if self._written is not None:
                 self._written.result()
@@ -107,8 +99,9 @@ class CheckpointKeeper:
         self._catch_up()
         if self._written is not None:
             self._written.result()
-        if self._before.step == num_steps and self._seat.rank == 0:  # stopped before any step: no tensor is new
-            ledger_only = structs.replace(self._before, ledger=ledger)
+        manifest = self._state.manifest
+        if manifest.step == num_steps and self._seat.rank == 0:  # stopped before any step: no tensor is new
+            ledger_only = structs.replace(manifest, ledger=ledger)
             url = replace_ledger(self._store, ledger_only, self._division.roster)
             self._tell(num_steps, url, ledger)
         self._seat.barrier()  # nobody leaves before the manifest is written, so that others can replace a lost writer
@@ -123,15 +116,7 @@ class CheckpointKeeper:
 
     def _complete(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         self._events.flush()  # nobody who resumes from this checkpoint runs, and so tells, its steps again
-        url = write_manifest(
-            self._store,
-            self._before,
-            self._division,
-            num_steps,
-            loss_scale=scale.factor,
-            num_good_steps=scale.num_good_steps,
-            ledger=ledger,
-        )
+        url = write_manifest(self._store, self._state.manifest, self._division, num_steps, scale, ledger)
         self._fence.check()
         if self._division.change > 0:
             remove_strays(self._store, num_steps)

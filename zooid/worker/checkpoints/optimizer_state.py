@@ -77,12 +77,16 @@ def load_optimizer_tensors(
 
 def parameter_of(entry: str) -> str:
     """The name of the parameter that an entry belongs to."""
+    return _parsed(entry)["parameter"]
+
+
+def _parsed(entry: str) -> re.Match[str]:
     match = _ENTRY.fullmatch(entry)
     if match is None:
         raise CheckpointError(
             f"{quoted(entry)!r} is not the name of an entry of optimizer state; one is exp_avg:first.weight"
         )
-    return match["parameter"]
+    return match
 
 
 def _entry(optimizer: torch.optim.Optimizer, key: Any, name: str, value: Any) -> tuple[str, torch.Tensor]:
@@ -105,10 +109,8 @@ def _states(tensors: Mapping[str, torch.Tensor]) -> dict[str, dict[str, Any]]:
     """The saved values by parameter and key."""
     states: dict[str, dict[str, Any]] = {}
     for entry, tensor in tensors.items():
-        name = parameter_of(entry)
-        match = _ENTRY.fullmatch(entry)
-        assert match is not None
-        states.setdefault(name, {})[match["key"]] = _value(entry, match["type"], tensor)
+        match = _parsed(entry)
+        states.setdefault(match["parameter"], {})[match["key"]] = _value(entry, match["type"], tensor)
     return states
 
 

@@ -15,9 +15,9 @@ from zooid.store import Fence, ObjectStore
 from zooid.store.checkpoint_index import read_manifest, refuse_missing_shards
 from zooid.worker.checkpoints.optimizer_state import parameter_of
 from zooid.worker.checkpoints.safetensors_file import pack
+from zooid.worker.state.loss_scaling import LossScale
 
 _LOOK_S = 0.05
-_EMPTY = Ledger()
 
 
 class CheckpointWriter:
@@ -56,9 +56,8 @@ class CheckpointWriter:
             names = set(shard.names)
             entries = {entry: tensor for entry, tensor in optimizer_tensors.items() if parameter_of(entry) in names}
             packed.append((shard.key, pack(entries)))
-        self._thread = threading.Thread(
-            target=self._write, args=(step, packed), name=f"checkpoint of step {step}", daemon=True
-        )
+        name = f"checkpoint of step {step}"
+        self._thread = threading.Thread(target=self._write, args=(step, packed), name=name, daemon=True)
         self._step = step
         self._thread.start()
 
@@ -99,10 +98,8 @@ def write_manifest(
     before: CheckpointManifest,
     division: Division,
     step: int,
-    *,
-    loss_scale: float = 1.0,
-    num_good_steps: int = 0,
-    ledger: Ledger = _EMPTY,
+    scale: LossScale,
+    ledger: Ledger,
 ) -> str:
     """Complete a checkpoint after all members have written their parts, and return the URL of its folder.
 
@@ -114,26 +111,17 @@ def write_manifest(
         step=step,
         shards=tuple(shard for part in parts for shard in part.model),
         optimizer=tuple(shard for part in parts for shard in part.optimizer),
-        loss_scale=loss_scale,
-        num_good_steps=num_good_steps,
+        loss_scale=scale.factor,
+        num_good_steps=scale.num_good_steps,
         ledger=ledger,
     )
-    return publish(store, manifest, division.roster)
-
-
-def publish(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:
-    """Write a manifest, and return the URL of its checkpoint's folder. A replaced roster cannot do so.
-
-    If the step has a manifest already, that is a complete checkpoint of the same state, and it stays.
-    """
-    Fence(store, roster).check()
+    Fence(store, division.roster).check()  # a replaced roster must not complete anything
     refuse_missing_shards(store, manifest)
     try:
-        store.create(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
-    except ObjectExists:
-        kept = _keys_of(read_manifest(store, manifest.step))
-        store.delete([key for key in _keys_of(manifest) if key not in kept])
-    return f"{store.url}/{keys.checkpoint(manifest.step)}"
+        store.create(keys.checkpoint_manifest(step), encode_record(manifest))
+    except ObjectExists:  # it completes a checkpoint of the same state, and stays
+        store.delete(sorted(_keys_of(manifest) - _keys_of(read_manifest(store, step))))
+    return f"{store.url}/{keys.checkpoint(step)}"
 
 
 def replace_ledger(store: ObjectStore, manifest: CheckpointManifest, roster: int) -> str:

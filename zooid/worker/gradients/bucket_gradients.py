@@ -38,15 +38,15 @@ class ReplicaReduction:
     """Whether gradients are added in a fixed tree over grains, whichever replica computed them."""
 
 
+@dataclass
 class Bucket:
     """Parameters whose gradients are reduced together. The last bucket also carries the running statistics."""
 
-    def __init__(self, parameters: Sequence[nn.Parameter], statistics: Sequence[torch.Tensor]) -> None:
-        self.parameters = list(parameters)
-        self.statistics = list(statistics)
-        """Tensors of the shapes and dtypes of the statistics; empty in all other buckets."""
-        self.flat: FlatBucket | None = None
-        """The values on their way to the other replicas, allocated when first needed."""
+    parameters: list[nn.Parameter]
+    statistics: Sequence[torch.Tensor]
+    """Tensors of the shapes and dtypes of the statistics; empty in all other buckets."""
+    flat: FlatBucket | None = None
+    """The values on their way to the other replicas, allocated when first needed."""
 
 
 class BucketGradients:
@@ -138,6 +138,5 @@ class BucketGradients:
             return
         self._num_incomplete[number] -= 1
         last = len(self._buckets) - 1  # goes with the statistics, when all is computed
-        if number == len(self._works) and number != last:
-            while len(self._works) < last and self._num_incomplete[len(self._works)] == 0:
-                self.reduce(len(self._works), tuple)
+        while len(self._works) < last and self._num_incomplete[len(self._works)] == 0:
+            self.reduce(len(self._works), tuple)

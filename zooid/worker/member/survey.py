@@ -7,6 +7,7 @@ All members follow the same rule, so it does not matter who wins.
 import logging
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from zooid.core.abort import Abort
 from zooid.core.errors import ObjectExists, ObjectNotFound, PeerLost, RecordError, ScheduleError
@@ -27,75 +28,64 @@ _MINORITY_S = 2.0
 """The same time, if answers of less than half of the roster have come."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """One member's part in replacing a roster."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        roster: Roster,
-        *,
-        timeout_s: float,
-        num_grains: Callable[[int], int],
-        lost: Callable[[], Collection[str]],
-        abort: Abort,
-    ) -> None:
-        """`timeout_s` is the time that an unsuspected member has for its answer, since it may be computing.
-
-        `lost` returns the members that this one knows to be lost.
-        """
-        self._lost = lost
-        self._store = store
-        self._roster = roster
-        self._timeout_s = timeout_s
-        self._num_grains = num_grains
-        self._abort = abort
+    store: ObjectStore
+    roster: Roster
+    timeout_s: float
+    """Time that an unsuspected member has for its answer, since it may be computing."""
+    num_grains: Callable[[int], int]
+    """Number of grains of a step."""
+    lost: Callable[[], Collection[str]]
+    """Members that this one knows to be lost."""
+    abort: Abort
 
     def replace(self, own: Answer) -> Roster:
         """Answer, and wait until the next roster is written, by this member or by another."""
-        roster = self._roster
-        self._store.put(keys.answer(own.member, roster.number, roster.change), encode_record(own))
+        roster = self.roster
+        self.store.put(keys.answer(own.member, roster.number, roster.change), encode_record(own))
         began_s = time.monotonic()
         while True:
-            self._abort.check()
+            self.abort.check()
             if (roster_written := self._find()) is not None:
                 return roster_written
             answers = self._answers()
             if self._is_complete(answers, time.monotonic() - began_s):
                 return self._write(answers)
-            self._abort.sleep(_LOOK_S)
+            self.abort.sleep(_LOOK_S)
 
     def _is_complete(self, answers: list[Answer], waited_s: float) -> bool:
         """Whether no other member will answer, as far as this member can know."""
-        missing = self._roster.stages.keys() - {answer.member for answer in answers}
-        suspects = {name for answer in answers for name in answer.suspects} | set(self._lost())
-        if not missing or waited_s >= self._timeout_s:
+        missing = self.roster.stages.keys() - {answer.member for answer in answers}
+        suspects = {name for answer in answers for name in answer.suspects} | set(self.lost())
+        if not missing or waited_s >= self.timeout_s:
             return True
-        is_minority = 2 * len(answers) < len(self._roster.stages)  # it may be this member that is cut off
+        is_minority = 2 * len(answers) < len(self.roster.stages)  # it may be this member that is cut off
         return missing <= suspects and waited_s >= (_MINORITY_S if is_minority else _SUSPECTED_S)
 
     def _answers(self) -> list[Answer]:
-        folder = keys.answers_under(self._roster.number, self._roster.change)
+        folder = keys.answers_under(self.roster.number, self.roster.change)
         answers = []
-        for key in self._store.list(folder):
+        for key in self.store.list(folder):
             try:
-                answers.append(decode_record(bytes(self._store.get(key)), Answer, key))
+                answers.append(decode_record(bytes(self.store.get(key)), Answer, key))
             except (ObjectNotFound, RecordError) as error:
                 logger.warning("an unreadable answer to the survey is ignored: %s", error)
         return answers
 
     def _find(self) -> Roster | None:
-        return find_roster(self._store, self._roster.number, self._roster.change + 1)
+        return find_roster(self.store, self.roster.number, self.roster.change + 1)
 
     def _write(self, answers: list[Answer]) -> Roster:
         try:
-            roster = successor(
-                self._roster, answers, checkpoint_step=last_step(self._store), num_grains=self._num_grains
-            )
+            step = last_step(self.store)
+            roster = successor(self.roster, answers, checkpoint_step=step, num_grains=self.num_grains)
         except ScheduleError as error:
             raise PeerLost(f"the run cannot go on: {error}") from error
         try:
-            self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
+            self.store.create(keys.roster(roster.number, roster.change), encode_record(roster))
         except ObjectExists:
             winner = self._find()
             assert winner is not None, "rosters are never deleted during their run"

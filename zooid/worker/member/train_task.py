@@ -27,7 +27,6 @@ from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
-from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.gradients.bucket_gradients import ReplicaReduction
 from zooid.worker.gradients.tied_gradients import TiedParameters
 from zooid.worker.member.callbacks import Callbacks
@@ -151,41 +150,19 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        callbacks = Callbacks(
-            role.job, self.events.write, self._model_tensors, is_first=seat.rank == 0, recent=self._recent
-        )
+        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
-        transactions = Transactions(
-            assignment,
-            runner,
-            state.training,
-            keeper,
-            callbacks.tell,
-            callbacks.show_weights,
-            self._abort,
-            state.progress,
-        )
-        evaluate = self._new_evaluation(seat)
-        return Trainer(assignment, transactions, state.training, keeper, callbacks, state.history, evaluate)
+        transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
+        return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
-        role, roster, state = self.role, seat.roster, self._state
+        role, roster = self.role, seat.roster
         division = contents.division_of(
             role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
         )
-        return CheckpointKeeper(
-            self._store,
-            self._spec.checkpoints,
-            division,
-            state.manifest,
-            seat,
-            state.training,
-            self._model_tensors,
-            self.events,
-            self._abort,
-            state.saved,
-        )
+        rule = self._spec.checkpoints
+        return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
 
     def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
         """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""
@@ -197,9 +174,6 @@ class Member:
         evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
         evaluator = Evaluator(role.objective, evaluated, seat, supply.evaluate, supply.evaluation_sizes, role.device)
         return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
-
-    def _model_tensors(self) -> Tensors:
-        return self._state.model_tensors()
 
     def _open_supply(self) -> SampleSupply:
         stage, role = self._state.stage, self.role
@@ -229,8 +203,8 @@ class Member:
         self._lost_at_s = time.perf_counter()
         logger.warning("%s; the members that are left go on without it", error)
         survey = Survey(
-            self._store,
-            roster,
+            store=self._store,
+            roster=roster,
             timeout_s=self._spec.timeout_s,
             num_grains=self.role.samples.num_grains,
             lost=lambda: self._peers.lost,
@@ -257,8 +231,6 @@ class Member:
 
     def _take_up(self, roster: Roster) -> None:
         """Prepare for the next roster, with the present state or with that of a checkpoint."""
-        if self._keeper is not None:
-            self._state.saved = self._keeper.saved
         self._roster_before, self._roster = self._roster, roster
         assert roster.ruling is not None
         if roster.ruling.kind != "rolled_back":

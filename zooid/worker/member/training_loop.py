@@ -9,9 +9,8 @@ from zooid.core.runs.events import Evaluated, StoppedEarly
 from zooid.core.runs.timeline import Timeline
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
-from zooid.worker.member.evaluation_history import EvaluationHistory
 from zooid.worker.state.loss_scaling import LossScale
-from zooid.worker.state.training_state import TrainingState
+from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.progress import Agenda
 from zooid.worker.step.transactions import Assignment, Transactions
 
@@ -23,10 +22,9 @@ class Trainer:
         self,
         assignment: Assignment,
         transactions: Transactions,
-        state: TrainingState,
+        state: StageState,
         keeper: CheckpointKeeper,
         callbacks: Callbacks,
-        history: EvaluationHistory,
         evaluate: Callable[[int, int], Evaluated] | None = None,
     ) -> None:
         """`evaluate` takes the epoch and the number of steps so far; None where the job evaluates nothing."""
@@ -34,10 +32,10 @@ class Trainer:
         self._samples = assignment.samples
         self._seat = assignment.seat
         self._transactions = transactions
-        self._state = state
+        self._training = state.training
+        self._history = state.history
         self._keeper = keeper
         self._callbacks = callbacks
-        self._history = history
         self._evaluate = evaluate
 
     @property
@@ -106,7 +104,7 @@ class Trainer:
         event = known or self._evaluate(self._samples.epoch_of(max(self.num_applied - 1, 0)), self.num_applied)
         wishes = self._history.add(event)
         if known is None and (values := self._history.values):
-            self._state.follow(values[-1])
+            self._training.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
         if self._callbacks.may_wish:
             [shared] = self._seat.add_up([float(self._agenda.noted.value)])

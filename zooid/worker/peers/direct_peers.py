@@ -1,6 +1,7 @@
 """Members that connect to each other: groups are channels on connections that outlive rosters."""
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from torch import distributed as dist
 
@@ -13,31 +14,31 @@ _MAX_GROUPS = 2**16
 """Largest number of groups under one roster; each group has its own channel."""
 
 
+@dataclass(frozen=True)
 class DirectPeers:
     """Peers over TCP."""
 
-    def __init__(self, links: MemberLinks, *, timeout_s: float, abort: Abort, on_left: Callable[[], None]) -> None:
-        """`on_left` is called after a clean close."""
-        self._links = links
-        self._on_left = on_left
-        self._timeout_s = timeout_s
-        self._abort = abort
-        self._groups: list[ProcessGroup] = []
+    links: MemberLinks
+    timeout_s: float
+    abort: Abort
+    on_left: Callable[[], None]
+    """Called after a clean close."""
+    _groups: list[ProcessGroup] = field(default_factory=list)
 
     @property
     def lost(self) -> Collection[str]:
-        return self._links.lost.keys()
+        return self.links.lost.keys()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
         first_channel = 1 + roster.change * _MAX_GROUPS
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
             assert number < _MAX_GROUPS, "rosters are smaller"
-            group = self._links.group(first_channel + number, names, timeout_s=self._timeout_s, abort=self._abort)
+            group = self.links.group(first_channel + number, names, timeout_s=self.timeout_s, abort=self.abort)
             self._groups.append(group)
             return group
 
-        return own_groups(roster, self._links.name, ties, make)
+        return own_groups(roster, self.links.name, ties, make)
 
     def announce_survey(self) -> None:
         """Do nothing: the others notice that connections break."""
@@ -49,7 +50,7 @@ class DirectPeers:
 
     def close(self, *, is_clean: bool) -> None:
         if not is_clean:
-            self._links.cut()
+            self.links.cut()
             return
-        self._links.close()
-        self._on_left()
+        self.links.close()
+        self.on_left()

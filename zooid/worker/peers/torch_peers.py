@@ -2,6 +2,7 @@
 
 import datetime
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,23 +14,15 @@ from zooid.schedule.actions import Kind
 from zooid.worker.peers.roster_groups import DISTANCES, Groups
 
 
+@dataclass(frozen=True)
 class TorchPeers:
     """Peers over the process groups of PyTorch, which do not survive a lost member."""
 
-    def __init__(
-        self,
-        backend: Literal["gloo", "nccl"],
-        rendezvous: ObjectRendezvous,
-        name: str,
-        device: torch.device,
-        *,
-        timeout_s: float,
-    ) -> None:
-        self._backend = backend
-        self._rendezvous = rendezvous
-        self._name = name
-        self._device = device
-        self._timeout_s = timeout_s
+    backend: Literal["gloo", "nccl"]
+    rendezvous: ObjectRendezvous
+    name: str
+    device: torch.device
+    timeout_s: float
 
     @property
     def lost(self) -> Collection[str]:
@@ -37,15 +30,15 @@ class TorchPeers:
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
         """The member's groups. All members make all groups in the same order."""
-        rank = roster.rank_of(self._name)
+        rank = roster.rank_of(self.name)
         member = roster.members[rank]
         dist.init_process_group(
-            self._backend,
-            store=self._rendezvous,
+            self.backend,
+            store=self.rendezvous,
             rank=rank,
             world_size=len(roster.members),
-            timeout=datetime.timedelta(seconds=self._timeout_s),
-            device_id=self._device if self._backend == "nccl" else None,
+            timeout=datetime.timedelta(seconds=self.timeout_s),
+            device_id=self.device if self.backend == "nccl" else None,
         )
         stages = []
         if roster.num_replicas > 1:
@@ -69,7 +62,7 @@ class TorchPeers:
         world = dist.group.WORLD
         assert world is not None
         carriers = dict.fromkeys(DISTANCES, world)
-        if self._backend == "nccl" and roster.num_stages > 1:
+        if self.backend == "nccl" and roster.num_stages > 1:
             # NCCL keeps the calls between two ranks in order: in one group, both directions would wait for each other
             for kinds in ((Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD), (Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)):
                 carriers |= dict.fromkeys(kinds, dist.new_group())

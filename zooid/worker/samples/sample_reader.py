@@ -125,7 +125,7 @@ class _Processes:
             _Grains(job, data),
             sampler=self._grains,
             batch_size=None,
-            collate_fn=_unchanged,
+            collate_fn=lambda grain: grain,
             num_workers=num_workers,
             prefetch_factor=_PREFETCH_FACTOR,
             persistent_workers=True,
@@ -249,7 +249,3 @@ def _begin(number: int, *, ends_with_thread: bool) -> None:
     assert isinstance(info.dataset, _Grains)
     if is_sharded(info.dataset.data):
         Finalize(None, info.dataset.data.close, exitpriority=0)
-
-
-def _unchanged(item: Any) -> Any:
-    return item

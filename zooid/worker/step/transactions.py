@@ -1,7 +1,6 @@
 """The steps of a member as transactions: actions run, then all members vote, then each applies the step or drops it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,12 +18,13 @@ from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import Decision, Phase, StepState, Vote
 from zooid.schedule.succession import grains_of, uncomputed_grains_of
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
+from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.seat import Seat
-from zooid.worker.state.training_state import TrainingState
+from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.executor import Executor, Recording
 from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_as_copy
 from zooid.worker.step.pending import Pending
-from zooid.worker.step.progress import Agenda, MemberProgress
+from zooid.worker.step.progress import Agenda
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
@@ -50,15 +50,12 @@ class Transactions:
         self,
         assignment: Assignment,
         runner: StageRunner,
-        state: TrainingState,
+        state: StageState,
         keeper: CheckpointKeeper,
-        on_commit: Callable[[StepCommitted], Wish],
-        on_apply: Callable[[int], None],
+        callbacks: Callbacks,
         abort: Abort,
-        progress: MemberProgress,
     ) -> None:
-        """`on_commit` gets every step once its verdict is known; `on_apply` gets the number of applied steps."""
-        self.progress = progress
+        self.progress = state.progress
         self.last_full: tuple[int, Recording] | None = None
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
@@ -66,10 +63,9 @@ class Transactions:
         self._shape = assignment.shape
         self._seat = assignment.seat
         self._runner = runner
-        self._state = state
+        self._state = state.training
         self._keeper = keeper
-        self._on_commit = on_commit
-        self._on_apply = on_apply
+        self._callbacks = callbacks
         self._start_s = 0.0
         self._unjudged: StepCounts | None = None
         """A step that is applied, but has no verdict yet."""
@@ -274,7 +270,7 @@ class Transactions:
         self.progress.finished = None
         self._agree(total)
         if factor is not None:
-            self._on_apply(self.progress.step.num_applied)
+            self._callbacks.show_weights(self.progress.step.num_applied)
 
     def _agree(self, total: Vote) -> None:
         """Note what the vote says besides the step itself."""
@@ -283,7 +279,7 @@ class Transactions:
         self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
 
     def _tell(self, verdict: Verdict, learning_rate: float | None, start_s: float | None = None) -> None:
-        self.progress.agenda.noted |= self._on_commit(
+        self.progress.agenda.noted |= self._callbacks.tell(
             StepCommitted(
                 at_s=time.time(),
                 step=verdict.step,

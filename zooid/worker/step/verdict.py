@@ -68,29 +68,25 @@ class StageNumbers:
         )
 
 
+@dataclass
 class StepCounts:
     """Σg² and losses of a step whose gradients are reduced. A GPU may still be computing them."""
 
-    def __init__(
-        self,
-        step: StepState,
-        numbers: torch.Tensor,
-        weight: float,
-        nominal_weight: float,
-        learning_rate: float | None,
-        start_s: float,
-    ) -> None:
-        self.step = step
-        self.weight = weight
-        self.nominal_weight = nominal_weight
-        self.learning_rate = learning_rate
-        self.start_s = start_s
-        self._device_numbers = numbers
-        self._numbers = numbers
+    step: StepState
+    numbers: torch.Tensor
+    """The four numbers of `StageRunner.count`."""
+    weight: float
+    """The weight of the samples of this member's grains."""
+    nominal_weight: float
+    learning_rate: float | None
+    start_s: float
+
+    def __post_init__(self) -> None:
+        self._host_numbers = self.numbers
         self._event: torch.cuda.Event | None = None
-        if numbers.is_cuda:
-            self._numbers = torch.empty_like(numbers, device="cpu", pin_memory=True)
-            self._numbers.copy_(numbers, non_blocking=True)
+        if self.numbers.is_cuda:
+            self._host_numbers = torch.empty_like(self.numbers, device="cpu", pin_memory=True)
+            self._host_numbers.copy_(self.numbers, non_blocking=True)
             self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._event.record()
 
@@ -98,7 +94,7 @@ class StepCounts:
         """The numbers of this member's stage. Waits until a GPU has computed them."""
         if self._event is not None:
             self._event.synchronize()
-        square_sum, own_loss_sum, loss_sum, weight = self._numbers.tolist()
+        square_sum, own_loss_sum, loss_sum, weight = self._host_numbers.tolist()
         return StageNumbers(square_sum / loss_scale**2, own_loss_sum, loss_sum, weight)
 
     def gradient_factor(self, job: Job) -> float | torch.Tensor:
@@ -106,7 +102,7 @@ class StepCounts:
         factor = self.nominal_weight / self.weight
         if job.clip_norm is None:
             return factor
-        norm = self._device_numbers[0].sqrt() * self.nominal_weight / self.weight
+        norm = self.numbers[0].sqrt() * self.nominal_weight / self.weight
         return torch.where(norm > job.clip_norm, _clip_factor(job.clip_norm, norm) * factor, factor)
 
 
