@@ -66,25 +66,28 @@ def load_optimizer(
 def read_tensors(store: ObjectStore, manifest: CheckpointManifest, names: Iterable[str]) -> Tensors:
     """Read these parameters, buffers and constants, from only the shards that hold them."""
     wanted = set(names)
-    found: Tensors = {}
+    selected: Tensors = {}
     for shard in (*manifest.shards, *manifest.constants):
         if wanted.intersection(shard.names):
             tensors = _read_shard(store, shard, manifest.step)
-            found |= {name: tensor for name, tensor in tensors.items() if name in wanted}
-    if missing := wanted - found.keys():
-        raise CheckpointError(f"the checkpoint of step {manifest.step} in {store.url} lacks {sorted(missing)}")
-    return found
+            selected |= {name: tensor for name, tensor in tensors.items() if name in wanted}
+    if missing := wanted - selected.keys():
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} in {store.url} lacks {sorted(missing)}; "
+            f"{how_to_do_without(manifest.step)}"
+        )
+    return selected
 
 
 def read_optimizer_tensors(store: ObjectStore, manifest: CheckpointManifest, parameters: Iterable[str]) -> Tensors:
     """Read the optimizer's state of these parameters, for `load_optimizer_tensors`; a parameter may have none."""
     wanted = set(parameters)
-    found: Tensors = {}
+    selected: Tensors = {}
     for shard in manifest.optimizer:
         if wanted.intersection(shard.names):
             tensors = _read_shard(store, shard, manifest.step, is_optimizer=True)
-            found |= {entry: tensor for entry, tensor in tensors.items() if parameter_of(entry) in wanted}
-    return found
+            selected |= {entry: tensor for entry, tensor in tensors.items() if parameter_of(entry) in wanted}
+    return selected
 
 
 def division_of(

@@ -1,4 +1,4 @@
-"""An optimizer's state by the names of its parameters, so that other stages can divide it in another way.
+"""An optimizer's state by the names of its parameters, so that another layout can divide it differently.
 
 Torch numbers the parameters of a state dict in the order in which the optimizer got them, which differs between layouts
 and from the plain model. Here every entry is a tensor with a name such as `exp_avg:first.weight`. A number is a tensor
@@ -63,7 +63,9 @@ def load_optimizer_tensors(
     groups = {id(parameter): group for group in optimizer.param_groups for parameter in group["params"]}
     parameters = dict(named)
     if unknown := sorted(states.keys() - parameters.keys()):
-        raise CheckpointError(f"there is optimizer state for {_some(unknown)}, which the model does not have")
+        raise CheckpointError(
+            f"there is optimizer state for {_some(unknown)}, which the model does not have; give the run's own model"
+        )
     if untrained := sorted(name for name in states if id(parameters[name]) not in groups):
         raise CheckpointError(
             f"there is optimizer state for {_some(untrained)}, which {type(optimizer).__name__} was not given; give it "
@@ -124,7 +126,9 @@ def _value(entry: str, type_name: str | None, tensor: torch.Tensor) -> Any:
             f"the optimizer state has {quoted(entry)}, of a type that this zooid does not know: update zooid"
         )
     if tensor.numel() != 1:
-        raise CheckpointError(f"the optimizer state has {tensor.numel()} numbers in {quoted(entry)}, which is one")
+        raise CheckpointError(
+            f"the optimizer state has {tensor.numel()} numbers in {quoted(entry)}, which must have one"
+        )
     return tensor.item()
 
 

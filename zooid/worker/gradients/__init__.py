@@ -1,4 +1,4 @@
-"""The gradients of a stage, on their way through one step.
+"""The gradients of a stage, from the backwards of a step to its apply.
 
 1. Backwards fill the parameters' gradients, and `BucketGradients` or `TreeGradients` copies them into buckets.
 2. The same object sums each bucket over the replicas, while the last backward still runs.

@@ -46,7 +46,7 @@ class Bucket:
     statistics: Sequence[torch.Tensor]
     """Tensors of the shapes and dtypes of the statistics; empty in all other buckets."""
     flat: FlatBucket | None = None
-    """The values on their way to the other replicas, allocated when first needed."""
+    """The values that travel to the other replicas, allocated when first needed."""
 
 
 class BucketGradients:

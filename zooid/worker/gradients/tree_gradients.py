@@ -17,7 +17,7 @@ from zooid.worker.gradients.flat_bucket import FlatBucket, Values
 from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
 
 _ALIGNMENT_BYTES = 64
-"""Gradients start where an allocator would place them: elsewhere, kernels may add in another order."""
+"""Alignment of gradients, as of an allocator: with another one, kernels may add in another order."""
 
 
 class GrainSums:

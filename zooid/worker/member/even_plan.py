@@ -1,8 +1,7 @@
 """Plans a run without a profile in a given layout, with stages as even as a trace can tell.
 
-A trace knows bytes, but not seconds. The weight of a layer is its fraction of the model's parameters, plus its fraction
-of the bytes that cross cuts, plus its fraction of the number of layers. The cuts minimize the weight of the heaviest
-stage.
+A trace knows bytes, but not seconds. The weight of a layer adds its fractions of three totals: the model's parameters,
+the bytes that layers pass on, and the number of layers. The cuts minimize the weight of the heaviest stage.
 """
 
 import itertools

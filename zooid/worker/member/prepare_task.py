@@ -60,7 +60,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
     if changes:
         raise JobError(
             f"{spec.job_file} has changed since the checkpoint of step {manifest.step} in {store.url}: "
-            f"{'; '.join(changes)}. Put that back to resume the run, or train anew in another folder"
+            f"{'; '.join(changes)}. Put that back to resume the run, or train in another folder"
         )
     settings, before = optimizer_settings(optimizer), manifest.optimizer_settings
     with EventWriter(store, spec.member, spec.roster) as events:

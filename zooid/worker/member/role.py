@@ -101,7 +101,10 @@ def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
     manifest = manifest_of(store, roster)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
-        raise CheckpointError(f"the checkpoint of step {manifest.step} is of another run: {'; '.join(changes)}")
+        raise CheckpointError(
+            f"the checkpoint of step {manifest.step} is of another run than the job: {'; '.join(changes)}. "
+            "Put that back, or train in another folder"
+        )
     device = default_device()
     if device.type == "cuda":
         device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())

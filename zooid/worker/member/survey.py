@@ -25,7 +25,7 @@ _LOOK_S = 0.01
 _SUSPECTED_S = 0.15
 """Time that a suspected member has for its answer: a connection may break between two members that live."""
 _MINORITY_S = 2.0
-"""The same time, if answers of less than half of the roster have come."""
+"""Time that a suspected member has for its answer, while less than half of the roster has answered."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ class Groups:
     stage: dist.ProcessGroup | None = None
     """The replicas of the member's stage, in order; None if there is only one."""
     ties: dict[int, dist.ProcessGroup] = field(default_factory=dict)
-    """For each tie of the member's stage: the stages of its replica that share the tied parameters."""
+    """The stages of the member's replica that share tied parameters, for each tie of its own stage."""
     holders: dist.ProcessGroup | None = None
     """All that apply the gradients of the member's stage: replicas, then copies; None if there is only one."""
     copies: dist.ProcessGroup | None = None
@@ -31,7 +31,7 @@ class Groups:
     None if there are no copies, and for all other replicas.
     """
     neighbours: dict[Kind, tuple[dist.ProcessGroup, int]] = field(default_factory=dict)
-    """For each kind of message: the group that carries it, and the neighbour's rank in this group."""
+    """The group that carries each kind of message, and the neighbour's rank in this group."""
 
 
 class Peers(Protocol):

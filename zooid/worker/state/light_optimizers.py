@@ -34,7 +34,7 @@ def _with_subclasses(kind: type[Optimizer]) -> Iterator[type[Optimizer]]:
 
 
 def _without_compiler(method: Any) -> Callable[..., Any] | None:
-    """The same method without the compiler; None if the method does not import it in a known way."""
+    """The method without the import of the compiler; None if it does not look as expected."""
     wrapped = getattr(method, "__wrapped__", None)
     if not isinstance(method, FunctionType) or not isinstance(wrapped, FunctionType):
         return None

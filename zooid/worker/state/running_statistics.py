@@ -114,7 +114,7 @@ class _BufferSlot:
     tensor: torch.Tensor
     """The tensor that the stage, its evaluation and its checkpoints share."""
     values: torch.Tensor
-    """The same memory, written without autograd's notice.
+    """The tensor's memory, which can be written without autograd's notice.
 
     Batch norm saves its statistics for a backward that never reads them. That backward must not fail because a later
     grain has restored them.

@@ -15,7 +15,7 @@ from zooid.worker.step.verdict import StageNumbers, finite
 
 @dataclass
 class Agenda:
-    """What members have to do when a step ends. Only the first member has wishes that others do not know."""
+    """Things to do when a step ends. Only the first member has wishes that others do not know."""
 
     noted: Wish = NO_WISH
     """Wishes that travel with this member's next vote."""

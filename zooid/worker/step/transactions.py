@@ -34,7 +34,7 @@ _MIN_SCALE = 2.0**-14
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one member trains, and its seat."""
+    """The work of one member, and its seat."""
 
     job: Job
     samples: SamplePlan

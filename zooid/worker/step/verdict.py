@@ -108,7 +108,7 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What all members have decided about a step. It is equal on every member, except for `own`."""
+    """The decision of all members about a step. It is equal on every member, except for `own`."""
 
     job: Job
     step: int
