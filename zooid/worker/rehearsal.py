@@ -9,12 +9,10 @@ import torch
 from torch import distributed as dist
 
 from zooid.core.abort import Abort
-from zooid.core.plans.plan import Plan
-from zooid.core.records import decode_record, encode_record
+from zooid.core.records import encode_record
 from zooid.core.resources.machine import peak_resident_bytes
 from zooid.core.runs import keys
 from zooid.core.runs.events import MemberTrained, StepCommitted
-from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import RehearsalSpec
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.buckets import reduces_early
@@ -24,7 +22,9 @@ from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import split_grains
 from zooid.schedule.step_state import vote_elements
 from zooid.store import EventWriter, ObjectStore
+from zooid.store.rosters import read_roster
 from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
+from zooid.worker.member.role import read_plan
 from zooid.worker.member.seat import Seat
 from zooid.worker.peers import open_peers
 from zooid.worker.step.cut_messages import Messenger
@@ -36,8 +36,7 @@ _CPU = torch.device("cpu")
 
 def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     """Take a seat, and run the steps of the spec. All members but copies, which compute nothing, record each step."""
-    plan = decode_record(bytes(store.get(keys.plan(spec.roster))), Plan, keys.plan(spec.roster))
-    roster = decode_record(bytes(store.get(keys.roster(spec.roster))), Roster, keys.roster(spec.roster))
+    plan, roster = read_plan(store, spec.roster), read_roster(store, spec.roster)
     ties = tuple(tie.stages for tie in spec.ties)
     peers = open_peers(spec, store, plan, roster, _CPU, abort)
     seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties))
@@ -101,17 +100,15 @@ class _RehearsedStage:
         sizes = [-(-bucket.num_bytes // 4) for bucket in self._stage.buckets]
         self._buckets = [torch.zeros(size) for size in sizes]
         self._deal = deal
-        self._queue = ReduceQueue()
         self._buffers = [
             ReduceBuffer(torch.zeros(0), size, deal, seat.replica or 0) for size in sizes if deal is not None
         ]
         self._ties = [torch.zeros(-(-tie.num_bytes // 4)) for tie in spec.ties]
-        self._num_backwards_left = num_grains
-        self._works: list[list[dist.Work]] = []
+        self.begin_step()
 
     def begin_step(self) -> None:
         self._num_backwards_left = self._num_grains
-        self._works = []
+        self._works: list[list[dist.Work]] = []
         self._queue = ReduceQueue()
 
     def compute(self, action: Action) -> None:

@@ -126,9 +126,7 @@ def _value(entry: str, type_name: str | None, tensor: torch.Tensor) -> Any:
             f"the optimizer state has {quoted(entry)}, of a type that this zooid does not know: update zooid"
         )
     if tensor.numel() != 1:
-        raise CheckpointError(
-            f"the optimizer state has {tensor.numel()} numbers in {quoted(entry)}, which must have one"
-        )
+        raise CheckpointError(f"the optimizer state has {tensor.numel()} numbers in {quoted(entry)} instead of one")
     return tensor.item()
 
 

@@ -8,7 +8,6 @@ import time
 
 from zooid.core.errors import JobError, ObjectNotFound
 from zooid.core.jobs.job import load_job
-from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs import keys
@@ -21,6 +20,7 @@ from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 from zooid.worker.member.even_plan import even_plan
 from zooid.worker.member.job_checks import changes_since, check_plan
+from zooid.worker.member.role import read_plan
 from zooid.worker.member.stored_trace import write_trace
 
 
@@ -31,12 +31,12 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
     """
     checked = check_job(load_job(spec.job_file))
     layered = _compared_layers(checked, store)
-    num_stages = spec.layout.num_stages if spec.layout else len(_read_plan(store, spec.roster).stages)
+    num_stages = spec.layout.num_stages if spec.layout else len(read_plan(store, spec.roster).stages)
     if layered.why_whole and num_stages > 1:
         raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
     if spec.layout is not None:
         store.put(keys.plan(spec.roster), encode_record(even_plan(checked, layered, spec.layout, spec.job_file)))
-    plan = _read_plan(store, spec.roster)
+    plan = read_plan(store, spec.roster)
     check_plan(plan, layered, checked.job, checked.num_samples)
     with EventWriter(store, spec.member, spec.roster) as events:
         digest = write_trace(store, layered, events.write)
@@ -48,7 +48,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
     """Check the job as for a new run, and compare it with the checkpoint. Only the optimizer's settings may change."""
     manifest = read_manifest(store, last_step(store))
     checked = check_job(load_job(spec.job_file))
-    plan = _read_plan(store, spec.roster)
+    plan = read_plan(store, spec.roster)
     layered = trace_job(checked.job, checked.example, why_whole=plan.why_whole)
     facts = contents.sample_facts(checked.job, checked.data, checked.job.grain_size or manifest.samples.grain_size)
     changes = changes_since(manifest, facts, checked.data, layered.fingerprint)
@@ -77,7 +77,3 @@ def _compared_layers(checked: CheckedJob, store: ObjectStore) -> LayeredModel:
         return faithful_layers(checked)
     layered = trace_job(checked.job, checked.example, why_whole=profile.why_whole)
     return layered if layered.fingerprint == profile.model_fingerprint else faithful_layers(checked)
-
-
-def _read_plan(store: ObjectStore, roster: int) -> Plan:
-    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")

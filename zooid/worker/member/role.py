@@ -77,6 +77,10 @@ class Role:
         )
 
 
+def read_plan(store: ObjectStore, roster: int) -> Plan:
+    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")
+
+
 def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:
     """The checkpoint that this roster starts from, with the present settings of the optimizer."""
     manifest = read_manifest(store, roster.resume_step)
@@ -87,9 +91,7 @@ def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:
 
 def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
     """Read the role of a member from its spec and the store, and check that job, plan and checkpoint fit."""
-    key = keys.plan(spec.roster)
-    plan = decode_record(bytes(store.get(key)), Plan, f"{store.url}/{key}")
-    roster = read_roster(store, spec.roster)
+    plan, roster = read_plan(store, spec.roster), read_roster(store, spec.roster)
     with lasting_imports():
         job = load_job(spec.job_file)
     lighten_optimizers()

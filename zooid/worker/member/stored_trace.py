@@ -5,13 +5,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from zooid.core.errors import ObjectNotFound, RecordError
 from zooid.core.jobs.job import Job
 from zooid.core.runs import keys
 from zooid.core.runs.events import Event, ModelTraced
-from zooid.core.runs.trace import LayersRecord, digest_of
+from zooid.core.runs.trace import digest_of
 from zooid.layers import EXAMPLE_SIZE, LayeredModel, collate, default_device
 from zooid.layers.record import UnknownClass, decode_constants, decode_trace, encode_trace, rebuild
 from zooid.layers.stages.autocast import note_autocast
@@ -49,8 +47,12 @@ def _recorded_layers(store: ObjectStore, digest: str, job: Job) -> LayeredModel 
     trace = decode_trace(_read(store, key, digest), f"{store.url}/{key}")
     if trace.layers is None:
         return None
+    constants = {}
+    if digest := trace.layers.constants_digest:
+        constants_key = keys.trace_constants(digest)
+        constants = decode_constants(_read(store, constants_key, digest), f"{store.url}/{constants_key}")
     try:
-        layered = rebuild(trace.layers, _read_constants(store, trace.layers))
+        layered = rebuild(trace.layers, constants)
     except UnknownClass as error:
         _log.info("this member traces the model itself: %s", error)
         return None
@@ -63,13 +65,6 @@ def _recorded_layers(store: ObjectStore, digest: str, job: Job) -> LayeredModel 
     if job.autocast is not None and device.type != trace.layers.device:
         note_autocast(layered, job.autocast, device)
     return layered
-
-
-def _read_constants(store: ObjectStore, layers: LayersRecord) -> dict[str, torch.Tensor]:
-    if not layers.constants_digest:
-        return {}
-    key = keys.trace_constants(layers.constants_digest)
-    return decode_constants(_read(store, key, layers.constants_digest), f"{store.url}/{key}")
 
 
 def _read(store: ObjectStore, key: str, digest: str) -> bytes:

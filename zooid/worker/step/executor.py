@@ -105,7 +105,9 @@ class _Step:
                 for before in self._needs[action]:
                     self._finish(before)
                 self._abort.check()
-                self._compute(action)
+                start_s = time.perf_counter()
+                self._actor.compute(action)
+                self._end(action, start_s, time.perf_counter())
         for action in list(self._pending):
             self._finish(action)
         return self._runs
@@ -125,12 +127,6 @@ class _Step:
             return False
         return True
 
-    def _compute(self, action: Action) -> None:
-        start_s = time.perf_counter()
-        self._actor.compute(action)
-        self._runs.append((action, start_s, time.perf_counter()))
-        self._end(action)
-
     def _finish(self, action: Action) -> None:
         """Wait for an action and for all that it needs, then begin the actions that needed only this one."""
         if action in self._done:
@@ -139,11 +135,11 @@ class _Step:
             self._finish(before)
         pending = self._pending.pop(action)
         pending.wait()
-        self._runs.append((action, pending.start_s, pending.end_s))
-        self._end(action)
+        self._end(action, pending.start_s, pending.end_s)
 
-    def _end(self, action: Action) -> None:
+    def _end(self, action: Action, start_s: float, end_s: float) -> None:
         """Note that an action is done, and begin the actions that needed only this one."""
+        self._runs.append((action, start_s, end_s))
         self._done.add(action)
         for successor in self._successors[action]:
             self._num_missing[successor] -= 1
