@@ -39,7 +39,7 @@ class ReplicaReduction:
 
 
 @dataclass
-class Bucket:
+class GradientBucket:
     """Parameters whose gradients are reduced together. The last bucket also carries the running statistics."""
 
     parameters: list[nn.Parameter]
@@ -61,7 +61,7 @@ class BucketGradients:
         self._keeps_own = reduction.keeps_own
         sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
         self._buckets = [
-            Bucket(self._parameters[first:end], statistics if end == len(parameters) else ())
+            GradientBucket(self._parameters[first:end], statistics if end == len(parameters) else ())
             for first, end in cut_buckets(sizes, is_direct=reduction.is_direct)
         ]
         self._num_incomplete: list[int] = []

@@ -12,7 +12,7 @@ from torch import distributed as dist
 from torch import nn
 
 from zooid.schedule.grain_tree import Deal, Node, TreeSum
-from zooid.worker.gradients.bucket_gradients import Bucket, BucketGradients, ReplicaReduction
+from zooid.worker.gradients.bucket_gradients import BucketGradients, GradientBucket, ReplicaReduction
 from zooid.worker.gradients.flat_bucket import FlatBucket, Values
 from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
 
@@ -135,7 +135,7 @@ class TreeGradients(BucketGradients):
 class _TreeBucket(FlatBucket):
     """A bucket that holds the values of one node after the other, and in the end the sums over all replicas."""
 
-    def __init__(self, bucket: Bucket, deal: Deal, replica: int) -> None:
+    def __init__(self, bucket: GradientBucket, deal: Deal, replica: int) -> None:
         self.reduce_buffers: list[ReduceBuffer] = []
 
         def new_buffer(like: torch.Tensor, num_elements: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 from zooid.worker.member.even_plan import even_plan
-from zooid.worker.member.job_checks import changes_since, check_plan
+from zooid.worker.member.job_fit import changes_since, check_plan
 from zooid.worker.member.role import read_plan
 from zooid.worker.member.stored_trace import write_trace
 

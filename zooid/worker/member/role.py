@@ -24,7 +24,7 @@ from zooid.store import ObjectStore, wait_for
 from zooid.store.checkpoint_index import read_manifest
 from zooid.store.rosters import read_roster
 from zooid.worker.checkpoints import contents
-from zooid.worker.member.job_checks import changes_since, check_plan
+from zooid.worker.member.job_fit import changes_since, check_plan
 from zooid.worker.member.stored_trace import layers_of
 from zooid.worker.member_imports import lasting_imports
 from zooid.worker.state.light_optimizers import lighten_optimizers

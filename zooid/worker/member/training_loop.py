@@ -11,7 +11,7 @@ from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.stage_state import StageState
-from zooid.worker.step.progress import Agenda
+from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.transactions import Assignment, Transactions
 
 

@@ -14,7 +14,7 @@ from zooid.worker.member.evaluation_history import EvaluationHistory
 from zooid.worker.member.role import Role
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainedStage, TrainingState
-from zooid.worker.step.progress import MemberProgress
+from zooid.worker.step.member_progress import MemberProgress
 
 
 @dataclass

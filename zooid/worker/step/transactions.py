@@ -23,8 +23,8 @@ from zooid.worker.member.seat import Seat
 from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.executor import Executor, Recording
 from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_as_copy
+from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
-from zooid.worker.step.progress import Agenda
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
