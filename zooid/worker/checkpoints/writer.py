@@ -33,7 +33,7 @@ class CheckpointWriter:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self.done_step: int | None = None
-        """Step of the last checkpoint whose part was written by the last `poll`."""
+        """Step of the last checkpoint whose part was written when `poll` was last called."""
 
     @property
     def is_busy(self) -> bool:

@@ -42,10 +42,10 @@ class Survey:
     """Members that this one knows to be lost."""
     abort: Abort
 
-    def replace(self, own: Answer) -> Roster:
+    def replace(self, answer: Answer) -> Roster:
         """Answer, and wait until the next roster is written, by this member or by another."""
         roster = self.roster
-        self.store.put(keys.answer(own.member, roster.number, roster.change), encode_record(own))
+        self.store.put(keys.answer(answer.member, roster.number, roster.change), encode_record(answer))
         began_s = time.monotonic()
         while True:
             self.abort.check()

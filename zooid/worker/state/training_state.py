@@ -158,11 +158,11 @@ class TrainingState:
             loss_sums.fill(slots, losses)
         return self._gradients.reduce(bucket, lambda: [*self._statistics.changes(), *self._loss_slots])
 
-    def losses(self, own: torch.Tensor) -> torch.Tensor:
-        """Sums of losses and weights over all grains, once all buckets are reduced; `own` are this member's."""
+    def loss_totals(self, own_losses: torch.Tensor) -> torch.Tensor:
+        """Sums of losses and weights over all grains, once all buckets are reduced."""
         if not (self._is_reduced and self._loss_slots):
-            return loss_sums.total(own)
-        return loss_sums.total(loss_sums.read(self._gradients.statistics()[-1], num_grains=len(own)))
+            return loss_sums.total(own_losses)
+        return loss_sums.total(loss_sums.read(self._gradients.statistics()[-1], num_grains=len(own_losses)))
 
     def sum_tied(self, number: int) -> TiedSum:
         """Begin to sum the gradients of tied parameters over the stages that share them."""

@@ -122,7 +122,7 @@ class StageRunner:
         """
         square_sum = self._state.square_sum().to(self._device)
         own_sum = total(self._losses)[0]
-        return torch.cat([torch.stack([square_sum, own_sum]), self._state.losses(self._losses)])
+        return torch.cat([torch.stack([square_sum, own_sum]), self._state.loss_totals(self._losses)])
 
     def finished(self) -> FinishedGrains:
         """This member's part of the step, when all of its grains are computed."""

@@ -108,11 +108,11 @@ class StepCounts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The decision of all members about a step. It is equal on every member, except for `own`."""
+    """The decision of all members about a step. It is equal on every member, except for `own_numbers`."""
 
     job: Job
     step: int
-    own: StageNumbers
+    own_numbers: StageNumbers
     """The numbers of this member's own stage."""
     total: Vote
     """The sum of all votes."""
@@ -149,12 +149,12 @@ class Verdict:
                 f"the samples of step {self.step} have a total weight of {self.total.weight:g}; {kept}: the weights "
                 "that job.loss returns must sum to more than 0"
             )
-        if not math.isfinite(self.own.own_loss_sum):
+        if not math.isfinite(self.own_numbers.own_loss_sum):
             return TrainingError(
                 f"member {member} found a loss that is not finite in step {self.step} (sum over its samples "
-                f"{self.own.own_loss_sum:g}); {kept}: lower the learning rate or look at the data"
+                f"{self.own_numbers.own_loss_sum:g}); {kept}: lower the learning rate or look at the data"
             )
-        if math.isfinite(self.total.loss_sum) and not math.isfinite(self.own.square_sum):
+        if math.isfinite(self.total.loss_sum) and not math.isfinite(self.own_numbers.square_sum):
             return TrainingError(
                 f"member {member} found gradients that are not finite in step {self.step}, although the loss is; "
                 f"{kept}: lower the learning rate, set job.clip_norm, or look for a square root or logarithm at 0"
