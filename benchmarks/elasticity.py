@@ -62,11 +62,11 @@ job = zooid.Job(
 """
 
 _RIGID = """
-from zooid.comm.tcp.heartbeat import Pulse
+from zooid.comm.tcp.heartbeat import Heartbeats
 from zooid.core.plans.plan import Plan
 
 Plan.survives_losses = property(lambda plan: False)
-Pulse.start = lambda pulse: None
+Heartbeats.start = lambda heartbeats: None
 """
 """Takes elasticity away from every process that loads the job."""
 

@@ -14,7 +14,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.tcp import connect
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import Transport

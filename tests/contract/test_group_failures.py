@@ -17,7 +17,7 @@ from torch import distributed as dist
 from tests.contract.groups import PREFIX, OpenRanks, Ranks, reducing, rooted, until, value_of, values_of
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost

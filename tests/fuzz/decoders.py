@@ -23,11 +23,11 @@ from tests.fuzz.trials import Decoder
 from tests.unit.profiles import store_links
 from tests.unit.test_events import ALL as ALL_EVENTS
 from zooid.catalog.csv_rows import read_rows
+from zooid.comm.c10d_store import ObjectRendezvous
 from zooid.comm.calls import wire_codecs
 from zooid.comm.calls.sparse import check_indices
 from zooid.comm.group_options import Options
-from zooid.comm.meeting import _Call, _Go, _Here, _Lobby, _Refused, meet
-from zooid.comm.rendezvous import ObjectRendezvous
+from zooid.comm.rendezvous import _Call, _Go, _Here, _Lobby, _Refused, meet
 from zooid.comm.store.envelope import seal, unseal
 from zooid.coordinator.plans.remaining_steps import samples_of
 from zooid.core.abort import Abort

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.fuzz.trials import Decoder
 from zooid.comm.tcp.checksums import checksum
+from zooid.comm.tcp.endpoint import Endpoint, decode_endpoint, decode_round_trip_s
 from zooid.comm.tcp.frames import HEADER_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.handshake import (
     HELLO_BYTES,
@@ -16,9 +17,8 @@ from zooid.comm.tcp.handshake import (
     welcome,
 )
 from zooid.comm.tcp.handshake import _proof as proof
-from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.tcp_transport import TcpTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
@@ -132,7 +132,7 @@ def read_answers(data: bytes) -> None:
 
 
 def read_point(data: bytes) -> None:
-    point = decode_point(data, 3)
+    point = decode_endpoint(data, 3)
     bytes.fromhex(point.secret)
     point.candidates("here")
 
@@ -150,7 +150,7 @@ _FRAMES = [
     _with_body(FrameKind.PIECE, LARGE, bytes(LARGE_BYTES)),
     _with_body(FrameKind.LEAVE, NOBODY, b""),
 ]
-_POINT = MeetingPoint(
+_POINT = Endpoint(
     addresses=["10.0.0.7", "172.17.0.1"], port=40000, secret=SECRET.hex(), network="here", has_loopback=True
 )
 _STREAMS = [*_FRAMES[:4], b"".join(_FRAMES[:4]), _FRAMES[0] + _FRAMES[5], _FRAMES[4]]

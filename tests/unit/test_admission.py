@@ -19,6 +19,7 @@ from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.tcp import admission, connect, dialer
 from zooid.comm.tcp.admission import Admission
+from zooid.comm.tcp.endpoint import Endpoint, decode_endpoint, decode_round_trip_s
 from zooid.comm.tcp.handshake import (
     DONE,
     SETTLED,
@@ -29,7 +30,6 @@ from zooid.comm.tcp.handshake import (
     is_welcome,
     welcome,
 )
-from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, DamagedMessage, InputError
@@ -38,7 +38,7 @@ from zooid.store import open_store
 pytestmark = pytest.mark.timeout(30)
 
 SECRET = b"s" * 32
-POINT = MeetingPoint(addresses=["10.0.0.7"], port=7, secret="ab" * 32, network="here", has_loopback=True)
+POINT = Endpoint(addresses=["10.0.0.7"], port=7, secret="ab" * 32, network="here", has_loopback=True)
 
 
 class Waiting:
@@ -49,7 +49,7 @@ class Waiting:
         self._pool = pool
         self._first = first
         store.wait(["tcp/0"])
-        self.point = decode_point(store.get("tcp/0"), 0)
+        self.point = decode_endpoint(store.get("tcp/0"), 0)
         self.secret = bytes.fromhex(self.point.secret)
 
     def knock(self) -> socket.socket:
@@ -291,7 +291,7 @@ def test_an_impostor_at_the_address_of_a_rank_is_not_believed() -> None:
     """It listens where rank 0 did, and answers something."""
     store = HashStore()
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor(1) as pool:
-        point = MeetingPoint(
+        point = Endpoint(
             addresses=["127.0.0.1"],
             port=impostor.getsockname()[1],
             secret=SECRET.hex(),
@@ -313,7 +313,7 @@ def test_a_rank_listens_only_at_the_address_that_it_was_given() -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(connect, store, 0, 2, given, timeout_s=20.0, abort=Abort(), counter=Counter())
         store.wait(["tcp/0"])
-        point = decode_point(store.get("tcp/0"), 0)
+        point = decode_endpoint(store.get("tcp/0"), 0)
         assert point.addresses == ["127.0.0.1"]
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", point.port), 5.0).close()
@@ -344,9 +344,9 @@ def test_an_address_that_there_is_not_is_refused(given: str) -> None:
         open_door(Options(transport="tcp", listen=given))
 
 
-class TestMeetingPoint:
+class TestEndpoint:
     def test_what_is_published_comes_back(self) -> None:
-        assert decode_point(POINT.encode(), 0) == POINT
+        assert decode_endpoint(POINT.encode(), 0) == POINT
 
     @pytest.mark.parametrize(
         ("network", "candidates"), [("here", ["127.0.0.1", "10.0.0.7"]), ("elsewhere", ["10.0.0.7"])]
@@ -396,7 +396,7 @@ def test_nothing_stays_open_when_a_meeting_fails() -> None:
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(connect, store, 0, 2, TCP, timeout_s=20.0, abort=abort, counter=Counter())
         store.wait(["tcp/0"])
-        point = decode_point(store.get("tcp/0"), 0)
+        point = decode_endpoint(store.get("tcp/0"), 0)
         with socket.create_connection(("127.0.0.1", point.port), 5.0) as known:
             known.settimeout(5.0)
             known.sendall(Hello.new(1, 0, 0, 0).pack(bytes.fromhex(point.secret)))

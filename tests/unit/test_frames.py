@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.contract.groups import Opener
 from tests.processes import wait_until
 from zooid.comm import ProcessGroup
-from zooid.comm.tcp import outbox, stream, transport
+from zooid.comm.tcp import outbox, stream, tcp_transport
 from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop, process_loop
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.tcp_transport import TcpTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage, PeerLost
@@ -339,10 +339,10 @@ def test_a_callback_that_fails_ends_only_the_streams_of_its_peer() -> None:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that a few messages reach."""
     monkeypatch.setattr(outbox, "CREDIT_BYTES", 2**14)
-    monkeypatch.setattr(transport, "CREDIT_BYTES", 2**14)
-    monkeypatch.setattr(transport, "_RETURN_BYTES", 2**12)
+    monkeypatch.setattr(tcp_transport, "CREDIT_BYTES", 2**14)
+    monkeypatch.setattr(tcp_transport, "_RETURN_BYTES", 2**12)
     monkeypatch.setattr(outbox, "MAX_WAITING", 3)
-    monkeypatch.setattr(transport, "MAX_WAITING", 3)
+    monkeypatch.setattr(tcp_transport, "MAX_WAITING", 3)
 
 
 @pytest.mark.parametrize("num_elements", [0, 1, 1000, 300_000])

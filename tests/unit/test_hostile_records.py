@@ -11,9 +11,9 @@ from msgspec import structs
 
 from tests.fuzz.record_samples import a_manifest
 from tests.unit.test_records import a_plan, a_roster
+from zooid.comm.c10d_store import ObjectRendezvous
 from zooid.comm.calls.sparse import check_counts, check_indices
-from zooid.comm.meeting import meet
-from zooid.comm.rendezvous import ObjectRendezvous
+from zooid.comm.rendezvous import meet
 from zooid.coordinator.job_files.job_objects import kept_source
 from zooid.coordinator.runs.crew import _input_error
 from zooid.core.abort import Abort

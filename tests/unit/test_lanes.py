@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zooid.comm.store.lanes import Lane
+from zooid.comm.store.request_queue import RequestQueue
 from zooid.schedule.transfer_lists import Window
 
 pytestmark = pytest.mark.timeout(20)
 
 
-def new_lane(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> Lane:
-    return Lane("lane", max_threads=max_threads, window=Window(min_at_once, max_bytes))
+def new_lane(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> RequestQueue:
+    return RequestQueue("lane", max_threads=max_threads, window=Window(min_at_once, max_bytes))
 
 
 class Held:

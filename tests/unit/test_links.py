@@ -141,7 +141,7 @@ def test_a_member_that_leaves_delivers_what_it_has_sent() -> None:
 
 
 def test_a_member_that_is_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "PULSE_S", 0.05)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.05)
     monkeypatch.setattr(heartbeat, "SILENCE_S", 0.5)
     with connected(["a", "b"]) as members:
         group = members["a"].group(1, ["a", "b"], timeout_s=20.0, abort=Abort())
@@ -171,10 +171,10 @@ class Late:
 
 
 def test_who_is_often_late_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "PULSE_S", 0.02)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(heartbeat, "SILENCE_S", 0.4)
     link = Late()
-    watching = heartbeat.Pulse([link])  # type: ignore[list-item]
+    watching = heartbeat.Heartbeats([link])  # type: ignore[list-item]
     watching.start()
     try:
         time.sleep(0.3)

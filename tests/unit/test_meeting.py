@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zooid.comm.meeting import Session, leave, meet
+from zooid.comm.rendezvous import Session, leave, meet
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout
 from zooid.core.runs import keys

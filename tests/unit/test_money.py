@@ -13,7 +13,7 @@ from zooid.catalog import offers, prices_for, storage_prices, store_place
 from zooid.catalog.csv_rows import read_rows
 from zooid.catalog.price_lookup import Place, egress_usd_per_gb, place_of
 from zooid.catalog.shipped_tables import check_offer
-from zooid.comm.store import transport as store_transport
+from zooid.comm.store import store_transport
 from zooid.coordinator.runs import lease, relay
 from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plans.plan import CostTerm

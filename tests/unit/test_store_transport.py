@@ -14,9 +14,9 @@ import torch
 
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.calls.work import Completion
-from zooid.comm.meeting import meet
-from zooid.comm.store import transport as store_transport
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.rendezvous import meet
+from zooid.comm.store import store_transport
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.abort import Abort

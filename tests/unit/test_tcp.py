@@ -17,10 +17,10 @@ from tests.contract.groups import Opener
 from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.tcp import connect
+from zooid.comm.tcp.endpoint import Endpoint
 from zooid.comm.tcp.frames import Frame, FrameKind
 from zooid.comm.tcp.handshake import Hello
-from zooid.comm.tcp.meeting_point import MeetingPoint
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.tcp_transport import TcpTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.abort import Abort
@@ -165,7 +165,7 @@ def test_a_rank_that_cannot_be_reached_is_named_with_what_to_do() -> None:
     store = HashStore()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    point = MeetingPoint(addresses=["127.0.0.1"], port=port, secret="00" * 32, network="elsewhere", has_loopback=False)
+    point = Endpoint(addresses=["127.0.0.1"], port=port, secret="00" * 32, network="elsewhere", has_loopback=False)
     store.set("tcp/0", point.encode().decode())
     with pytest.raises(CommError, match=r"rank 1 cannot connect to rank 0 \(127.0.0.1: .*refused.*\); .*`address`"):
         connect(store, 1, 2, TCP, timeout_s=0.3, abort=Abort(), counter=Counter())

@@ -4,11 +4,11 @@ Importing this registers the backend `zooid`, as torch.distributed backends do.
 """
 
 from zooid.comm.backend import register
+from zooid.comm.c10d_store import ObjectRendezvous
 from zooid.comm.group_options import Options
-from zooid.comm.meeting import leave
 from zooid.comm.monitoring import monitored_barrier, statistics
 from zooid.comm.process_group import ProcessGroup
-from zooid.comm.rendezvous import ObjectRendezvous
+from zooid.comm.rendezvous import leave
 from zooid.comm.store.groups import StoreGroups
 from zooid.comm.tcp.connections import MemberLinks, connect_members
 from zooid.comm.traffic_counter import Statistics

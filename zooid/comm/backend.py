@@ -12,11 +12,11 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from torch import distributed as dist
 from torch.distributed import FileStore, PrefixStore  # type: ignore[attr-defined]  # exported, but not in __all__
 
+from zooid.comm.c10d_store import DEFAULT_TIMEOUT_S, ObjectRendezvous
 from zooid.comm.group_options import Options
-from zooid.comm.meeting import leave, meet
 from zooid.comm.process_group import ProcessGroup
-from zooid.comm.rendezvous import DEFAULT_TIMEOUT_S, ObjectRendezvous
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.rendezvous import leave, meet
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.tcp import connect
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import Transport

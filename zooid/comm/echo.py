@@ -4,7 +4,7 @@ import secrets
 
 from zooid.comm.calls.tensors import copy_bytes
 from zooid.comm.calls.work import Completion
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.runs import keys

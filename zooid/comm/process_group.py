@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from zooid.comm import meeting_barrier
+from zooid.comm import c10d_barrier
 from zooid.comm.calls import sparse
 from zooid.comm.calls.arguments import (
     SUM,
@@ -301,7 +301,7 @@ class ProcessGroup(dist.ProcessGroup):
         limit_s = self.engine.timeout_s if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
         folder = f"monitored_barrier/{self._num_monitored}"
         self._num_monitored += 1
-        meeting_barrier.monitored_barrier(
+        c10d_barrier.monitored_barrier(
             self.meeting, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
         )
 

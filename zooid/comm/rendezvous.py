@@ -1,137 +1,185 @@
-"""The c10d Store that torch.distributed wants for meeting, as objects: no rank hosts anything.
+"""How ranks that share nothing but a folder of an object store find out that they belong together.
 
-Every key is a log of versions, each a create-only object, so that counters and compare-and-set are exact however many
-ranks write at once. Meeting happens once per group; the bytes of training take another way.
+Rank 0 calls with a session name nobody has used; the others answer; when all have, rank 0 says go. An answer to a fresh
+call cannot be left over from an earlier run, so nothing of an earlier run under the same prefix is ever taken for this
+one's, and no rank hosts anything.
 """
 
-import datetime
-import re
+import functools
+import json
+import logging
 import secrets
+import time
 from collections.abc import Sequence
-from urllib.parse import quote
+from dataclasses import dataclass
+from typing import TypeVar
 
-from torch.distributed import Store  # type: ignore[attr-defined]  # exported, but not in its __all__
+import msgspec
 
-from zooid.comm.group_options import Options
 from zooid.core.abort import Abort
-from zooid.core.errors import CommError, CommTimeout, ObjectExists
-from zooid.core.runs.keys import number_in
-from zooid.store import ObjectStore, RetryingStore, wait_for
-from zooid.store.privacy import make_private
+from zooid.core.errors import CommError, CommTimeout, ObjectExists, ObjectNotFound, RecordError, StoreError
+from zooid.core.records import decode_json, require
+from zooid.core.runs import keys
+from zooid.core.text import quoted
+from zooid.store import ObjectStore, RetryingStore, clear
 
-_NONCE_BYTES = 16
-_COUNTER = re.compile(rb"-?[0-9]{1,19}")
-DEFAULT_TIMEOUT_S = 300.0
+logger = logging.getLogger(__name__)
+
+_POLL_S = (0.002, 0.3)
+_PAUSE_SHARE = 0.2
+_LEAVE_TIMEOUT_S = 30.0
+"""The longest that a rank waits for a store when it leaves."""
 
 
-class ObjectRendezvous(Store):
-    """A c10d Store under `prefix` of an object store, which must be new: what an earlier run left there would be taken
-    for this one's. (A URL as init_method finds a new one by itself.) `abort` frees every wait in it.
+class _Call(msgspec.Struct):
+    """What rank 0 says first: nothing but that it is there."""
+
+
+class _Here(msgspec.Struct):
+    """What another rank answers."""
+
+    size: int
+
+
+class _Go(msgspec.Struct):
+    """What rank 0 says when all have answered."""
+
+    latency_s: float
+
+    def __post_init__(self) -> None:
+        require(self.latency_s >= 0, f"`latency_s` is {self.latency_s}; it must be at least 0")
+
+
+class _Refused(msgspec.Struct):
+    """What rank 0 says instead, when ranks do not fit together."""
+
+    why: str
+
+
+_Said = TypeVar("_Said", _Call, _Here, _Go, _Refused)
+
+
+@dataclass(frozen=True)
+class Session:
+    """What everyone agreed on."""
+
+    prefix: str
+    """Where everything of this session lies."""
+    lobby: str
+    """Where it was agreed on."""
+    latency_s: float
+    """Of a small request, as rank 0 measured it."""
+
+
+def meet(objects: ObjectStore, rank: int, size: int, *, timeout_s: float, abort: Abort) -> Session:
+    """Wait until all ranks are here; CommTimeout names those that are not."""
+    store = RetryingStore(objects, abort, give_up_s=timeout_s)
+    lobby = _Lobby(store, size, time.monotonic() + timeout_s, timeout_s, abort)
+    return lobby.call() if rank == 0 else lobby.answer(rank)
+
+
+def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *, timeout_s: float) -> None:
+    """Say that this rank needs nothing under these prefixes any more; the last to say so removes all of it.
+
+    A store that fails is waited for as long as `timeout_s` allows, but not for long: nobody needs what is left.
     """
+    store = RetryingStore(objects, Abort(), give_up_s=min(timeout_s, _LEAVE_TIMEOUT_S))
+    try:
+        store.put(f"{prefixes[0]}/left/{rank:06d}", b"left")
+        if len(store.list(f"{prefixes[0]}/left")) == size:
+            for prefix in prefixes:
+                clear(store, prefix)
+    except StoreError as error:  # what is left harms nobody, and `zooid clean` removes it
+        logger.warning("what the group exchanged could not be removed from %s: %s", objects.url, error)
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        prefix: str,
-        *,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        abort: Abort | None = None,
-        options: Options | None = None,
-        latency_s: float | None = None,
-        lobby: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.abort = abort or Abort()
-        self.objects = objects
-        self._store = RetryingStore(objects, self.abort, give_up_s=timeout_s)
-        self.prefix = prefix
-        self.options = options or Options()
-        """Of the groups that meet here and have none of their own."""
-        self.latency_s = latency_s
-        """Of a small request, as all ranks know it; None where it was not measured."""
-        self.prefixes = (prefix,) if lobby is None else (prefix, lobby)
-        """What there is to remove when all ranks have left."""
-        self.set_timeout(datetime.timedelta(seconds=timeout_s))
 
-    def set(self, key: str, value: str | bytes) -> None:
-        data = value.encode() if isinstance(value, str) else bytes(value)
-        while not self._append(key, self._num_versions(key), data):
-            self.abort.check()
+class _Lobby:
+    def __init__(self, store: ObjectStore, size: int, deadline_s: float, timeout_s: float, abort: Abort) -> None:
+        self._store = store
+        self._size = size
+        self._deadline_s = deadline_s
+        self._timeout_s = timeout_s
+        self._abort = abort
+        self._waited_s = 0.0
 
-    def get(self, key: str) -> bytes:
-        self.wait([key])
-        return self._latest(key, self._num_versions(key))
-
-    def add(self, key: str, amount: int) -> int:
+    def call(self) -> Session:
+        session = secrets.token_hex(8)
+        began_s = time.monotonic()
+        self._store.put(keys.lobby(session, "call"), b"{}")
+        latency_s = time.monotonic() - began_s
         while True:
-            self.abort.check()
-            count = self._num_versions(key)
-            total = amount + (self._number(key, self._latest(key, count)) if count else 0)
-            if self._append(key, count, str(total).encode()):
-                return total
+            began_s = time.monotonic()
+            here = {key.rpartition("/")[2] for key in self._store.list(keys.lobby(session))}
+            latency_s = min(latency_s, time.monotonic() - began_s)
+            self._check_sizes(session, here)
+            missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in here]
+            if not missing:
+                break
+            self._pause(f"ranks {', '.join(map(str, missing))} did not come")
+        self._store.put(keys.lobby(session, "go"), json.dumps({"latency_s": latency_s}).encode())
+        return Session(keys.session(session), keys.lobby(session), latency_s)
 
-    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        expected = expected.encode() if isinstance(expected, str) else bytes(expected)
-        desired = desired.encode() if isinstance(desired, str) else bytes(desired)
+    def answer(self, rank: int) -> Session:
+        nonce = secrets.token_hex(16)
+        answered: set[str] = set()
+        seen: set[str] = set()
         while True:
-            self.abort.check()
-            count = self._num_versions(key)
-            current = self._latest(key, count) if count else b""
-            if current != expected:
-                return current if count else expected
-            if self._append(key, count, desired):
-                return desired
+            objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
+            for session, name in objects:  # first, so that no call is answered that is for this rank's next meeting
+                if name == "go" and session in answered and (go := self._read(session, name, _Go)) is not None:
+                    return Session(keys.session(session), keys.lobby(session), go.latency_s)
+                if name == "refused" and session in answered and (no := self._read(session, name, _Refused)):
+                    raise CommError(quoted(no.why))
+            for session, name in objects:
+                if name == "call" and session not in seen and self._read(session, name, _Call) is not None:
+                    seen.add(session)
+                    if self._say_here(session, rank, nonce):
+                        answered.add(session)
+            self._pause("rank 0 did not come, or waits for others")
 
-    def check(self, keys: Sequence[str]) -> bool:
-        return all(self._num_versions(key) for key in keys)
-
-    def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        own_limit: datetime.timedelta = self.timeout  # type: ignore[attr-defined]  # the stub lacks it
-        timeout_s = (own_limit if timeout is None else timeout).total_seconds()
-        for key in keys:
-            try:
-                wait_for(self.objects, self._version_key(key, 0), timeout_s=timeout_s, abort=self.abort)
-            except CommTimeout as error:
-                raise CommTimeout(f"no rank set the key {key!r} at the rendezvous within {timeout_s:g} s") from error
-
-    def delete_key(self, key: str) -> bool:
-        versions = self._store.list(self._folder(key))
-        self._store.delete(versions)
-        return bool(versions)
-
-    def num_keys(self) -> int:
-        return len({key.rpartition("/")[0] for key in self._store.list(f"{self.prefix}/kv")})
-
-    # Under these names the C++ half of a wrapping PrefixStore looks for them.
-    deleteKey = delete_key  # noqa: N815
-    getNumKeys = num_keys  # noqa: N815
-
-    def _folder(self, key: str) -> str:
-        return f"{self.prefix}/kv/{quote(key, safe='')}"
-
-    def _version_key(self, key: str, version: int) -> str:
-        return f"{self._folder(key)}/{version:08d}"
-
-    def _num_versions(self, key: str) -> int:
-        listed = self._store.list(self._folder(key))
-        return sum(number_in(version, "{:08d}") is not None for version in listed)
-
-    def _number(self, key: str, value: bytes) -> int:
-        if _COUNTER.fullmatch(value) is None:
-            raise CommError(f"the key {key!r} at the rendezvous holds {value[:50]!r}; it must be a number to add to")
-        return int(value)
-
-    def _latest(self, key: str, count: int) -> bytes:
-        return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
-
-    def _append(self, key: str, version: int, value: bytes) -> bool:
-        """Write the next version; False where another rank was first. The nonce tells its writer apart.
-
-        Ranks tell each other secrets here, so other users of this machine are kept out.
-        """
-        make_private(self.objects, self.prefix)
+    def _read(self, session: str, what: str, kind: type[_Said]) -> _Said | None:
+        """What is said there; None where it is listed already and cannot be read yet, as some servers have it, and
+        where something else lies there."""
+        key = keys.lobby(session, what)
         try:
-            self._store.create(self._version_key(key, version), secrets.token_bytes(_NONCE_BYTES) + value)
+            return decode_json(self._store.get(key), kind, f"{self._store.url}/{key}", "what a rank says in a lobby")
+        except ObjectNotFound:
+            return None
+        except RecordError as error:
+            _log_stray(str(error))
+            return None
+
+    def _check_sizes(self, session: str, here: set[str]) -> None:
+        """Refuse to begin with ranks that expect another number of ranks; they, too, hear why."""
+        for name in here:
+            if name.startswith("here-") and (said := self._read(session, name, _Here)) and said.size != self._size:
+                why = (
+                    f"rank 0 meets with world_size={self._size} at {self._store.url}, but rank {name[5:]} with "
+                    f"world_size={said.size}: give every rank the same"
+                )
+                self._store.put(keys.lobby(session, "refused"), json.dumps({"why": why}).encode())
+                raise CommError(why)
+
+    def _say_here(self, session: str, rank: int, nonce: str) -> bool:
+        """Answer a call; False where somebody else did so in this rank's name, in an earlier run."""
+        present = self._store.list(keys.lobby(session))
+        if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:
+            return False
+        answer = json.dumps({"size": self._size, "nonce": nonce}).encode()
+        try:
+            self._store.create(keys.lobby(session, f"here-{rank}"), answer)
         except ObjectExists:
             return False
         return True
+
+    def _pause(self, what: str) -> None:
+        if time.monotonic() > self._deadline_s:
+            raise CommTimeout(f"{what} to {self._store.url} within {self._timeout_s:g} s")
+        pause_s = min(max(_POLL_S[0], self._waited_s * _PAUSE_SHARE), _POLL_S[1])
+        self._waited_s += pause_s
+        self._abort.sleep(pause_s)
+
+
+@functools.lru_cache(maxsize=256)
+def _log_stray(message: str) -> None:
+    logger.warning("an object in the lobby is ignored: %s", message)

@@ -3,9 +3,9 @@
 from collections.abc import Collection
 
 from zooid.comm.group_options import Options
-from zooid.comm.meeting import leave
 from zooid.comm.process_group import ProcessGroup
-from zooid.comm.store.transport import StoreTransport
+from zooid.comm.rendezvous import leave
+from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from zooid.comm.tcp.frames import NOBODY, Frame, FrameKind
 from zooid.comm.tcp.outbox import CREDIT_BYTES, MAX_WAITING, cost_bytes
 from zooid.comm.tcp.stream import Stream
-from zooid.comm.tcp.transport import LAST_WORDS_S, TcpTransport
+from zooid.comm.tcp.tcp_transport import LAST_WORDS_S, TcpTransport
 from zooid.comm.transport_protocol import Done
 from zooid.core.errors import CommError
 
@@ -83,7 +83,7 @@ class Link:
     def pulse(self) -> None:
         """Let the other member know that this one is alive."""
         if self.lost is None:
-            self.streams[0].send(Frame(FrameKind.PULSE, NOBODY, 0))
+            self.streams[0].send(Frame(FrameKind.HEARTBEAT, NOBODY, 0))
 
     @property
     def heard_s(self) -> float:
@@ -148,7 +148,7 @@ class Link:
             later.start()
 
     def _on_link_frame(self, frame: Frame) -> None:
-        if frame.kind not in (FrameKind.PULSE, FrameKind.LEAVE):
+        if frame.kind not in (FrameKind.HEARTBEAT, FrameKind.LEAVE):
             raise CommError(f"it sent a frame {frame.kind.name} that belongs to no group")
 
     def _take_early(self, number: int) -> list[tuple[Frame, memoryview]]:

@@ -10,9 +10,9 @@ from typing import Any
 from zooid.comm.group_options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.tcp.connection import Link
-from zooid.comm.tcp.heartbeat import Pulse, watched_by
+from zooid.comm.tcp.heartbeat import Heartbeats, watched_by
 from zooid.comm.tcp.mesh import Mesh, streams_over
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.tcp_transport import TcpTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 
@@ -23,7 +23,7 @@ class MemberLinks:
     """One member's connections, by the names of the members at their other ends."""
 
     def __init__(
-        self, name: str, links: Sequence[Link], options: Options, latency_s: float | None, pulse: Pulse
+        self, name: str, links: Sequence[Link], options: Options, latency_s: float | None, pulse: Heartbeats
     ) -> None:
         self.name = name
         self._links = {link.name: link for link in links}
@@ -89,7 +89,7 @@ def connect_members(
     for peer, sockets in mesh.connect().items():
         link = links[peer] = Link(names[peer])
         link.start(streams_over(sockets, peer, link))
-    pulse = Pulse([link for peer, link in links.items() if peer in watched_by(place, len(names))])
+    pulse = Heartbeats([link for peer, link in links.items() if peer in watched_by(place, len(names))])
     try:
         latency_s = mesh.agree_on_latency()
     except BaseException:

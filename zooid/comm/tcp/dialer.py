@@ -4,8 +4,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from zooid.comm.tcp.endpoint import Endpoint
 from zooid.comm.tcp.handshake import DONE, SETTLED, WELCOME_BYTES, Hello, confirm, is_welcome
-from zooid.comm.tcp.meeting_point import MeetingPoint
 from zooid.comm.tcp.sockets import prepare
 from zooid.core.errors import CommError
 from zooid.schedule.stream_rules import streams_between
@@ -28,7 +28,7 @@ class Dialer:
         self._deadline_s = deadline_s
         self._check = check
 
-    def connect(self, peer: int, point: MeetingPoint) -> tuple[dict[int, socket.socket], float]:
+    def connect(self, peer: int, point: Endpoint) -> tuple[dict[int, socket.socket], float]:
         """All streams to one peer, by their numbers, and the round trip."""
         streams: dict[int, socket.socket] = {}
         try:
@@ -47,7 +47,7 @@ class Dialer:
         return streams, round_trip_s
 
     def _open(
-        self, peer: int, point: MeetingPoint, addresses: list[str], number: int, num_streams: int
+        self, peer: int, point: Endpoint, addresses: list[str], number: int, num_streams: int
     ) -> tuple[socket.socket, float]:
         """One stream that the peer has settled, and the round trip."""
         failures: dict[str, None] = {}
@@ -67,7 +67,7 @@ class Dialer:
             "other, use the transport `store`, and if they do by another address, give each its `address`"
         )
 
-    def _shake_hands(self, address: str, point: MeetingPoint, hello: Hello) -> tuple[socket.socket, float]:
+    def _shake_hands(self, address: str, point: Endpoint, hello: Hello) -> tuple[socket.socket, float]:
         secret = bytes.fromhex(point.secret)
         deadline_s = min(time.monotonic() + _ATTEMPT_S, self._deadline_s)
         sock = socket.create_connection((address, point.port), min(_CONNECT_S, max(0.001, self._left_s(deadline_s))))

@@ -38,7 +38,7 @@ class FrameKind(IntEnum):
     """The reader has taken eager messages, so that the sender may send as many more."""
     LEAVE = 6
     """The sender is done with the group; the body says why, unless it leaves in peace."""
-    PULSE = 7
+    HEARTBEAT = 7
     """The sender is alive."""
 
 
@@ -111,7 +111,7 @@ class Frame(NamedTuple):
                 return offset == 0 and num_bytes == total_bytes <= MAX_REASON_BYTES
             case FrameKind.READY | FrameKind.OFFER | FrameKind.CREDIT:
                 return offset == num_bytes == 0 and total_bytes <= MAX_MESSAGE_BYTES
-            case FrameKind.PULSE:
+            case FrameKind.HEARTBEAT:
                 return offset == num_bytes == total_bytes == 0
 
 

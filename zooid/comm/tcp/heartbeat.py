@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from zooid.comm.tcp.connection import Link
 
-PULSE_S = 0.4
+HEARTBEAT_S = 0.4
 """Every member lets every other know that often that it lives."""
 SILENCE_S = 2.0
 """The shortest silence after which a member is lost."""
@@ -30,7 +30,7 @@ def watched_by(place: int, num_members: int) -> set[int]:
     return near - {place}
 
 
-class Pulse:
+class Heartbeats:
     """The thread of one member that sends signs of life and looks for those of others."""
 
     def __init__(self, links: Sequence[Link]) -> None:
@@ -52,9 +52,9 @@ class Pulse:
         while not self._ended.is_set():
             for link in self._links:
                 link.pulse()
-            self._ended.wait(PULSE_S)
+            self._ended.wait(HEARTBEAT_S)
             now_s = time.monotonic()
-            own_delay_s = max(0.0, now_s - looked_s - 2 * PULSE_S)
+            own_delay_s = max(0.0, now_s - looked_s - 2 * HEARTBEAT_S)
             looked_s = now_s
             for link in self._links:
                 if link.lost is not None:

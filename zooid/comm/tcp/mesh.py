@@ -16,12 +16,12 @@ from typing import Any
 from zooid.comm.group_options import Options
 from zooid.comm.tcp.admission import Admission
 from zooid.comm.tcp.dialer import Dialer
+from zooid.comm.tcp.endpoint import Endpoint, decode_endpoint, decode_round_trip_s
 from zooid.comm.tcp.handshake import SECRET_BYTES
 from zooid.comm.tcp.loop import process_loop
-from zooid.comm.tcp.meeting_point import MeetingPoint, decode_point, decode_round_trip_s
 from zooid.comm.tcp.sockets import listen
 from zooid.comm.tcp.stream import Receiver, Stream
-from zooid.comm.tcp.transport import TcpTransport
+from zooid.comm.tcp.tcp_transport import TcpTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
@@ -114,7 +114,7 @@ class Mesh:
     def _open_door(self) -> Admission:
         listener = listen(self._options)
         secret = secrets.token_bytes(SECRET_BYTES)
-        point = MeetingPoint(
+        point = Endpoint(
             addresses=[self._options.address] if self._options.address else own_addresses() or ["127.0.0.1"],
             port=listener.getsockname()[1],
             secret=secret.hex(),
@@ -165,14 +165,14 @@ class Mesh:
                 raise
         return dialed
 
-    def _point_of(self, peer: int) -> MeetingPoint:
+    def _point_of(self, peer: int) -> Endpoint:
         left_s = max(0.001, self._deadline_s - time.monotonic())
         try:
             self._store.wait([f"tcp/{peer}"], timedelta(seconds=left_s))
         except RuntimeError as error:
             self._abort.check()
             raise CommTimeout(f"rank {peer} did not come to the group within {self._timeout_s:g} s") from error
-        return decode_point(bytes(self._store.get(f"tcp/{peer}")), peer)
+        return decode_endpoint(bytes(self._store.get(f"tcp/{peer}")), peer)
 
 
 def _close(streams: Streams) -> None:

@@ -13,7 +13,7 @@ from zooid.schedule.transfer_lists import Window
 logger = logging.getLogger(__name__)
 
 
-class Lane:
+class RequestQueue:
     """Runs actions in the order of their priorities."""
 
     def __init__(self, name: str, *, max_threads: int, window: Window) -> None:

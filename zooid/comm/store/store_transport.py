@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from zooid.comm.store.envelope import Opened, seal
-from zooid.comm.store.lanes import Lane
 from zooid.comm.store.poller import Poller
+from zooid.comm.store.request_queue import RequestQueue
 from zooid.comm.store.send_clock import Progress
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Landing, Message
@@ -62,8 +62,8 @@ class StoreTransport:
         self._store = RetryingStore(
             objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
         )
-        self._uploads = Lane("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
-        self._chores = Lane("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
+        self._uploads = RequestQueue("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
+        self._chores = RequestQueue("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
         self._progress = Progress()
         self._poller = Poller(objects, self._key_of, counter, self._progress, self._took, timeout_s)
         self._lock = threading.Lock()

@@ -208,7 +208,7 @@ class TcpTransport:
                 else:
                     self.lost.add(peer)
                     self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
-            case FrameKind.PULSE:
+            case FrameKind.HEARTBEAT:
                 pass  # it lives
 
     def on_broken(self, peer: int, why: str) -> None:

@@ -14,7 +14,7 @@ _MAX_BYTES = 2**16
 _MAX_ROUND_TRIP_S = 3600.0
 
 
-class MeetingPoint(Record, frozen=True, kw_only=True):
+class Endpoint(Record, frozen=True, kw_only=True):
     """Where one rank listens, and the secret that whoever connects must know."""
 
     addresses: Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(min_length=1, max_length=64)]
@@ -34,10 +34,10 @@ class MeetingPoint(Record, frozen=True, kw_only=True):
         return ["127.0.0.1", *self.addresses] if is_near else list(self.addresses)
 
 
-_DECODER = msgspec.json.Decoder(MeetingPoint)
+_DECODER = msgspec.json.Decoder(Endpoint)
 
 
-def decode_point(data: bytes, rank: int) -> MeetingPoint:
+def decode_endpoint(data: bytes, rank: int) -> Endpoint:
     """What a rank has published; CommError where it cannot be read."""
     if len(data) > _MAX_BYTES:
         raise _unreadable(rank, f"it has {len(data)} bytes, and at most {_MAX_BYTES} are allowed")
