@@ -35,7 +35,14 @@ def meet_in_store(url: str, prefix: str, last_after_s: float, start_s: float) ->
     began_s = time.monotonic()
     transport, _ = connect(rendezvous, rank, size, options, timeout_s=_TIMEOUT_S, abort=abort, counter=counter)
     _group = ProcessGroup(
-        transport, rank, size, abort=abort, timeout_s=_TIMEOUT_S, options=options, counter=counter, meeting=rendezvous
+        transport,
+        rank,
+        size,
+        abort=abort,
+        timeout_s=_TIMEOUT_S,
+        options=options,
+        counter=counter,
+        c10d_store=rendezvous,
     )
     _group.barrier().wait()
     return {"took_s": time.monotonic() - began_s}

@@ -103,7 +103,7 @@ class Opener:
                 transport = StoreTransport(store, PREFIX, rank, timeout_s=timeout_s, counter=counter)
             return ProcessGroup(
                 transport, rank, num_ranks, abort=aborts[rank], timeout_s=timeout_s, options=chosen, counter=counter,
-                meeting=meeting,
+                c10d_store=meeting,
             )  # fmt: skip
 
         with ThreadPoolExecutor(num_ranks) as pool:

@@ -303,7 +303,7 @@ def test_an_impostor_at_the_address_of_a_rank_is_not_believed() -> None:
         sock, _ = impostor.accept()
         with closing(sock):
             sock.sendall(bytes(WELCOME_BYTES))
-            with pytest.raises(CommError, match="somebody else answered there, who does not know the secret"):
+            with pytest.raises(CommError, match="the answer came from a process that does not know the secret"):
                 dialing.result()
 
 
@@ -369,7 +369,7 @@ class TestEndpoint:
     def test_what_cannot_be_read_is_refused_and_says_whose_it_is(self, data: bytes) -> None:
         store = HashStore()
         store.set("tcp/0", data.decode("latin1"))
-        with pytest.raises(CommError, match="what rank 0 has published in the meeting store cannot be read"):
+        with pytest.raises(CommError, match="the endpoint of rank 0 in the rendezvous store cannot be read"):
             connect(store, 1, 2, TCP, timeout_s=5.0, abort=Abort(), counter=Counter())
 
     @pytest.mark.parametrize("data", [b"", b"nan", b"-1", b"inf", b"soon", b"1e9", b"\xff"])
@@ -407,4 +407,4 @@ def test_nothing_stays_open_when_a_meeting_fails() -> None:
             assert known.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", point.port), 5.0).close()
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "zooid-door"])
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "zooid-listener"])

@@ -70,8 +70,8 @@ def meet(url: str, **others: Any) -> None:
     [
         ("rank=0&world_size=2&smoke=1", "has the option 'smoke'; there are"),
         ("rank=0&world_size=2&codec=zip", "`codec` is 'zip'; it must be one of none, fp16, bf16, int8"),
-        ("rank=2&world_size=2", "rank 2 is not one of a world of 2; ranks begin at 0"),
-        ("rank=-1&world_size=2", "rank -1 is not one of a world of 2"),
+        ("rank=2&world_size=2", "rank 2 is not in a world of 2; ranks begin at 0"),
+        ("rank=-1&world_size=2", "rank -1 is not in a world of 2"),
         ("world_size=2", "give init_process_group a rank, or set RANK, as torchrun does"),
         ("rank=1", "give init_process_group a world_size, or set WORLD_SIZE, as torchrun does"),
     ],

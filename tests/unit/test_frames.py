@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.contract.groups import Opener
 from tests.processes import wait_until
 from zooid.comm import ProcessGroup
-from zooid.comm.tcp import outbox, stream, tcp_transport
+from zooid.comm.tcp import inbox, outbox, stream
 from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum
 from zooid.comm.tcp.frames import HEADER_BYTES, MAX_REASON_BYTES, NOBODY, Frame, FrameKind
 from zooid.comm.tcp.loop import Loop, process_loop
@@ -205,7 +205,7 @@ def raw(kind: int, total_bytes: int, offset: int, num_bytes: int) -> bytes:
         (raw(FrameKind.PIECE, LARGE_BYTES, 0, LARGE_BYTES), "a message that nobody asked for"),
         (raw(FrameKind.CREDIT, 1, 0, 0), "credit for 1 bytes that nobody had sent"),
         (raw(FrameKind.OFFER, 5, 0, 0) * 2, "offers more than 16384 messages, or one of them twice"),
-        (raw(FrameKind.READY, 5, 0, 0) * 2, "ready for more than 16384 messages, or for one of them twice"),
+        (raw(FrameKind.READY, 5, 0, 0) * 2, "announced more than 16384 receives, or one of them twice"),
         ((raw(FrameKind.EAGER, 1, 0, 1) + b"x") * 2, "it sent a message twice"),
         (
             b"".join(Frame(FrameKind.OFFER, Message(0, 0, number), 5).pack() for number in range(2**14 + 1)),
@@ -213,7 +213,7 @@ def raw(kind: int, total_bytes: int, offset: int, num_bytes: int) -> bytes:
         ),
         (
             b"".join(Frame(FrameKind.READY, Message(0, 0, number), 5).pack() for number in range(2**14 + 1)),
-            "ready for more than 16384 messages",
+            "announced more than 16384 receives",
         ),
         (
             b"".join(Frame(FrameKind.EAGER, Message(0, 0, number), 0).pack() for number in range(2**14 + 1)),
@@ -256,7 +256,7 @@ def test_a_body_that_is_damaged_is_not_taken(num_bytes: int) -> None:
     with victim() as attacked:
         attacked.want(num_bytes)
         attacked.peer[0].sendall(frame.pack() + b"\x01" + body[1:])
-        assert f"rank 1 was lost: {num_bytes} bytes of a message were altered on their way" in attacked.error()
+        assert f"rank 1 was lost: {num_bytes} bytes of a message were altered in flight" in attacked.error()
 
 
 @pytest.mark.parametrize("num_bytes", [2**13, EAGER_BYTES, LARGE_BYTES])
@@ -283,7 +283,7 @@ def test_a_piece_that_comes_twice_does_not_stand_for_another() -> None:
         attacked.want(2 * PIECE_BYTES)
         repeated = Frame(FrameKind.PIECE, FIRST, 2 * PIECE_BYTES, 0, PIECE_BYTES).pack()
         attacked.peer[1].sendall(repeated + bytes(PIECE_BYTES) + repeated)
-        assert "that are no piece, or twice" in attacked.error()
+        assert "which are no piece or came twice" in attacked.error()
 
 
 class Broken:
@@ -329,7 +329,7 @@ def test_a_callback_that_fails_ends_only_the_streams_of_its_peer() -> None:
         attacked.transport.receive(FIRST, 1, 4, Memory(4), fail)
         attacked.want(4, Message(POINT_TO_POINT, 1, 0))
         attacked.peer[0].sendall(header(Frame(FrameKind.EAGER, FIRST, 4, 0, 4)) + b"safe")
-        assert "what it sent could not be handled (SystemExit: a callback)" in attacked.error()
+        assert "its data could not be handled (SystemExit: a callback)" in attacked.error()
         other.want(4)
         other.peer[0].sendall(header(Frame(FrameKind.EAGER, FIRST, 4, 0, 4)) + b"safe")
         wait_until(lambda: other.ended == [None])
@@ -339,10 +339,10 @@ def test_a_callback_that_fails_ends_only_the_streams_of_its_peer() -> None:
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits that a few messages reach."""
     monkeypatch.setattr(outbox, "CREDIT_BYTES", 2**14)
-    monkeypatch.setattr(tcp_transport, "CREDIT_BYTES", 2**14)
-    monkeypatch.setattr(tcp_transport, "_RETURN_BYTES", 2**12)
+    monkeypatch.setattr(inbox, "CREDIT_BYTES", 2**14)
+    monkeypatch.setattr(inbox, "_RETURN_BYTES", 2**12)
     monkeypatch.setattr(outbox, "MAX_WAITING", 3)
-    monkeypatch.setattr(tcp_transport, "MAX_WAITING", 3)
+    monkeypatch.setattr(inbox, "MAX_WAITING", 3)
 
 
 @pytest.mark.parametrize("num_elements", [0, 1, 1000, 300_000])

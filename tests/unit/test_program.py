@@ -50,7 +50,9 @@ class Ledger:
         self.wanted: dict[int, tuple[int, Landing, Done]] = {}
         self.trouble = None
 
-    def send(self, message: Message, data: memoryview, readers: object, done: Done, place: int | None = None) -> None:
+    def send(
+        self, message: Message, data: memoryview, readers: object, done: Done, send_index: int | None = None
+    ) -> None:
         self.sent[message.part] = done
 
     def receive(
@@ -60,7 +62,7 @@ class Ledger:
         num_bytes: int,
         landing: Landing,
         done: Done,
-        place: int | None = None,
+        expected_after: int | None = None,
         is_answer: bool = False,
     ) -> None:
         self.wanted[message.part] = (source, landing, done)

@@ -137,7 +137,7 @@ def test_an_abort_frees_a_wait() -> None:
 
 
 def test_a_store_that_holds_no_messages_is_refused_for_them() -> None:
-    why = r"meets through a HashStore, which holds no messages; use pg_options=zooid.comm.Options\(transport='tcp'\)"
+    why = r"is a HashStore, which holds no messages; use pg_options=zooid.comm.Options\(transport='tcp'\)"
     with pytest.raises(InputError, match=why):
         dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1, pg_options=Options(transport="store"))
     assert not dist.is_initialized()

@@ -1,7 +1,7 @@
-"""What a group counts: exactly, from any thread, and as differences."""
+"""What a group counts: exactly, and from any thread."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from torch import distributed as dist
 from tests.contract.groups import Opener
 from zooid.comm import ProcessGroup, Statistics, monitored_barrier, statistics
 from zooid.comm.store.envelope import TRAILER_BYTES
-from zooid.comm.traffic_counter import Counter, difference
+from zooid.comm.traffic_counter import Counter
 from zooid.core.errors import InputError
 
 
@@ -30,13 +30,6 @@ def test_amounts_of_many_threads_all_count() -> None:
 def test_what_is_not_counted_cannot_be_added() -> None:
     with pytest.raises(KeyError, match="num_pust"):
         Counter().add(num_pust=1)
-
-
-def test_a_difference_is_what_happened_between() -> None:
-    earlier = Statistics(num_puts=3, received_bytes=100, waited_s=0.5)
-    later = replace(earlier, num_puts=5, num_gets=2, waited_s=0.75)
-    assert difference(later, earlier) == Statistics(num_puts=2, num_gets=2, waited_s=0.25)
-    assert difference(later, later) == Statistics()
 
 
 @pytest.mark.parametrize("kind", ["memory", "tcp"])
@@ -68,5 +61,5 @@ def test_a_user_asks_for_the_default_group_or_any(tmp_path: Path) -> None:
 
 
 def test_groups_of_other_backends_know_nothing_of_this() -> None:
-    with pytest.raises(InputError, match=r"this group is a .*; only groups of the backend zooid know this"):
+    with pytest.raises(InputError, match=r"this group is a .*; this call needs a group of the backend zooid"):
         statistics(object())

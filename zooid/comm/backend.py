@@ -1,11 +1,11 @@
-"""Makes `dist.init_process_group("zooid", init_method="s3://…")` work like any other backend."""
+"""Registers the backend, so that `dist.init_process_group("zooid", init_method="s3://…")` works as with any other."""
 
 import contextlib
 import importlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -32,63 +32,58 @@ _torch_rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
 BACKEND = "zooid"
 SCHEMES = ("s3", "gs", "az")
 _FOLDER_SUFFIX = ".zooid"
-"""The folder beside torch's own file, for a file:// URL."""
+"""Suffix of the folder beside torch's own file, for a file:// URL."""
 
 _file_options: dict[str, Options] = {}
-"""By path: what follows the question mark of a file:// URL, which torch's own handler drops."""
-_meetings: list[ObjectRendezvous] = []
-"""Where groups of this process meet, until they are destroyed: torch itself keeps only a store's C++ half alive."""
-_file_meetings: dict[str, ObjectRendezvous] = {}
-"""By path: where the groups of this process meet beside torch's own file."""
+"""The options in each file:// URL, by path; torch's own handler drops them."""
+_rendezvous: list[ObjectRendezvous] = []
+"""Stores of groups that are not destroyed yet: torch itself keeps only their C++ half alive."""
+_file_rendezvous: dict[str, ObjectRendezvous] = {}
+"""The store beside each of torch's own files, by path."""
 
 
 def register() -> None:
-    """Tell torch.distributed about the backend and its URLs; once per process."""
+    """Register the backend and its URLs with torch.distributed, once per process."""
     if BACKEND in dist.Backend.backend_list:
         return
     dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
     for scheme in SCHEMES:
-        _torch_rendezvous.register_rendezvous_handler(scheme, _meet_in_store)
+        _torch_rendezvous.register_rendezvous_handler(scheme, _store_handler)
     handlers = _torch_rendezvous._rendezvous_handlers
-    handlers["file"] = _KeepingOptions(handlers["file"])
+    handlers["file"] = partial(_file_handler, handlers["file"])
 
 
-@dataclass(frozen=True)
-class _KeepingOptions:
-    """torch's handler of file:// URLs, which still meets through its own file; our options are noted on the way."""
-
-    handler: Any
-
-    def __call__(self, url: str, **others: Any) -> Any:
-        plain_url, query = _split(url)
-        rank, size = _take_rank(query, url)
-        _file_options[urlsplit(plain_url).path] = Options.from_query(query, url)
-        return self.handler(f"{plain_url}?rank={rank}&world_size={size}", **others)
+def _file_handler(torch_handler: Any, url: str, **others: Any) -> Any:
+    """Note our options in a file:// URL, and let torch's own handler do the rest."""
+    plain_url, query = _split(url)
+    rank, size = _take_rank(query, url)
+    _file_options[urlsplit(plain_url).path] = Options.from_query(query, url)
+    return torch_handler(f"{plain_url}?rank={rank}&world_size={size}", **others)
 
 
-def _meet_in_store(
+def _store_handler(
     url: str, timeout: timedelta = timedelta(seconds=DEFAULT_TIMEOUT_S), **_: Any
 ) -> Iterator[tuple[ObjectRendezvous, int, int]]:
     store_url, query = _split(url)
     rank, size = _take_rank(query, url)
     yield _meet(store_url, rank, size, timeout.total_seconds(), Options.from_query(query, url)), rank, size
-    raise RuntimeError("a group that has met cannot meet again; destroy it and begin anew")
+    raise RuntimeError("a group cannot rendezvous twice; destroy it and begin anew")
 
 
 def _take_rank(query: dict[str, str], url: str) -> tuple[int, int]:
-    """Rank and world size, from the URL, where torch puts what it was given, or from the environment."""
+    """Return rank and world size, which torch puts into the URL if the caller gave them, else from the environment."""
     numbers = []
     for parameter, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
-        given = query.pop(parameter, None)
-        number = environment.torch_number(variable) if given is None else small_number(given)
-        if given is not None and number is None:
-            raise InputError(f"{quoted(url)!r} has the {parameter} {quoted(given)!r}; it must be a number")
+        text = query.pop(parameter, None)
+        number = environment.torch_number(variable) if text is None else small_number(text)
+        if text is not None and number is None:
+            raise InputError(f"{quoted(url)!r} has the {parameter} {quoted(text)!r}; it must be a number")
         if number is None:
             raise InputError(f"give init_process_group a {parameter}, or set {variable}, as torchrun does")
         numbers.append(number)
     rank, size = numbers
     if not 0 <= rank < size:
-        raise InputError(f"rank {rank} is not one of a world of {size}; ranks begin at 0")
+        raise InputError(f"rank {rank} is not in a world of {size}; ranks begin at 0")
     return rank, size
 
 
@@ -96,7 +91,7 @@ def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Optio
     objects = open_store(store_url)
     abort = Abort()
     session = meet(objects, rank, size, timeout_s=timeout_s, abort=abort)
-    meeting = ObjectRendezvous(
+    rendezvous = ObjectRendezvous(
         objects,
         session.prefix,
         timeout_s=timeout_s,
@@ -105,8 +100,8 @@ def _meet(store_url: str, rank: int, size: int, timeout_s: float, options: Optio
         latency_s=session.latency_s,
         lobby=session.lobby,
     )
-    _meetings.append(meeting)
-    return meeting
+    _rendezvous.append(rendezvous)
+    return rendezvous
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
@@ -120,36 +115,38 @@ def _split(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _create(group: Any, group_options: Options | None) -> ProcessGroup:
-    """A process group, for the default group and for every `new_group`."""
+    """Create the process group of the default group, or of a `new_group`."""
     if group_options is not None and not isinstance(group_options, Options):
         raise InputError(f"pg_options is a {type(group_options).__name__}; the backend takes zooid.comm.Options")
     is_default = not group.global_ranks_in_group
-    meeting = _meeting_of(group, is_default)
+    rendezvous = _rendezvous_of(group, is_default)
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
-    abort = meeting.abort if meeting else Abort()
-    # torch's own file may hold what an earlier run left in it; the session's objects do not.
-    kept = _Meeting(f"group-{group.group_id}", meeting or group.store, group.store)
+    abort = rendezvous.abort if rendezvous else Abort()
+    # torch's own file may still hold an earlier run's keys; the session's objects do not.
+    group_store = _GroupStore(f"group-{group.group_id}", rendezvous or group.store, group.store)
     counter = Counter()
-    options = group_options or (meeting.options if meeting else Options(transport="tcp"))
+    options = group_options or (rendezvous.options if rendezvous else Options(transport="tcp"))
     transport: Transport
     if options.transport == "tcp":
-        transport, latency_s = connect(kept, rank, size, options, timeout_s=timeout_s, abort=abort, counter=counter)
-    elif meeting is None:
+        transport, latency_s = connect(
+            group_store, rank, size, options, timeout_s=timeout_s, abort=abort, counter=counter
+        )
+    elif rendezvous is None:
         raise InputError(
-            f"this group meets through a {type(_unwrapped(group.store)).__name__}, which holds no messages; use "
-            "pg_options=zooid.comm.Options(transport='tcp'), or a URL of an object store as init_method"
+            f"the rendezvous of this group is a {type(_unwrapped(group.store)).__name__}, which holds no messages; use "
+            "pg_options=zooid.comm.Options(transport='tcp'), or the URL of an object store as init_method"
         )
     else:
-        prefix = f"{meeting.prefix}/group-{group.group_id}"
-        transport = StoreTransport(meeting.objects, prefix, rank, timeout_s=timeout_s, counter=counter)
-        latency_s = meeting.latency_s
+        prefix = f"{rendezvous.prefix}/group-{group.group_id}"
+        transport = StoreTransport(rendezvous.objects, prefix, rank, timeout_s=timeout_s, counter=counter)
+        latency_s = rendezvous.latency_s
 
     def on_left() -> None:
-        if meeting is not None and (is_default or options.transport == "store"):
-            prefixes = meeting.prefixes if is_default else (f"{meeting.prefix}/group-{group.group_id}",)
-            leave(meeting.objects, prefixes, rank, size, timeout_s=timeout_s)
-        if is_default and meeting is not None:
-            _forget(meeting)
+        if rendezvous is not None and (is_default or options.transport == "store"):
+            prefixes = rendezvous.prefixes if is_default else (f"{rendezvous.prefix}/group-{group.group_id}",)
+            leave(rendezvous.objects, prefixes, rank, size, timeout_s=timeout_s)
+        if is_default and rendezvous is not None:
+            _forget(rendezvous)
 
     return ProcessGroup(
         transport,
@@ -161,20 +158,20 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         latency_s=latency_s,
         counter=counter,
         on_left=on_left,
-        meeting=kept,
+        c10d_store=group_store,
     )
 
 
-class _Meeting(PrefixStore):
-    """The group's own part of the store, which keeps the Python half of the whole store alive."""
+class _GroupStore(PrefixStore):
+    """The keys of one group in a c10d store; keeps the Python half of that store alive."""
 
     def __init__(self, prefix: str, store: Any, *kept: object) -> None:
         super().__init__(prefix, store)
         self._kept = (store, *kept)
 
 
-def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
-    """Where the group meets; None where its store is not one of objects."""
+def _rendezvous_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
+    """Return the object store of the group's rendezvous; None where its c10d store is of another kind."""
     store = _unwrapped(group.store)
     if isinstance(store, ObjectRendezvous):
         return store
@@ -184,22 +181,22 @@ def _meeting_of(group: Any, is_default: bool) -> ObjectRendezvous | None:
     if is_default:
         url = f"file://{path}{_FOLDER_SUFFIX}"
         options = _file_options.get(path, Options())
-        _file_meetings[path] = _meet(url, group.group_rank, group.group_size, group.timeout.total_seconds(), options)
-    if path not in _file_meetings:
+        _file_rendezvous[path] = _meet(url, group.group_rank, group.group_size, group.timeout.total_seconds(), options)
+    if path not in _file_rendezvous:
         raise InputError(
-            "the default group is of another backend and meets through a file; let the default group be of the "
-            "backend zooid, or give this one a store of objects"
+            "the default group has another backend and its rendezvous is a file; use the backend zooid for the default "
+            "group, or give this group an object store"
         )
-    return _file_meetings[path]
+    return _file_rendezvous[path]
 
 
-def _forget(meeting: ObjectRendezvous) -> None:
-    """The default group is gone, and with it whatever kept its meeting; a folder that was made for it goes, too."""
-    if meeting in _meetings:
-        _meetings.remove(meeting)
-    for path in [path for path, kept in _file_meetings.items() if kept is meeting]:
-        del _file_meetings[path]
-        with contextlib.suppress(OSError):  # other ranks are not done yet, and the last one removes it
+def _forget(rendezvous: ObjectRendezvous) -> None:
+    """Release the store of a destroyed default group, and remove the folder that was created for it."""
+    if rendezvous in _rendezvous:
+        _rendezvous.remove(rendezvous)
+    for path in [path for path, kept in _file_rendezvous.items() if kept is rendezvous]:
+        del _file_rendezvous[path]
+        with contextlib.suppress(OSError):  # other ranks still need it; the last one removes it
             os.rmdir(path + _FOLDER_SUFFIX)
 
 

@@ -1,7 +1,7 @@
-"""The c10d Store that torch.distributed wants for meeting, as objects: no rank hosts anything.
+"""The c10d Store that torch.distributed needs for its rendezvous, as objects, so that no rank hosts anything.
 
-Every key is a log of versions, each a create-only object, so that counters and compare-and-set are exact however many
-ranks write at once. Meeting happens once per group; the bytes of training take another way.
+Every key is a log of versions, each a create-only object, so counters and compare-and-set are exact however many ranks
+write at once. A rendezvous happens once per group; the messages of training do not pass through this store.
 """
 
 import datetime
@@ -25,8 +25,10 @@ DEFAULT_TIMEOUT_S = 300.0
 
 
 class ObjectRendezvous(Store):
-    """A c10d Store under `prefix` of an object store, which must be new: what an earlier run left there would be taken
-    for this one's. (A URL as init_method finds a new one by itself.) `abort` frees every wait in it.
+    """A c10d Store under a prefix of an object store.
+
+    The prefix must be new: keys of an earlier run would count as this one's. A URL as init_method chooses a new prefix
+    by itself. `abort` ends every wait in the store.
     """
 
     def __init__(
@@ -46,11 +48,11 @@ class ObjectRendezvous(Store):
         self._store = RetryingStore(objects, self.abort, give_up_s=timeout_s)
         self.prefix = prefix
         self.options = options or Options()
-        """Of the groups that meet here and have none of their own."""
+        """Options of groups that are given none of their own."""
         self.latency_s = latency_s
-        """Of a small request, as all ranks know it; None where it was not measured."""
+        """Latency of a small request, the same on all ranks; None where it was not measured."""
         self.prefixes = (prefix,) if lobby is None else (prefix, lobby)
-        """What there is to remove when all ranks have left."""
+        """Prefixes to delete when all ranks have left."""
         self.set_timeout(datetime.timedelta(seconds=timeout_s))
 
     def set(self, key: str, value: str | bytes) -> None:
@@ -86,8 +88,8 @@ class ObjectRendezvous(Store):
         return all(self._num_versions(key) for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        own_limit: datetime.timedelta = self.timeout  # type: ignore[attr-defined]  # the stub lacks it
-        timeout_s = (own_limit if timeout is None else timeout).total_seconds()
+        default: datetime.timedelta = self.timeout  # type: ignore[attr-defined]  # the stub lacks it
+        timeout_s = (default if timeout is None else timeout).total_seconds()
         for key in keys:
             try:
                 wait_for(self.objects, self._version_key(key, 0), timeout_s=timeout_s, abort=self.abort)
@@ -102,7 +104,7 @@ class ObjectRendezvous(Store):
     def num_keys(self) -> int:
         return len({key.rpartition("/")[0] for key in self._store.list(f"{self.prefix}/kv")})
 
-    # Under these names the C++ half of a wrapping PrefixStore looks for them.
+    # The C++ half of a wrapping PrefixStore calls them by these names.
     deleteKey = delete_key  # noqa: N815
     getNumKeys = num_keys  # noqa: N815
 
@@ -125,9 +127,9 @@ class ObjectRendezvous(Store):
         return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]
 
     def _append(self, key: str, version: int, value: bytes) -> bool:
-        """Write the next version; False where another rank was first. The nonce tells its writer apart.
+        """Write the next version, or return False where another rank was first. The nonce identifies the writer.
 
-        Ranks tell each other secrets here, so other users of this machine are kept out.
+        Ranks exchange secrets here, so other users of this machine get no access.
         """
         make_private(self.objects, self.prefix)
         try:

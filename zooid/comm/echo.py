@@ -1,4 +1,4 @@
-"""Messages to oneself over the very path that a group's messages take, for measuring it."""
+"""A rank that sends messages to itself through the store, to measure the path of a group's messages."""
 
 import secrets
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 60.0
 
 
 class StoreProbe:
-    """One rank alone with a store; calls return when the message has been put, or taken."""
+    """The only rank of a group in a store. Calls return when their message was put, or received."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -23,12 +23,12 @@ class StoreProbe:
 
     def send(self, number: int, data: memoryview) -> None:
         done = Completion()
-        self._transport.send(_message(number), data, (0,), done.end)
+        self._transport.send(Message(POINT_TO_POINT, 0, number), data, (0,), done.end)
         _wait(done)
 
     def receive(self, number: int, num_bytes: int) -> None:
         done = Completion()
-        self._transport.receive(_message(number), 0, num_bytes, _Dropped(num_bytes), done.end)
+        self._transport.receive(Message(POINT_TO_POINT, 0, number), 0, num_bytes, _Dropped(num_bytes), done.end)
         _wait(done)
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class StoreProbe:
 
 
 class _Dropped:
-    """What arrives here is only timed."""
+    """The destination of messages that are only timed."""
 
     def __init__(self, num_bytes: int) -> None:
         self._num_bytes = num_bytes
@@ -47,10 +47,6 @@ class _Dropped:
 
     def take(self, data: memoryview, began_s: float) -> None:
         copy_bytes(self.memory(), data)
-
-
-def _message(number: int) -> Message:
-    return Message(POINT_TO_POINT, 0, number)
 
 
 def _wait(done: Completion) -> None:

@@ -1,4 +1,4 @@
-"""How a group moves its bytes, chosen by the user in the URL or as `pg_options`."""
+"""The options of a group, which the user gives in the URL or as `pg_options`."""
 
 from dataclasses import dataclass, fields
 from typing import get_args
@@ -18,18 +18,17 @@ class Options:
     """
 
     transport: OwnTransportName = "store"
-    """`store` needs nothing but the bucket; `tcp` needs ranks that reach each other."""
+    """`store` needs nothing but the bucket; `tcp` needs ranks that can reach each other."""
     all_reduce: AllReduceName = "auto"
-    """Algorithm of all_reduce; `auto` picks by bytes, ranks and measured latency."""
+    """Algorithm of all_reduce; `auto` chooses by bytes, ranks and measured latency."""
     codec: CodecName = "none"
-    """What all_reduce of floats makes of its numbers on the wire; anything but `none` loses digits."""
+    """Encoding of floats on the wire in all_reduce; every codec but `none` loses digits."""
     num_streams: int | None = None
-    """Sockets per pair of ranks that carry large messages; None picks by the measured round trip."""
+    """Number of sockets per pair of ranks for large messages; None chooses by the measured round trip."""
     address: str | None = None
-    """The address at which other ranks reach this one over TCP, and at which it listens. None means all addresses that
-    the machine has."""
+    """Address at which this rank listens, and others reach it over TCP; None means all addresses of the machine."""
     listen: str | None = None
-    """The machine's own address to listen at, where `address` is one that the network translates."""
+    """The machine's own address to listen at, where the network translates `address`."""
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -38,14 +37,14 @@ class Options:
             ("codec", CODECS),
         ):
             if getattr(self, name) not in allowed:
-                given = quoted(str(getattr(self, name)))
-                raise InputError(f"`{name}` is {given!r}; it must be one of {', '.join(allowed)}")
+                value = quoted(str(getattr(self, name)))
+                raise InputError(f"`{name}` is {value!r}; it must be one of {', '.join(allowed)}")
         if self.num_streams is not None and not 1 <= self.num_streams <= 64:
             raise InputError(f"`num_streams` is {self.num_streams}; it must be from 1 to 64")
 
     @classmethod
     def from_query(cls, query: dict[str, str], url: str) -> "Options":
-        """Options as a URL spells them; InputError for names that there are not."""
+        """Read options from the query of a URL; InputError for unknown names."""
         known = {field.name for field in fields(cls)}
         for name in query:
             if name not in known:

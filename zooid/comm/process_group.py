@@ -1,6 +1,6 @@
-"""One process group: every collective and message of torch.distributed, as transfer lists over a transport.
+"""The process group: runs every collective and message of torch.distributed as transfer lists over a transport.
 
-Methods have the names and parameters under which torch calls them.
+Methods have the names and parameters with which torch calls them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,7 @@ from zooid.comm.calls.arguments import (
     split_sizes,
     timeout_s,
 )
-from zooid.comm.calls.buffers import FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
-from zooid.comm.calls.call import Buffers
+from zooid.comm.calls.buffers import Buffers, FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
 from zooid.comm.calls.engine import Engine
 from zooid.comm.calls.gpu_copies import stage
 from zooid.comm.calls.profiler_events import begin_event, end_event, quietly
@@ -45,7 +44,7 @@ from zooid.schedule.transfer_lists import TransferList
 
 Tensor = torch.Tensor
 Start = Callable[[list[Tensor], int], Completion]
-"""Begins a call on tensors in the processor's memory, under the number that was reserved for it."""
+"""Begins a call on tensors in CPU memory, under the number that was reserved for it."""
 
 _MAX_PROGRAMS = 1024
 
@@ -63,16 +62,15 @@ class ProcessGroup(dist.ProcessGroup):
         timeout_s: float,
         options: Options,
         counter: Counter,
-        meeting: Any = None,
+        c10d_store: Any = None,
         latency_s: float | None = None,
         on_left: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
         self.counter = counter
         self.engine = Engine(transport, rank, size, timeout_s=timeout_s, abort=abort)
-        self._lost = transport.lost
-        self.meeting = meeting
-        """The c10d store through which the group met; torch itself keeps only its C++ half alive."""
+        self._c10d_store = c10d_store
+        """The store of the group's rendezvous; torch itself keeps only its C++ half alive."""
         self._num_monitored = 0
         self._name = ""
         self._description = ""
@@ -86,17 +84,12 @@ class ProcessGroup(dist.ProcessGroup):
         self._scratch = Scratch()
         self._coalesced: list[TransferWork] | None = None
 
-    @property
-    def lost_ranks(self) -> list[int]:
-        """Ranks that have left, or whose connections broke by themselves; none where ranks are not connected."""
-        return sorted(self._lost)
-
     def getBackendName(self) -> str:  # noqa: N802
         return "zooid"
 
     _get_backend_name = getBackendName
 
-    # torch's own setters need a backend of its own kind below the group.
+    # torch's own setters need one of torch's own backends below the group.
     def setGroupName(self, name: str) -> None:  # noqa: N802
         self._name = name
 
@@ -151,12 +144,12 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:  # type: ignore[override]
         parts = inputs[0] if isinstance(inputs[0], list | tuple) else inputs
         check_count(parts, self._size, "reduce_scatter", "inputs")
-        return self._reduce_scatter("reduce_scatter", single(outputs, "reduce_scatter"), parts, opts)
+        return self._reduce_scatter(single(outputs, "reduce_scatter"), parts, opts)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> TransferWork:
         check_times(input, output, self._size, "reduce_scatter_tensor")
         parts = input.detach().contiguous().reshape(self._size, -1).unbind(0)
-        return self._reduce_scatter("reduce_scatter", output, parts, opts)
+        return self._reduce_scatter(output, parts, opts)
 
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
 
@@ -169,7 +162,7 @@ class ProcessGroup(dist.ProcessGroup):
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
 
     def tree_reduce(self, sums: Tensor, nodes: Tensor, deal: Deal) -> TransferWork:
-        """Sum along the tree over grains, of whose nodes this rank has some; see `TreeBuffers`. Overwrites `nodes`."""
+        """Sum along the tree over grains, to which every rank brings nodes. Overwrites `nodes`; see `TreeBuffers`."""
         tensors = [nodes] if nodes.data_ptr() == sums.data_ptr() else [nodes, sums]
 
         def start(cpu: list[Tensor], number: int) -> Completion:
@@ -215,12 +208,12 @@ class ProcessGroup(dist.ProcessGroup):
     _allgather_base = all_gather_single
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> TransferWork:
-        """Outputs come by rank, each with all inputs of that rank."""
+        """`outputs` has a list for each rank, which takes all inputs of that rank."""
         check_count(outputs, self._size, "all_gather_coalesced", "lists of outputs")
         event = begin_event("all_gather", inputs)
         with quietly():
-            works = [self.allgather([[of[i] for of in outputs]], [own], opts) for i, own in enumerate(inputs)]
-        joined = JoinedWork(works, [tensor for of_rank in outputs for tensor in of_rank])
+            works = [self.allgather([[parts[i] for parts in outputs]], [own], opts) for i, own in enumerate(inputs)]
+        joined = JoinedWork(works, [tensor for rank_outputs in outputs for tensor in rank_outputs])
         end_event(event, joined)
         return joined
 
@@ -297,12 +290,12 @@ class ProcessGroup(dist.ProcessGroup):
         return self._work("barrier", [], start)
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """See `zooid.comm.monitored_barrier`."""
+        """Pass a barrier that names missing ranks; see `zooid.comm.monitored_barrier`."""
         limit_s = self.engine.timeout_s if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
         folder = f"monitored_barrier/{self._num_monitored}"
         self._num_monitored += 1
         c10d_barrier.monitored_barrier(
-            self.meeting, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
+            self._c10d_store, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
         )
 
     # Messages
@@ -338,13 +331,13 @@ class ProcessGroup(dist.ProcessGroup):
     # Life
 
     def abort(self) -> None:
-        """Free every wait of this group, at once and for good."""
+        """End every call of this group at once, and let all later ones fail."""
         self.engine.abort("the process group was aborted")
 
     def shutdown(self) -> None:
         if self.engine.close():
             self._on_left()
-        self.meeting = None
+        self._c10d_store = None
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._coalesced = []
@@ -358,7 +351,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _all_reduce(
         self, values: Tensor, opts: Any, number: int, *, kept_with: Tensor, then: Callable[[], None] = lambda: None
     ) -> Completion:
-        """`kept_with` is the tensor with which a codec keeps what it loses."""
+        """Begin an all-reduce. A codec keeps its rounding errors with the tensor `kept_with`."""
         codec = self._options.codec
         is_lossy = is_coded(codec, values, operation(opts))
         transfers = self._choice.transfers(values.numel(), values.element_size(), is_lossy=is_lossy)
@@ -383,12 +376,12 @@ class ProcessGroup(dist.ProcessGroup):
         if reduce_op != dist.ReduceOp.SUM:
             raise RuntimeError("all_reduce of sparse tensors can only sum")
         if tensor.device.type != "cpu":
-            raise CommError("all_reduce of sparse tensors works in the processor's memory; use tensor.cpu()")
+            raise CommError("all_reduce of sparse tensors works in CPU memory; use tensor.cpu()")
         first = self.engine.reserve(sparse.NUM_GATHERS)
         done = sparse.all_reduce(tensor, self._size, lambda n, own, all: self._all_gather(own, all, None, first + n))
         return TransferWork(done, [tensor], "all_reduce")
 
-    def _reduce_scatter(self, name: str, output: Tensor, parts: Sequence[Tensor], opts: Any) -> TransferWork:
+    def _reduce_scatter(self, output: Tensor, parts: Sequence[Tensor], opts: Any) -> TransferWork:
         def start(cpu: list[Tensor], number: int) -> Completion:
             joined = torch.cat([part.detach().reshape(-1) for part in cpu[1:]])
             spans = tuple(pairwise(accumulate((part.numel() for part in cpu[1:]), initial=0)))
@@ -401,9 +394,9 @@ class ProcessGroup(dist.ProcessGroup):
                 copy_into(cpu[0], own)
 
             buffers = FlatBuffer(joined, self._rank, reduction, deliver, self._scratch)
-            return self._run(name, transfer_lists.reduce_scatter(spans), buffers, opts, number)
+            return self._run("reduce_scatter", transfer_lists.reduce_scatter(spans), buffers, opts, number)
 
-        return self._work(name, [output, *parts], start, result=[output])
+        return self._work("reduce_scatter", [output, *parts], start, result=[output])
 
     def _all_gather(self, own: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
         incoming, write_back = incoming_parts(parts, own, self._rank)
@@ -423,7 +416,8 @@ class ProcessGroup(dist.ProcessGroup):
         if program is None:
             if len(self._programs) >= _MAX_PROGRAMS:
                 self._programs.clear()
-            # Over sockets a sender waits until its reader has begun to take: rounds would make a circle of that.
+            # Over TCP a sender waits until its receive is posted: with rounds, ranks would wait for each other in a
+            # circle.
             program = Program(transfers, self._rank, in_rounds=self._options.transport == "store")
             self._programs[id(transfers)] = program
         return self.engine.run(name, program, buffers, number, timeout_s(opts))
@@ -438,7 +432,7 @@ class ProcessGroup(dist.ProcessGroup):
         number: int | None = None,
         num_inputs: int | None = None,
     ) -> TransferWork:
-        """Begin a call; tensors of a GPU are copied to the processor's memory and back. The first are its inputs."""
+        """Begin a call; GPU tensors are copied to CPU memory and back. The first `num_inputs` tensors are inputs."""
         is_staged = not all(tensor.is_cpu for tensor in tensors)
         if is_staged:
             check_devices(tensors, name)

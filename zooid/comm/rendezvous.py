@@ -1,8 +1,7 @@
-"""How ranks that share nothing but a folder of an object store find out that they belong together.
+"""The rendezvous of ranks that share nothing but a folder of an object store.
 
-Rank 0 calls with a session name nobody has used; the others answer; when all have, rank 0 says go. An answer to a fresh
-call cannot be left over from an earlier run, so nothing of an earlier run under the same prefix is ever taken for this
-one's, and no rank hosts anything.
+Rank 0 calls with a new session name; the others answer; when all have answered, rank 0 says go. An answer to a new call
+cannot come from an earlier run, so objects that an earlier run left there do no harm. No rank hosts anything.
 """
 
 import functools
@@ -25,24 +24,25 @@ from zooid.store import ObjectStore, RetryingStore, clear
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = (0.002, 0.3)
-_PAUSE_SHARE = 0.2
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.002, 0.3
+_PAUSE_FRACTION = 0.2
+"""The lobby is read again after this fraction of the time waited so far."""
 _LEAVE_TIMEOUT_S = 30.0
-"""The longest that a rank waits for a store when it leaves."""
+"""The longest that a leaving rank waits for a failing store."""
 
 
 class _Call(msgspec.Struct):
-    """What rank 0 says first: nothing but that it is there."""
+    """Rank 0's first message, which says only that it is there."""
 
 
 class _Here(msgspec.Struct):
-    """What another rank answers."""
+    """Another rank's answer."""
 
     size: int
 
 
 class _Go(msgspec.Struct):
-    """What rank 0 says when all have answered."""
+    """Rank 0's message when all ranks have answered."""
 
     latency_s: float
 
@@ -51,7 +51,7 @@ class _Go(msgspec.Struct):
 
 
 class _Refused(msgspec.Struct):
-    """What rank 0 says instead, when ranks do not fit together."""
+    """Rank 0's message when ranks expect different world sizes."""
 
     why: str
 
@@ -61,27 +61,27 @@ _Said = TypeVar("_Said", _Call, _Here, _Go, _Refused)
 
 @dataclass(frozen=True)
 class Session:
-    """What everyone agreed on."""
+    """The outcome of a rendezvous, the same on every rank."""
 
     prefix: str
-    """Where everything of this session lies."""
+    """Prefix of all keys of this session."""
     lobby: str
-    """Where it was agreed on."""
+    """Prefix of the keys of the rendezvous itself."""
     latency_s: float
-    """Of a small request, as rank 0 measured it."""
+    """Latency of a small request, as rank 0 measured it."""
 
 
 def meet(objects: ObjectStore, rank: int, size: int, *, timeout_s: float, abort: Abort) -> Session:
-    """Wait until all ranks are here; CommTimeout names those that are not."""
+    """Wait until all ranks are here; CommTimeout names the missing ranks."""
     store = RetryingStore(objects, abort, give_up_s=timeout_s)
     lobby = _Lobby(store, size, time.monotonic() + timeout_s, timeout_s, abort)
     return lobby.call() if rank == 0 else lobby.answer(rank)
 
 
 def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *, timeout_s: float) -> None:
-    """Say that this rank needs nothing under these prefixes any more; the last to say so removes all of it.
+    """Declare that this rank needs no object under these prefixes any more; the last of `size` ranks deletes them all.
 
-    A store that fails is waited for as long as `timeout_s` allows, but not for long: nobody needs what is left.
+    A failing store is retried for at most `timeout_s` and half a minute, since leftover objects do no harm.
     """
     store = RetryingStore(objects, Abort(), give_up_s=min(timeout_s, _LEAVE_TIMEOUT_S))
     try:
@@ -89,11 +89,13 @@ def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *
         if len(store.list(f"{prefixes[0]}/left")) == size:
             for prefix in prefixes:
                 clear(store, prefix)
-    except StoreError as error:  # what is left harms nobody, and `zooid clean` removes it
-        logger.warning("what the group exchanged could not be removed from %s: %s", objects.url, error)
+    except StoreError as error:  # `zooid clean` deletes them
+        logger.warning("the messages of the group could not be deleted from %s: %s", objects.url, error)
 
 
 class _Lobby:
+    """One rank's part in a rendezvous."""
+
     def __init__(self, store: ObjectStore, size: int, deadline_s: float, timeout_s: float, abort: Abort) -> None:
         self._store = store
         self._size = size
@@ -115,7 +117,7 @@ class _Lobby:
             missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in here]
             if not missing:
                 break
-            self._pause(f"ranks {', '.join(map(str, missing))} did not come")
+            self._pause(f"ranks {', '.join(map(str, missing))} did not come to {self._store.url}")
         self._store.put(keys.lobby(session, "go"), json.dumps({"latency_s": latency_s}).encode())
         return Session(keys.session(session), keys.lobby(session), latency_s)
 
@@ -125,7 +127,7 @@ class _Lobby:
         seen: set[str] = set()
         while True:
             objects = [key.split("/")[-2:] for key in self._store.list(keys.LOBBY)]
-            for session, name in objects:  # first, so that no call is answered that is for this rank's next meeting
+            for session, name in objects:  # first, so that no call is answered that is for this rank's next rendezvous
                 if name == "go" and session in answered and (go := self._read(session, name, _Go)) is not None:
                     return Session(keys.session(session), keys.lobby(session), go.latency_s)
                 if name == "refused" and session in answered and (no := self._read(session, name, _Refused)):
@@ -135,14 +137,13 @@ class _Lobby:
                     seen.add(session)
                     if self._say_here(session, rank, nonce):
                         answered.add(session)
-            self._pause("rank 0 did not come, or waits for others")
+            self._pause(f"rank 0 did not come to {self._store.url}, or did not hear all other ranks,")
 
     def _read(self, session: str, what: str, kind: type[_Said]) -> _Said | None:
-        """What is said there; None where it is listed already and cannot be read yet, as some servers have it, and
-        where something else lies there."""
+        """Return a message in the lobby; None where it is listed but not yet readable, or is no such message."""
         key = keys.lobby(session, what)
         try:
-            return decode_json(self._store.get(key), kind, f"{self._store.url}/{key}", "what a rank says in a lobby")
+            return decode_json(self._store.get(key), kind, f"{self._store.url}/{key}", "a rendezvous message")
         except ObjectNotFound:
             return None
         except RecordError as error:
@@ -150,18 +151,18 @@ class _Lobby:
             return None
 
     def _check_sizes(self, session: str, here: set[str]) -> None:
-        """Refuse to begin with ranks that expect another number of ranks; they, too, hear why."""
+        """Reject ranks that expect another world size, and tell them why."""
         for name in here:
             if name.startswith("here-") and (said := self._read(session, name, _Here)) and said.size != self._size:
                 why = (
-                    f"rank 0 meets with world_size={self._size} at {self._store.url}, but rank {name[5:]} with "
+                    f"rank 0 came to {self._store.url} with world_size={self._size}, but rank {name[5:]} with "
                     f"world_size={said.size}: give every rank the same"
                 )
                 self._store.put(keys.lobby(session, "refused"), json.dumps({"why": why}).encode())
                 raise CommError(why)
 
     def _say_here(self, session: str, rank: int, nonce: str) -> bool:
-        """Answer a call; False where somebody else did so in this rank's name, in an earlier run."""
+        """Answer a call; return False where an earlier run has answered it in this rank's name."""
         present = self._store.list(keys.lobby(session))
         if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:
             return False
@@ -174,8 +175,8 @@ class _Lobby:
 
     def _pause(self, what: str) -> None:
         if time.monotonic() > self._deadline_s:
-            raise CommTimeout(f"{what} to {self._store.url} within {self._timeout_s:g} s")
-        pause_s = min(max(_POLL_S[0], self._waited_s * _PAUSE_SHARE), _POLL_S[1])
+            raise CommTimeout(f"{what} within {self._timeout_s:g} s")
+        pause_s = min(max(_MIN_PAUSE_S, self._waited_s * _PAUSE_FRACTION), _MAX_PAUSE_S)
         self._waited_s += pause_s
         self._abort.sleep(pause_s)
 

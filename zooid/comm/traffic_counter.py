@@ -1,33 +1,33 @@
-"""What a group has asked of the store and of the links, for its bill and for whoever wonders what it waits for."""
+"""Counts of a group's messages and store requests, for its bill and for finding out what it waits for."""
 
 import threading
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """Counts since the group was made, of this rank alone."""
+    """Counts of one rank since its group was created."""
 
     num_puts: int = 0
     num_gets: int = 0
-    """That brought an object."""
+    """Number of gets that returned an object."""
     num_missed_gets: int = 0
-    """That came too early."""
+    """Number of gets that came before the object."""
     num_deletes: int = 0
-    """Requests; one deletes many objects."""
+    """Number of delete requests, each of which deletes many objects."""
     num_retries: int = 0
-    """Requests that were made again because the store failed, or because an object was damaged."""
+    """Number of requests that were repeated because the store failed or an object was damaged."""
     num_messages_sent: int = 0
     num_messages_received: int = 0
     sent_bytes: int = 0
-    """On the wire, without the headers of protocols below."""
+    """Bytes on the wire, without the headers of lower protocols."""
     received_bytes: int = 0
     waited_s: float = 0.0
-    """From when a message was wanted to when it was there, summed over messages: several can be waited for at once."""
+    """Time from when a message was expected to its arrival, summed over messages, whose waits may overlap."""
 
 
 class Counter:
-    """Adds up a Statistics, from any thread."""
+    """Adds up Statistics from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,9 +41,3 @@ class Counter:
     def read(self) -> Statistics:
         with self._lock:
             return Statistics(**self._values)  # type: ignore[arg-type]
-
-
-def difference(later: Statistics, earlier: Statistics) -> Statistics:
-    """What happened between two readings."""
-    before = asdict(earlier)
-    return Statistics(**{name: value - before[name] for name, value in asdict(later).items()})

@@ -1,5 +1,6 @@
-"""How the bytes of a transfer get from one member to another."""
+"""The interface between a process group and what carries its messages: an object store or TCP."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -10,60 +11,77 @@ POINT_TO_POINT = 1
 
 
 class Message(NamedTuple):
-    """Names one message of a group, for good: no name is used twice between the same two ranks."""
+    """The name of one message of a group. No name is used twice between the same two ranks."""
 
     kind: int
-    """COLLECTIVE or POINT_TO_POINT."""
+    """Either COLLECTIVE or POINT_TO_POINT."""
     tag: int
-    """The caller's, of a point-to-point message."""
+    """The caller's tag of a point-to-point message."""
     number: int
-    """Of the collective call, or of the message between these two ranks with this tag."""
+    """Number of the collective call, or of the message among those between these two ranks with this tag."""
     part: int = 0
-    """Number of the transfer in its list."""
+    """Index of the transfer in its list."""
 
 
 Done: TypeAlias = Callable[[BaseException | None], object]
-"""Called once, from any thread, with what went wrong if anything did."""
+"""A callback that is called once, from any thread, with the error or None."""
+Candidates: TypeAlias = Callable[[], list[tuple[int, Message]]]
+"""Returns the messages that a receive from any rank may take, each with its source."""
+Claim: TypeAlias = Callable[[int, Message], bool]
+"""Returns whether a receive from any rank gets this message; False where another call has taken it meanwhile."""
+
+
+def after_all(count: int, done: Done) -> Done:
+    """Return a callback that calls `done` once it was called `count` times, and at once on every error."""
+    lock = threading.Lock()
+    num_left = count
+
+    def one_done(error: BaseException | None) -> None:
+        nonlocal num_left
+        with lock:
+            num_left -= 1
+            is_last = num_left == 0
+        if is_last or error is not None:
+            done(error)
+
+    return one_done
 
 
 def wrong_size(given_bytes: int, expected_bytes: int, source: int | None = None) -> CommError:
-    whose = "" if source is None else f" from rank {source}"
+    sender = "" if source is None else f" from rank {source}"
     return CommError(
-        f"a message of {given_bytes} bytes arrived{whose} where {expected_bytes} were expected: do all ranks make the "
+        f"a message of {given_bytes} bytes arrived{sender} where {expected_bytes} were expected: do all ranks make the "
         "same call with tensors of the same size and type?"
     )
 
 
 class Landing(Protocol):
-    """Where a message goes when it arrives. Raises CommAborted when nobody wants it any more."""
+    """The destination of a message. Both methods raise CommAborted once the call has ended."""
 
     def memory(self) -> memoryview:
-        """Memory to write the message to, piece by piece; asked for when its first bytes are there."""
+        """Return the memory to write the message to, piece by piece; asked for when its first bytes are there."""
 
     def take(self, data: memoryview, began_s: float) -> None:
-        """The whole message, in memory of its own that may be kept, but not written to; and when it began to come."""
+        """Take the whole message, whose first bytes came at `began_s`. Its memory may be kept, but not written to."""
 
 
 class Transport(Protocol):
     """Moves named messages between the ranks of one group. Every call returns at once."""
 
     on_failure: Callable[[BaseException], None]
-    """Set by whoever uses the transport; called when it fails for everyone, as when a peer gives up. When a peer is
-    lost, calls that need something from it fail by themselves, and others may still end well."""
-
-    lost: set[int]
-    """Ranks that have left, or whose connections broke by themselves, where there are connections."""
+    """Called when the transport fails for the whole group, as when a peer gives up. The user of the transport sets it.
+    When a peer is lost, only the calls that need it fail; others may still succeed."""
 
     @property
     def trouble(self) -> str | None:
         """What keeps messages from moving at present, as far as this rank can see."""
 
     def send(
-        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, place: int | None = None
+        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, send_index: int | None = None
     ) -> None:
-        """Hand over the bytes; they may be changed as soon as `done` was called.
+        """Send the bytes, which may be changed as soon as `done` was called.
 
-        `place` says how many messages of the call this rank sends before this one.
+        `send_index` is the number of messages of the call that this rank sends before this one.
         """
 
     def receive(
@@ -73,30 +91,20 @@ class Transport(Protocol):
         num_bytes: int,
         landing: Landing,
         done: Done,
-        place: int | None = None,
+        expected_after: int | None = None,
         is_answer: bool = False,
     ) -> None:
-        """Bring the message to where it shall land, once it has arrived.
+        """Bring the message to its landing when it arrives.
 
-        `place` says that the source is as far as this rank when this rank has sent its own message of that place, and
-        `is_answer` that the source has to take others before it can send this one.
+        The message is expected once this rank has sent its own message with the index `expected_after`. `is_answer`
+        says that the source must itself receive messages before it can send this one.
         """
 
-    def receive_any(
-        self,
-        candidates: Callable[[], list[tuple[int, Message]]],
-        claim: Callable[[int, Message], bool],
-        num_bytes: int,
-        landing: Landing,
-        done: Done,
-    ) -> None:
-        """Take the first message that arrives of those that `candidates` names, from whichever rank.
-
-        `claim` is asked before a message is taken, and refuses what another call has taken meanwhile.
-        """
+    def receive_any(self, candidates: Candidates, claim: Claim, num_bytes: int, landing: Landing, done: Done) -> None:
+        """Take the first message that arrives among the candidates and that `claim` grants."""
 
     def finished(self, number: int) -> None:
-        """This rank has finished all collective calls up to and including this one."""
+        """Note that this rank has finished all collective calls up to and including this one."""
 
     def close(self, reason: str | None) -> None:
-        """Leave the group: in peace after everything sent has been delivered, or at once and for a reason."""
+        """Leave the group: at once with a reason, or without one after everything sent was delivered."""

@@ -1,4 +1,4 @@
-"""What torch.distributed hands to a process group, checked and brought into one form."""
+"""The arguments that torch.distributed passes to a process group, checked and brought into one form."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ SUM = dist.ReduceOp(dist.ReduceOp.SUM)
 
 
 def single(tensors: Any, call: str) -> torch.Tensor:
-    """The one tensor of a call that takes a list of one, for the GPUs that a process once had several of."""
+    """Return the only tensor of a call; torch passes a list, from when a process could have several GPUs."""
     if isinstance(tensors, torch.Tensor):
         return tensors
     if len(tensors) != 1:
@@ -20,16 +20,16 @@ def single(tensors: Any, call: str) -> torch.Tensor:
 
 
 def operation(opts: Any) -> Any:
-    """The ReduceOp of a call, which torch passes by itself, inside options, or not at all for a sum."""
+    """Return the ReduceOp of a call, which torch passes by itself, inside options, or not at all for a sum."""
     if opts is None:
         return SUM
     return getattr(opts, "reduceOp", opts)
 
 
 def timeout_s(opts: Any) -> float | None:
-    """The limit that a call has of its own; torch marks its absence with a negative one."""
-    limit = getattr(opts, "timeout", None)
-    seconds = limit.total_seconds() if limit is not None else -1.0
+    """Return the call's own timeout, if it has one; torch passes a negative one otherwise."""
+    timeout = getattr(opts, "timeout", None)
+    seconds = timeout.total_seconds() if timeout is not None else -1.0
     return seconds if seconds > 0 else None
 
 
@@ -42,12 +42,12 @@ def check_same_type(tensors: Sequence[torch.Tensor], call: str) -> None:
 def check_devices(tensors: Sequence[torch.Tensor], call: str) -> None:
     for tensor in tensors:
         if tensor.device.type not in ("cpu", "cuda"):
-            raise ValueError(f"{call} has a tensor on {tensor.device}; the backend moves those of cpu and cuda")
+            raise ValueError(f"{call} has a tensor on {tensor.device}; the backend zooid takes tensors on cpu and cuda")
 
 
-def check_count(given: Sequence[Any], num_ranks: int, call: str, what: str) -> None:
-    if len(given) != num_ranks:
-        raise ValueError(f"{call} has {len(given)} {what} for {num_ranks} ranks; it needs one for each")
+def check_count(values: Sequence[Any], num_ranks: int, call: str, what: str) -> None:
+    if len(values) != num_ranks:
+        raise ValueError(f"{call} has {len(values)} {what} for {num_ranks} ranks; it needs one for each")
 
 
 def check_times(large: torch.Tensor, small: torch.Tensor, num_ranks: int, call: str) -> None:
@@ -59,7 +59,7 @@ def check_times(large: torch.Tensor, small: torch.Tensor, num_ranks: int, call: 
 
 
 def split_sizes(tensor: torch.Tensor, sizes: Sequence[int], num_ranks: int, what: str) -> list[int]:
-    """How all_to_all_single cuts its input or output: as told, else evenly."""
+    """Return the splits of all_to_all_single's input or output: as given, else even."""
     length = tensor.shape[0] if tensor.dim() else 0
     if sizes:
         if len(sizes) != num_ranks or sum(sizes) != length:

@@ -1,8 +1,9 @@
-"""Where the bytes of a call lie: one flat tensor, or a tensor for each numbered part."""
+"""The memory of a call: one flat tensor, or one tensor for each numbered part."""
 
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 
@@ -16,11 +17,11 @@ _MAX_FREE_BYTES = 32 * 2**20
 
 
 def nothing() -> None:
-    """Where nothing is left to do at the end."""
+    """Do nothing at the end of a call."""
 
 
 def flat_memory(tensor: torch.Tensor, write: bool = True) -> tuple[torch.Tensor, Finish]:
-    """The tensor's values, flat, and how to bring what becomes of them into the tensor."""
+    """Return the tensor's values as a flat tensor, and a function that writes the results back to the tensor."""
     flat = flat_values(tensor)
     if not write or flat.data_ptr() == tensor.data_ptr():
         return flat, nothing
@@ -30,7 +31,10 @@ def flat_memory(tensor: torch.Tensor, write: bool = True) -> tuple[torch.Tensor,
 def incoming_parts(
     parts: Sequence[torch.Tensor], own: torch.Tensor, rank: int
 ) -> tuple[dict[int, torch.Tensor], Finish]:
-    """Where the parts of other ranks arrive, if any do; this rank's own part is copied at once."""
+    """Return memory for the parts of other ranks, and a function that writes them back.
+
+    This rank's own part is copied at once. On a rank that receives nothing, `parts` is empty.
+    """
     if parts:
         copy_into(parts[rank], own)
     flats = {source: flat_memory(part) for source, part in enumerate(parts) if source != rank}
@@ -43,7 +47,7 @@ def incoming_parts(
 
 
 class Scratch:
-    """Memory for what arrives to be added up, used again and again: fresh memory costs as much as the adding."""
+    """Reused memory for parts of a sum: allocating fresh memory takes as long as the addition."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,10 +56,10 @@ class Scratch:
 
     def take(self, num_bytes: int) -> memoryview:
         with self._lock:
-            kept = self._free.get(num_bytes)
-            if kept:
+            free = self._free.get(num_bytes)
+            if free:
                 self._free_bytes -= num_bytes
-                return kept.pop()
+                return free.pop()
         return wire_view(torch.empty(num_bytes, dtype=torch.uint8))
 
     def give_back(self, memory: memoryview) -> None:
@@ -68,14 +72,42 @@ class Scratch:
                 self._free_bytes += memory.nbytes
 
 
-class FlatBuffer:
+class Buffers(Protocol):
+    """The memory of one call. All but `outgoing` is called by one thread at a time."""
+
+    finish: Finish
+    """Writes the results to the caller's tensors."""
+
+    def outgoing(self, transfer: Transfer) -> memoryview:
+        """Return the bytes that this transfer sends."""
+
+    def num_bytes(self, transfer: Transfer) -> int:
+        """Return the size of the message."""
+
+    def landing(self, transfer: Transfer) -> memoryview:
+        """Return the memory that this transfer arrives in; it is kept until `arrived`."""
+
+    def keeps(self, transfer: Transfer) -> bool:
+        """Return whether the message may stay in the transport's own memory, which is read-only."""
+        return False
+
+    def arrived(self, transfer: Transfer, data: memoryview) -> None:
+        """Take a `copy` that has arrived; most copies land where they belong."""
+        return
+
+    def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
+        """Sum a span whose parts have all arrived; each part comes with its rank."""
+        raise AssertionError("this call only copies; it has no sums")
+
+
+class FlatBuffer(Buffers):
     """A flat tensor, whose spans are sent and received as they are."""
 
     def __init__(self, flat: torch.Tensor, rank: int, reduction: Reduction, finish: Finish, scratch: Scratch) -> None:
         self._scratch = scratch
         self._rank = rank
         self._reduction = reduction
-        self._finish = finish
+        self.finish = finish
         self._numbers = reduction.numbers(flat)
         self._bytes = wire_view(self._numbers)
         self._item = flat.element_size()
@@ -94,27 +126,21 @@ class FlatBuffer:
     def keeps(self, transfer: Transfer) -> bool:
         return transfer.combine == "reduce" and self._reduction.takes_any_memory
 
-    def arrived(self, transfer: Transfer, data: memoryview) -> None:
-        """It landed in place."""
-
     def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
         self._reduction.combine(self._numbers[span.start : span.stop], parts, self._rank)
         for memory in (memory for _, memory in parts if not memory.readonly):
             self._scratch.give_back(memory)
 
-    def finish(self) -> None:
-        self._finish()
 
-
-class PartBuffers:
-    """Numbered parts, each a flat tensor of its own: those that are sent, and those that arrive."""
+class PartBuffers(Buffers):
+    """Numbered parts, each a flat tensor of its own: those to send, and those to receive."""
 
     def __init__(
         self, outgoing: Mapping[int, torch.Tensor], incoming: Mapping[int, torch.Tensor], finish: Finish
     ) -> None:
         self._outgoing = outgoing
         self._incoming = incoming
-        self._finish = finish
+        self.finish = finish
 
     def outgoing(self, transfer: Transfer) -> memoryview:
         return wire_view(self._outgoing[transfer.start])
@@ -124,15 +150,3 @@ class PartBuffers:
 
     def landing(self, transfer: Transfer) -> memoryview:
         return wire_view(self._incoming[transfer.start])
-
-    def keeps(self, transfer: Transfer) -> bool:
-        return False
-
-    def arrived(self, transfer: Transfer, data: memoryview) -> None:
-        """It landed in place."""
-
-    def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
-        raise AssertionError("parts are copied, never added up")
-
-    def finish(self) -> None:
-        self._finish()

@@ -1,47 +1,21 @@
-"""Executes one rank's part of a transfer list, driven by what arrives and what has left."""
+"""Executes one rank's part of a transfer list, driven by the messages that arrive and those that have left."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
+from zooid.comm.calls.buffers import Buffers
 from zooid.comm.calls.tensors import copy_bytes
 from zooid.comm.calls.work import Completion
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Message, Transport, wrong_size
 from zooid.core.errors import CommAborted
 from zooid.schedule.rank_program import Program, SpanSum
-from zooid.schedule.transfer_lists import Transfer
-
-
-class Buffers(Protocol):
-    """Where the bytes of a call lie. All but `outgoing` of spans in flight is called by one thread at a time."""
-
-    def outgoing(self, transfer: Transfer) -> memoryview:
-        """What this transfer sends."""
-
-    def num_bytes(self, transfer: Transfer) -> int:
-        """Size of the message."""
-
-    def landing(self, transfer: Transfer) -> memoryview:
-        """Where this transfer arrives; the memory is kept until `arrived`."""
-
-    def keeps(self, transfer: Transfer) -> bool:
-        """Whether it may as well stay where the transport has it, in memory that cannot be written to."""
-
-    def arrived(self, transfer: Transfer, data: memoryview) -> None:
-        """A `copy` has arrived there."""
-
-    def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
-        """All parts of a span have arrived; parts come with their ranks."""
-
-    def finish(self) -> None:
-        """Everything is in place: let the caller's tensors have it."""
 
 
 class _Landing:
-    """Where one transfer of a call arrives."""
+    """The destination of one transfer of a call."""
 
     def __init__(self, call: "Call", number: int, num_bytes: int) -> None:
         self._call = call
@@ -59,7 +33,7 @@ class _Landing:
 
 
 class Call:
-    """One call under way. Events come from any thread and are handled one after the other."""
+    """One call in flight. Events come from any thread and are handled one after the other."""
 
     def __init__(self, name: str, number: int, program: Program, buffers: Buffers, transport: Transport) -> None:
         self.name = name
@@ -74,41 +48,43 @@ class Call:
         self._is_handling = False
         self._round = -1
         self._left = 0
-        """Sends and takes of this round that are not done."""
+        """Number of sends and receives of this round that are not done."""
         self._unsent: set[int] = set()
         """Sends of this round that have not begun."""
         self._gone: set[int] = set()
+        """Sends that have left this rank."""
         self._here: set[int] = set()
         """Transfers that have arrived."""
         self._taken: set[int] = set()
-        """Transfers that have arrived and are where they belong, added up with others if need be."""
+        """Transfers that have arrived and were written to their destination, or summed into it."""
         self._landing: dict[int, memoryview] = {}
 
     def start(self) -> None:
         self._handle(self._next_round)
 
     def fail(self, error: BaseException) -> None:
-        """End the call with an error; what still arrives for it is dropped."""
+        """End the call with an error; messages that still arrive for it are dropped."""
         self.done.end(error)
 
     @property
     def missing_ranks(self) -> list[int]:
         """The ranks that this call is waiting for."""
-        untaken = {n for each in self._program.rounds[: self._round + 1] for n in each.takes} - self._here
-        return self._program.missing_ranks(untaken)
+        begun = self._program.rounds[: self._round + 1]
+        missing = {number for begun_round in begun for number in begun_round.takes} - self._here
+        return self._program.missing_ranks(missing)
 
     def message(self, number: int) -> Message:
         return Message(COLLECTIVE, 0, self.number, number)
 
     def land(self, number: int) -> memoryview:
-        """Memory for a transfer that begins to arrive."""
+        """Return the memory for a transfer that begins to arrive."""
         self._check_alive()
         memory = self._buffers.landing(self._program.transfers[number])
         self._landing[number] = memory
         return memory
 
     def keep(self, number: int, data: memoryview) -> bool:
-        """Keep a transfer that has arrived where it is; False where it must be copied."""
+        """Keep an arrived transfer in the transport's memory, or return False where it must be copied."""
         self._check_alive()
         if not self._buffers.keeps(self._program.transfers[number]):
             return False
@@ -120,7 +96,7 @@ class Call:
             raise CommAborted(f"{self.name} has ended")
 
     def _handle(self, event: Callable[[], None]) -> None:
-        """Run the event, and those that come meanwhile from other threads, here; or leave it to who does so now."""
+        """Run this event and those that other threads add meanwhile, unless another thread is running events now."""
         with self._lock:
             self._events.append(event)
             if self._is_handling:
@@ -145,11 +121,11 @@ class Call:
                 self._buffers.finish()
                 self.done.end()
                 return
-            now = self._program.rounds[self._round]
-            self._left = len(now.sends) + len(now.takes)
-            self._unsent = set(now.sends)
-            self._send_ready()  # first, since what others send is expected by what this rank has sent
-            for number in now.takes:
+            current = self._program.rounds[self._round]
+            self._left = len(current.sends) + len(current.takes)
+            self._unsent = set(current.sends)
+            self._send_ready()  # first: messages of others are expected by what this rank has sent
+            for number in current.takes:
                 self._take(number)
 
     def _send_ready(self) -> None:
@@ -163,13 +139,12 @@ class Call:
 
     def _take(self, number: int) -> None:
         transfer = self._program.transfers[number]
-
         arrived = self._event(partial(self._arrived, number))
         num_bytes = self._buffers.num_bytes(transfer)
         landing = _Landing(self, number, num_bytes)
-        place = self._program.expected_by.get(number)
+        expected_after = self._program.expected_by.get(number)
         self._transport.receive(
-            self.message(number), transfer.source, num_bytes, landing, arrived, place, bool(transfer.after)
+            self.message(number), transfer.source, num_bytes, landing, arrived, expected_after, bool(transfer.after)
         )
 
     def _event(self, action: Callable[[], None]) -> Done:

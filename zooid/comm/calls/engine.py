@@ -1,6 +1,6 @@
-"""The calls of one group that are under way: begun in order, ended together when anything goes wrong.
+"""The calls of one group that are in flight: begun in order, and all ended when anything goes wrong.
 
-A group that failed once stays failed. Over sockets its peers hear of it, so that nobody waits for what cannot come.
+A group that failed once stays failed. Over TCP its peers are told, so no rank waits for a message that cannot come.
 """
 
 import os
@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zooid.comm.calls.call import Buffers, Call
+from zooid.comm.calls.buffers import Buffers
+from zooid.comm.calls.call import Call
 from zooid.comm.calls.tensors import copy_bytes
 from zooid.comm.calls.work import Completion
 from zooid.comm.transport_protocol import POINT_TO_POINT, Done, Message, Transport, wrong_size
@@ -32,7 +33,7 @@ class _Pending:
 
 
 class _MemoryLanding:
-    """A receive's own memory."""
+    """The memory of a point-to-point receive."""
 
     def __init__(self, memory: memoryview, done: Completion) -> None:
         self._memory = memory
@@ -56,8 +57,8 @@ class Engine:
     """Runs calls over a transport. All methods may be called from any thread."""
 
     def __init__(self, transport: Transport, rank: int, size: int, *, timeout_s: float, abort: Abort) -> None:
-        self.rank = rank
-        self.size = size
+        self._rank = rank
+        self._size = size
         self.timeout_s = timeout_s
         self._transport = transport
         self._abort = abort
@@ -71,25 +72,25 @@ class Engine:
         self._watermark = -1
         self._num_messages: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         transport.on_failure = self.fail
-        abort.on_set(self._on_abort)
+        abort.on_set(self.abort)
         _watch(self)
 
     def reserve(self, count: int = 1) -> int:
-        """The number of the next collective call; every rank makes the same calls in the same order."""
+        """Return the number of the next collective call; every rank makes the same calls in the same order."""
         with self._lock:
             number = self._num_collectives
             self._num_collectives += count
         return number
 
     def reserve_message(self, source: int, reader: int, tag: int) -> int:
-        """The number of the next message between two ranks with this tag."""
+        """Return the number of the next message between two ranks with this tag."""
         with self._lock:
             number = self._num_messages[source, reader, tag]
             self._num_messages[source, reader, tag] += 1
         return number
 
     def skip(self, number: int) -> None:
-        """A call was refused on this rank after its number was reserved; as far as the numbers go, it is over."""
+        """Count a call as finished that was rejected on this rank after its number was reserved."""
         self._finish_collective(number)
 
     def run(
@@ -110,7 +111,7 @@ class Engine:
         return done
 
     def receive(self, memory: memoryview, source: int, tag: int, number: int, then: Callable[[], None]) -> Completion:
-        """Begin to receive into this memory; `then` comes before the end."""
+        """Begin to receive into this memory; `then` is called before the receive ends."""
         done = Completion()
         message = Message(POINT_TO_POINT, tag, number)
         if self._add(f"receive from rank {source}", done, lambda: [source]):
@@ -121,17 +122,17 @@ class Engine:
         self, memory: memoryview, tag: int, on_source: Callable[[int], None], then: Callable[[], None]
     ) -> Completion:
         done = Completion()
-        others = [rank for rank in range(self.size) if rank != self.rank]
+        others = [rank for rank in range(self._size) if rank != self._rank]
 
         def candidates() -> list[tuple[int, Message]]:
             with self._lock:
-                return [(n, Message(POINT_TO_POINT, tag, self._num_messages[n, self.rank, tag])) for n in others]
+                return [(n, Message(POINT_TO_POINT, tag, self._num_messages[n, self._rank, tag])) for n in others]
 
         def claim(source: int, message: Message) -> bool:
             with self._lock:
-                if self._num_messages[source, self.rank, tag] != message.number:
+                if self._num_messages[source, self._rank, tag] != message.number:
                     return False
-                self._num_messages[source, self.rank, tag] += 1
+                self._num_messages[source, self._rank, tag] += 1
             on_source(source)
             return True
 
@@ -144,20 +145,22 @@ class Engine:
         self.fail(CommAborted(reason))
 
     def fail(self, error: BaseException) -> None:
-        """End everything that is under way, and everything that comes, with this error. Peers are told first: who waits
-        here may end the process when it hears of it."""
+        """End all calls in flight and all later ones with this error.
+
+        Peers are told first, since a waiter on this rank may end the process.
+        """
         with self._lock:
             if self._error is not None or self._is_closed:
                 return
             self._error = error
             pending = list(self._pending.values())
-        first = error.cause if isinstance(error, PeerLost) and error.cause else type(error).__name__
-        self._transport.close(f"{first}: {error}")
-        for each in pending:
-            each.done.end(error)
+        cause = error.cause if isinstance(error, PeerLost) and error.cause else type(error).__name__
+        self._transport.close(f"{cause}: {error}")
+        for call in pending:
+            call.done.end(error)
 
     def close(self) -> bool:
-        """Leave in peace; calls that are still under way are given up. Whether it was in peace, and is the first."""
+        """Leave the group and give up calls in flight. Return True on the first clean close."""
         with self._lock:
             if self._is_closed:
                 return False
@@ -165,25 +168,26 @@ class Engine:
             failed = self._error is not None
             self._error = self._error or CommAborted("the process group was destroyed")
             pending = list(self._pending.values())
-        self._abort.forget(self._on_abort)
+        self._abort.forget(self.abort)
         if not failed:
-            self._transport.close(None)  # first, so that nothing is written any more to the memory of what has ended
-        for each in pending:
-            each.done.end(self._error)
+            self._transport.close(None)  # first, so that nothing is written to the memory of a call that has ended
+        for call in pending:
+            call.done.end(self._error)
         return not failed
 
     def check_deadlines(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            late = next((each for each in self._pending.values() if each.deadline_s <= now_s), None)
+            late = next((call for call in self._pending.values() if call.deadline_s <= now_s), None)
         if late is not None and not late.done.is_done:
-            who = late.missing_ranks()
-            names = ("rank " if len(who) == 1 else "ranks ") + ", ".join(map(str, who)) if who else "the transport"
+            ranks = late.missing_ranks()
+            names = (
+                ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks)) if ranks else "the transport"
+            )
             self.fail(
                 CommTimeout(
-                    f"{late.name} on rank {self.rank} ran into its timeout of {late.limit_s:g} s while it waited for "
-                    f"{names}; "
-                    f"is {'it' if len(who) == 1 else 'each of them'} alive, and in the same call?"
+                    f"{late.name} on rank {self._rank} ran into its timeout of {late.limit_s:g} s while it waited for "
+                    f"{names}; is {'it' if len(ranks) == 1 else 'each of them'} alive, and in the same call?"
                     + (f" The store fails: {self._transport.trouble}" if self._transport.trouble else "")
                 )
             )
@@ -191,7 +195,7 @@ class Engine:
     def _add(
         self, name: str, done: Completion, missing: Callable[[], list[int]], timeout_s: float | None = None
     ) -> bool:
-        """Register a call; False where the group has failed before, in which case the call has ended."""
+        """Register a call, or end it at once and return False where the group has failed before."""
         with self._lock:
             error = self._error
             if error is None:
@@ -222,9 +226,6 @@ class Engine:
         if after > before and self._error is None:
             self._transport.finished(after)
 
-    def _on_abort(self, reason: str) -> None:
-        self.fail(CommAborted(reason))
-
 
 def _ending(done: Completion, then: Callable[[], None]) -> Done:
     def end(error: BaseException | None) -> None:
@@ -241,7 +242,7 @@ _watcher: tuple[int, threading.Thread] | None = None
 
 
 def _watch(engine: Engine) -> None:
-    """One thread per process looks after everyone's deadlines, so that a call that nobody waits on ends as well."""
+    """Let the process's one watcher thread check this engine's deadlines, so calls end even if nobody waits on them."""
     global _watcher
     with _watcher_lock:
         _engines.add(engine)

@@ -1,7 +1,7 @@
-"""Tensors of a GPU, by way of pinned memory: copied out when the caller's stream has made them, and back when done.
+"""Calls on GPU tensors, which are copied to pinned memory once the caller's stream has computed them, and back.
 
-The host never waits for the GPU in the caller's thread before `wait`, and after `wait` only the caller's stream waits
-for the copy back.
+The caller's thread never waits for the GPU before `wait`. After `wait`, only the caller's stream waits for the copy
+back.
 """
 
 import queue
@@ -31,12 +31,12 @@ class StagedWork(TransferWork):
         return torch.futures.Future(devices=[self._device])
 
     def settle(self, future: torch.futures.Future[Any]) -> None:
-        with torch.cuda.stream(_stream(self._device)):  # the future's own event is recorded behind the copy
+        with torch.cuda.stream(_stream(self._device)):  # so the future's own event is recorded after the copy
             super().settle(future)
 
 
 def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequence[torch.Tensor]) -> StagedWork:
-    """Begin a call on tensors of one GPU; those already in the processor's memory are used as they are."""
+    """Begin a call on tensors of one GPU; tensors in CPU memory are used as they are."""
     device = next(tensor.device for tensor in tensors if tensor.device.type != "cpu")
     side = _stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
@@ -56,8 +56,12 @@ def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequ
     work = StagedWork(done, result, name, device)
 
     def begin() -> None:
-        copied_out.synchronize()
-        call = start(on_host)
+        try:
+            copied_out.synchronize()
+            call = start(on_host)
+        except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+            done.end(error)
+            return
         call.then(lambda: _copiers.put(lambda: finish(call)))
 
     def finish(call: Completion) -> None:
@@ -69,12 +73,12 @@ def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequ
                 work.copied_back.record(side)
         done.end(call.error)
 
-    _copiers.put(_guarded(begin, done))
+    _copiers.put(begin)
     return work
 
 
 class _Copiers:
-    """One thread per process that waits for copies, in order."""
+    """The one thread per process that waits for copies, in order."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -101,13 +105,3 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     if device not in _streams:
         _streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _streams[device]
-
-
-def _guarded(action: Callable[[], None], done: Completion) -> Callable[[], None]:
-    def run() -> None:
-        try:
-            action()
-        except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
-            done.end(error)
-
-    return run

@@ -1,4 +1,4 @@
-"""Shows calls to torch's profiler, as its own backends do: one asynchronous event for each call."""
+"""Reports calls to torch's profiler as torch's own backends do: one asynchronous event for each call."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ _quiet = threading.local()
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Calls that are part of a larger one are not shown by themselves."""
+    """Report no events for calls that are part of a larger one."""
     _quiet.is_on = True
     try:
         yield
@@ -23,16 +23,16 @@ def quietly() -> Iterator[None]:
 
 
 def begin_event(name: str, tensors: Sequence[torch.Tensor]) -> Any:
-    """Open an event with the shapes of the call's tensors; None where nobody profiles."""
+    """Open an event with the shapes of the call's tensors; return None where no profiler runs."""
     if not torch._C._autograd._profiler_enabled() or getattr(_quiet, "is_on", False):
         return None
     return torch._C._autograd._record_function_with_args_enter(f"zooid:{name}", *tensors)
 
 
 def end_event(event: Any, work: TransferWork) -> None:
-    """Close the event when the call has ended; whoever waits for the call then waits for that, too.
+    """Close the event when the call has ended; waiting for the call then waits for that, too.
 
-    The profiler takes an event for asynchronous if another thread than the caller's ends it.
+    The profiler treats an event as asynchronous if another thread than the caller's ends it.
     """
     if event is None:
         return

@@ -1,4 +1,4 @@
-"""All-reduce of sparse tensors: everyone gathers everyone's indices and values, and adds them up."""
+"""All-reduce of sparse tensors: each rank gathers the indices and values of all ranks, and sums them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,12 +9,12 @@ from zooid.comm.calls.work import Completion
 from zooid.core.errors import CommError
 
 Gather = Callable[[int, torch.Tensor, Sequence[torch.Tensor]], Completion]
-"""Begins the all_gather that is the n-th of this call: own part, and a place for every rank's."""
+"""Begins the n-th all_gather of this call, given this rank's part and memory for every rank's part."""
 NUM_GATHERS = 3
 
 
 def all_reduce(tensor: torch.Tensor, num_ranks: int, gather: Gather) -> Completion:
-    """Sum a sparse tensor over ranks, in place; each of the three gathers begins when the one before has ended."""
+    """Sum a sparse tensor over ranks, in place, with three gathers one after the other."""
     done = Completion()
     own = tensor.detach().coalesce()
     num_dims, entry = own.sparse_dim(), list(own.shape[own.sparse_dim() :])
@@ -55,14 +55,14 @@ def all_reduce(tensor: torch.Tensor, num_ranks: int, gather: Gather) -> Completi
 
 
 def check_counts(counts: Sequence[int], shape: Sequence[int]) -> None:
-    """Refuse more entries than the tensor has places: memory is taken for as many as a rank says."""
+    """Reject more entries than the tensor can hold, since memory is allocated for as many as a rank announces."""
     for rank, count in enumerate(counts):
         if not 0 <= count <= math.prod(shape):
             raise CommError(f"rank {rank} has {count} entries of a sparse tensor that has room for {math.prod(shape)}")
 
 
 def check_indices(indices: torch.Tensor, shape: Sequence[int], rank: int) -> None:
-    """Refuse places outside of the tensor, which torch would write to without a look."""
+    """Reject indices outside of the tensor, which torch would write to unchecked."""
     limits = torch.tensor(shape, dtype=torch.int64, device=indices.device).unsqueeze(1)
     if bool(((indices < 0) | (indices >= limits)).any()):
         raise CommError(f"rank {rank} has entries outside of a sparse tensor of {list(shape)}; was it built unchecked?")

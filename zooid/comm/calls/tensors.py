@@ -1,4 +1,4 @@
-"""Tensors as the bytes on the wire, and the sums of what arrived."""
+"""Tensors as bytes on the wire, and the sums of tensors that arrived."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from zooid.core.errors import CommError
 
 Array: TypeAlias = npt.NDArray[Any]
 Numbers: TypeAlias = Array | torch.Tensor
-"""Values as a Reduction works on them."""
+"""Values in the form that a Reduction works on."""
 
 _OPERATIONS: tuple[tuple[Any, str, str], ...] = (
     (ReduceOp.SUM, "add", "add"),
@@ -25,14 +25,14 @@ _OPERATIONS: tuple[tuple[Any, str, str], ...] = (
     (ReduceOp.BOR, "bitwise_or", "bitwise_or"),
     (ReduceOp.BXOR, "bitwise_xor", "bitwise_xor"),
 )
-"""The operation, its name in numpy, its name in torch."""
+"""Each operation, with its name in numpy and its name in torch."""
 _BITWISE = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 _IN_TORCH = (torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
-"""Types that numpy lacks or is slow with, or orders otherwise."""
+"""Types that numpy lacks, handles slowly, or orders differently."""
 
 
 def wire_view(tensor: Numbers) -> memoryview:
-    """The bytes of a contiguous CPU tensor, or of a flat array, without a copy."""
+    """Return the bytes of a contiguous CPU tensor, or of a flat array, without a copy."""
     if isinstance(tensor, np.ndarray):
         return tensor.view(np.uint8).data
     if tensor.dtype is torch.uint8 and tensor.dim() == 1:  # as the messages of a pipeline are
@@ -42,7 +42,7 @@ def wire_view(tensor: Numbers) -> memoryview:
 
 
 def flat_values(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's values as a flat contiguous tensor: the same memory where that is possible, else a copy."""
+    """Return the tensor's values as a flat contiguous tensor: the same memory where possible, else a copy."""
     if tensor.dim() == 1 and tensor.is_contiguous():
         return tensor.detach()
     return tensor.detach().contiguous().reshape(-1)
@@ -53,7 +53,7 @@ def copy_into(target: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def copy_bytes(target: memoryview, data: memoryview) -> None:
-    """Copy without holding the GIL."""
+    """Copy bytes without holding the GIL."""
     if target.nbytes != data.nbytes:
         raise CommError(f"a message of {data.nbytes} bytes arrived where {target.nbytes} were expected")
     np.copyto(np.frombuffer(target, np.uint8), np.frombuffer(data, np.uint8))
@@ -61,15 +61,15 @@ def copy_bytes(target: memoryview, data: memoryview) -> None:
 
 @functools.cache
 def reduction_of(operation: Any, dtype: torch.dtype) -> "Reduction":
-    """Made once for each ReduceOp and type, for checking what goes together takes longer than a small sum."""
+    """Return the Reduction of a ReduceOp and a type, cached because its checks take longer than a small sum."""
     return Reduction(operation, dtype)
 
 
 class Reduction:
-    """One ReduceOp on one type: adds parts up in their order, in place where it can."""
+    """One ReduceOp on one type, which combines parts in rank order, in place where it can."""
 
     def __init__(self, operation: Any, dtype: torch.dtype) -> None:
-        names = next(((numpy, name) for known, numpy, name in _OPERATIONS if operation == known), None)
+        names = next(((in_numpy, in_torch) for known, in_numpy, in_torch in _OPERATIONS if operation == known), None)
         if names is None:
             raise CommError(
                 f"the backend zooid cannot reduce with {getattr(operation, 'op', operation)}; it can with SUM, AVG, "
@@ -79,7 +79,7 @@ class Reduction:
         if self.is_average and not (dtype.is_floating_point or dtype.is_complex):
             raise CommError(f"{dtype} cannot be averaged; reduce with SUM, or convert to float first")
         if dtype.is_complex and (operation == ReduceOp.MIN or operation == ReduceOp.MAX):
-            raise CommError(f"{dtype} has no order, and so no MIN and MAX")
+            raise CommError(f"{dtype} has no order, and so no MIN and MAX; reduce real numbers instead")
         if dtype.itemsize == 1 and dtype.is_floating_point:
             raise CommError(f"{dtype} cannot be added up; convert to a wider type first")
         is_bitwise = any(operation == known for known in _BITWISE)
@@ -91,15 +91,15 @@ class Reduction:
 
     @property
     def takes_any_memory(self) -> bool:
-        """Whether parts may lie in memory that cannot be written to."""
+        """Whether parts may lie in read-only memory."""
         return self._dtype not in _IN_TORCH
 
     def numbers(self, flat: torch.Tensor) -> Numbers:
-        """The same memory, as `combine` takes it: numpy stays on this thread, where torch would wake others."""
+        """Return the same memory in the form `combine` takes: numpy stays on this thread; torch would wake others."""
         return flat if self._dtype in _IN_TORCH else flat.numpy()
 
     def combine(self, own: Numbers, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
-        """Let `own` hold the sum of itself and the parts, in the order of ranks."""
+        """Combine the parts into `own`, in rank order."""
         if len(own) == 0:
             return
         if isinstance(own, torch.Tensor):
@@ -108,7 +108,7 @@ class Reduction:
             self._add(self._ufunc, own, [(n, np.frombuffer(data, own.dtype)) for n, data in parts], rank)
 
     def add(self, left: Numbers, right: Numbers, out: Numbers) -> Numbers:
-        """Write the sum of two parts, and return it."""
+        """Write the sum of two parts to `out`, and return it."""
         if isinstance(left, torch.Tensor):
             return self._function(left, right, out=out)
         return cast(Array, self._ufunc(left, right, out=out))
@@ -118,7 +118,7 @@ class Reduction:
         ordered = [part for _, part in sorted([(rank, own), *parts], key=_first)]
         total = ordered[0]
         memory = own if total is own else None
-        """Where the sum so far lies, if it may be written to: `own` from when it is part of the sum."""
+        """The memory of the sum so far, if it may be written to; `own` once it is part of the sum."""
         for part in ordered[1:]:
             memory = own if part is own else memory
             total = add(total, part, out=memory)

@@ -1,24 +1,24 @@
-"""Where the bytes of a sum along a tree over grains lie."""
+"""The memory of a sum along a tree over grains."""
 
+from functools import partial
 from itertools import accumulate, pairwise
 
 import torch
 
-from zooid.comm.calls.buffers import Scratch
+from zooid.comm.calls.buffers import Buffers, Scratch
 from zooid.comm.calls.tensors import Numbers, Reduction, copy_bytes, wire_view
 from zooid.schedule.grain_tree import Deal, TreeSum
-from zooid.schedule.rank_program import SpanSum
 from zooid.schedule.transfer_lists import Transfer
 
 
-class TreeBuffers:
-    """This rank's nodes, cut into a span for each rank that adds up; its own span of everybody's; and the sums."""
+class TreeBuffers(Buffers):
+    """This rank's nodes, cut into one span for each rank; its own span of all ranks' nodes; and the sums."""
 
     def __init__(
         self, nodes: torch.Tensor, sums: torch.Tensor, deal: Deal, rank: int, reduction: Reduction, scratch: Scratch
     ) -> None:
-        """`nodes` has a row for each rank, with that rank's span of every node; `sums` may be the same memory."""
-        self._counts = [len(own) for own in deal.nodes]
+        """`nodes` has a row for each rank, with that rank's span of every node. `sums` may share its memory."""
+        self._counts = [len(rank_nodes) for rank_nodes in deal.nodes]
         self._deal = deal
         self._rank = rank
         self._reduction = reduction
@@ -26,13 +26,13 @@ class TreeBuffers:
         self._item = nodes.element_size()
         self._nodes = [reduction.numbers(row.reshape(-1)) for row in nodes.unbind(0)]
         self._sums = [reduction.numbers(row) for row in sums.view(len(self._counts), size).unbind(0)]
-        self._scratch = scratch
-        self._memory = scratch.take((sum(self._counts) - self._counts[rank]) * size * self._item)
-        arriving = torch.frombuffer(self._memory, dtype=nodes.dtype) if self._memory.nbytes else nodes.new_empty(0)
-        others = [0 if source == rank else count for source, count in enumerate(self._counts)]
-        places = pairwise(accumulate(others, initial=0))
-        self._arriving = [reduction.numbers(arriving[first * size : end * size]) for first, end in places]
+        memory = scratch.take((sum(self._counts) - self._counts[rank]) * size * self._item)
+        arriving = torch.frombuffer(memory, dtype=nodes.dtype) if memory.nbytes else nodes.new_empty(0)
+        num_arriving = [0 if source == rank else count for source, count in enumerate(self._counts)]
+        spans = pairwise(accumulate(num_arriving, initial=0))
+        self._arriving = [reduction.numbers(arriving[first * size : end * size]) for first, end in spans]
         self._num_missing = len(self._counts) - 1
+        self.finish = partial(scratch.give_back, memory)
 
     def outgoing(self, transfer: Transfer) -> memoryview:
         return wire_view(self._sums[self._rank] if transfer.after else self._nodes[transfer.readers[0]])
@@ -43,23 +43,14 @@ class TreeBuffers:
     def landing(self, transfer: Transfer) -> memoryview:
         return wire_view((self._sums if transfer.after else self._arriving)[transfer.source])
 
-    def keeps(self, transfer: Transfer) -> bool:
-        return False
-
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         if not transfer.after:
             self._num_missing -= 1
             if self._num_missing == 0:
                 self._add_up_own()
 
-    def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
-        raise AssertionError("nodes are added up when those of all ranks have arrived")
-
-    def finish(self) -> None:
-        self._scratch.give_back(self._memory)
-
     def _add_up_own(self) -> None:
-        """The own nodes are added up where they lie, since this span of them goes to nobody."""
+        """Sum this rank's span of all nodes; its own nodes are overwritten, since no other rank needs this span."""
         rows = [self._nodes[self._rank] if n == self._rank else row for n, row in enumerate(self._arriving)]
         num_left = sum(self._counts) - 1
         result = self._sums[self._rank]

@@ -1,7 +1,7 @@
-"""Fewer bytes for floats on the wire: half precision, or eight bits with a scale for each block.
+"""Codecs that shrink floats on the wire: half precision, or eight bits with a scale for each block.
 
-What eight bits lose of a tensor is kept and added to its next all-reduce (error feedback), so that nothing is lost for
-good. Everyone, the sender included, goes on with what the others decode: all ranks hold the same bits.
+The rounding error of eight bits is kept and added to the tensor's next all-reduce (error feedback), so no part of a
+gradient is dropped for good. Every rank, the sender included, goes on with the decoded values: all hold the same bits.
 """
 
 import threading
@@ -11,7 +11,7 @@ import torch
 from torch.distributed import ReduceOp
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from zooid.comm.calls.buffers import Finish
+from zooid.comm.calls.buffers import Buffers, Finish
 from zooid.comm.calls.tensors import Reduction, wire_view
 from zooid.core.errors import CommError
 from zooid.core.plans.codec_sizes import INT8_BLOCK, CodecName, wire_bytes
@@ -20,19 +20,19 @@ from zooid.schedule.transfer_lists import Transfer
 
 _CODED_TYPES = (torch.float32, torch.float64)
 _MIN_ELEMENTS = 1024
-"""Counts, losses and norms are few and deserve their digits; they also gain nothing."""
+"""Small tensors such as counts, losses and norms are not encoded: they need their digits, and gain no time."""
 _HALVES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _MAX_INT8 = 127
 
 
 def is_coded(codec: CodecName, values: torch.Tensor, operation: Any) -> bool:
-    """Whether an all-reduce goes through the codec: sums and means of many floats do."""
+    """Return whether an all-reduce uses the codec, as sums and means of many floats do."""
     is_sum = operation == ReduceOp.SUM or operation == ReduceOp.AVG
     return codec != "none" and is_sum and values.dtype in _CODED_TYPES and values.numel() >= _MIN_ELEMENTS
 
 
 def encode(codec: CodecName, values: torch.Tensor) -> torch.Tensor:
-    """The bytes of a flat tensor of floats; as many as `wire_bytes` says."""
+    """Encode a flat tensor of floats as bytes, whose number `wire_bytes` gives."""
     if codec in _HALVES:
         return values.to(_HALVES[codec]).view(torch.uint8)
     blocks = _in_blocks(values.to(torch.float32))
@@ -43,11 +43,11 @@ def encode(codec: CodecName, values: torch.Tensor) -> torch.Tensor:
 
 
 def decode(codec: CodecName, data: torch.Tensor, num_elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """The floats that bytes stand for."""
+    """Decode bytes into floats."""
     if data.numel() != wire_bytes(codec, num_elements):
         raise CommError(f"{data.numel()} bytes arrived for {num_elements} elements in {codec}")
     if codec == "none":
-        raise CommError("what no codec has encoded cannot be decoded; numbers are sent as they are")
+        raise CommError("the codec none encodes nothing, so there is nothing to decode; use fp16, bf16 or int8")
     if codec in _HALVES:
         return data.view(_HALVES[codec]).to(dtype)
     num_scales = -(-num_elements // INT8_BLOCK)
@@ -57,14 +57,14 @@ def decode(codec: CodecName, data: torch.Tensor, num_elements: int, dtype: torch
 
 
 class Residuals:
-    """What codecs lost of each tensor so far, for as long as the tensor's memory lives."""
+    """The rounding errors of each tensor, kept for as long as the tensor's memory lives."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[tuple[int, int, int], tuple[StorageWeakRef, torch.Tensor]] = {}
 
     def of(self, tensor: torch.Tensor, flat: torch.Tensor, codec: CodecName) -> torch.Tensor | None:
-        """As long as `flat`, and kept with the tensor that its values are from; None for codecs without feedback."""
+        """Return the tensor's rounding errors, one for each value of `flat`; None for codecs without feedback."""
         if codec != "int8":
             return None
         reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -78,7 +78,7 @@ class Residuals:
             return self._kept[key][1]
 
 
-class CodedBuffer:
+class CodedBuffer(Buffers):
     """A flat tensor of floats whose spans travel encoded."""
 
     def __init__(
@@ -94,7 +94,7 @@ class CodedBuffer:
         self._numbers = reduction.numbers(flat)
         self._rank = rank
         self._reduction = reduction
-        self._finish = finish
+        self.finish = finish
         self._codec = codec
         self._residual = residual
 
@@ -116,18 +116,12 @@ class CodedBuffer:
     def landing(self, transfer: Transfer) -> memoryview:
         return wire_view(torch.empty(self.num_bytes(transfer), dtype=torch.uint8))
 
-    def keeps(self, transfer: Transfer) -> bool:
-        return False
-
     def arrived(self, transfer: Transfer, data: memoryview) -> None:
         self._flat[transfer.start : transfer.stop] = self._decoded(data, transfer.num_elements)
 
     def add_up(self, span: SpanSum, parts: list[tuple[int, memoryview]]) -> None:
         decoded = [(source, wire_view(self._decoded(data, span.stop - span.start))) for source, data in parts]
         self._reduction.combine(self._numbers[span.start : span.stop], decoded, self._rank)
-
-    def finish(self) -> None:
-        self._finish()
 
     def _decoded(self, data: memoryview, num_elements: int) -> torch.Tensor:
         if num_elements == 0:

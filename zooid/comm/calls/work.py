@@ -1,4 +1,4 @@
-"""Handles of calls under way, as torch.distributed returns them."""
+"""Handles of calls in flight, as torch.distributed returns them."""
 
 import datetime
 import threading
@@ -9,22 +9,23 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
+from zooid.comm.transport_protocol import after_all
 from zooid.core.errors import CommTimeout
 
 
 class Completion:
-    """Something that ends once, well or with an error; whoever waits for it is woken with the least delay."""
+    """An event that occurs once, with or without an error, and wakes its waiters with the least delay."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
         self._is_done = False
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], object]] = []
         self.error: BaseException | None = None
         self.made_s = time.perf_counter()
         self.began_s: float | None = None
-        """Of a receive: when its first bytes came."""
+        """When the first bytes of a receive arrived."""
         self.ended_s: float | None = None
 
     @property
@@ -32,7 +33,7 @@ class Completion:
         return self._is_done
 
     def end(self, error: BaseException | None = None) -> bool:
-        """False where it had already ended."""
+        """End it, and return False where it had already ended."""
         with self._lock:
             if self._is_done:
                 return False
@@ -44,12 +45,12 @@ class Completion:
             self._gate.release()
         for callback in callbacks:
             callback()
-        if error is not None:  # whoever waits may end the process; others are told why before that
+        if error is not None:  # a waiter may end the process, so the peers are told first
             self._gate.release()
         return True
 
-    def then(self, callback: Callable[[], None]) -> None:
-        """Call back when it has ended; at once if it has."""
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call back when it ends, or at once if it has."""
         with self._lock:
             if not self._is_done:
                 self._callbacks.append(callback)
@@ -57,7 +58,7 @@ class Completion:
         callback()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether it ended in time."""
+        """Wait for the end, and return whether it came in time."""
         if not self._gate.locked():
             return True
         arrived = self._gate.acquire(timeout=-1 if timeout_s is None else timeout_s)
@@ -67,7 +68,7 @@ class Completion:
 
 
 class TransferWork(Work):
-    """Completes when the call's transfers have; failing transfers raise at `wait`, in the caller's thread."""
+    """The handle of one call. Failed transfers raise at `wait`, in the caller's thread."""
 
     def __init__(self, done: Completion, result: Sequence[torch.Tensor], name: str) -> None:
         super().__init__()
@@ -77,10 +78,10 @@ class TransferWork(Work):
         self._future: torch.futures.Future[Any] | None = None
         self._last: torch.futures.Future[Any] | None = None
         self.sources: list[int] = []
-        """Of a receive: the rank that sent, once it is known."""
+        """The rank that sent, once a receive knows it."""
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
-        # torch passes a zero time-out for "no limit of its own"; the group's limit holds anyway.
+        # torch passes a timeout of zero for "no timeout of its own"; the group's timeout holds anyway.
         limit_s = timeout.total_seconds() if timeout else 0.0
         if not self.done.wait(limit_s if limit_s > 0 else None):
             raise CommTimeout(f"{self.name} was not finished within {limit_s:g} s")
@@ -106,7 +107,7 @@ class TransferWork(Work):
     _source_rank = source_rank
 
     def synchronize(self) -> None:
-        """Let the caller's stream see the result; the processor's own memory needs nothing."""
+        """Let the caller's CUDA stream see the result; results in CPU memory need nothing."""
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
@@ -119,7 +120,7 @@ class TransferWork(Work):
         return self._future
 
     def end_with(self, future: torch.futures.Future[Any]) -> None:
-        """Let this future, which follows the call's own, be what callers get and wait for."""
+        """Let callers get this future and wait for it; it completes after the call itself."""
         self._future = self._last = future
 
     def _new_future(self) -> torch.futures.Future[Any]:
@@ -133,26 +134,15 @@ class TransferWork(Work):
 
 
 class JoinedWork(TransferWork):
-    """Several calls as one: done when all are."""
+    """Several calls as one, which is done when all of them are."""
 
     def __init__(self, works: Sequence[TransferWork], result: Sequence[torch.Tensor]) -> None:
         done = Completion()
         super().__init__(done, result, " and ".join(sorted({work.name for work in works})))
         self._works = works
-        left = [len(works)]
-        lock = threading.Lock()
-
-        def one_ended(work: TransferWork) -> None:
-            with lock:
-                left[0] -= 1
-                is_last = left[0] == 0
-            if work.done.error is not None:
-                done.end(work.done.error)
-            elif is_last:
-                done.end()
-
+        one_done = after_all(len(works), done.end)
         for work in works:
-            work.done.then(lambda work=work: one_ended(work))  # type: ignore[misc]
+            work.done.then(lambda work=work: one_done(work.done.error))  # type: ignore[misc]
         if not works:
             done.end()
 

@@ -1,4 +1,4 @@
-"""What is written behind the bytes of a message in an object: enough to tell whether it is whole and the right one."""
+"""The trailer of a message in an object, which shows whether the message is whole and the right one."""
 
 import struct
 import zlib
@@ -16,16 +16,18 @@ TRAILER_BYTES = _TRAILER.size
 
 @dataclass(frozen=True)
 class Opened:
-    """A message and what its sender said besides."""
+    """A message and its sender's watermark."""
 
     data: memoryview
     watermark: int
-    """All collective calls up to this one have ended at the sender."""
+    """Number of the last collective call before which, and with which, all calls have ended at the sender."""
 
 
 def seal(name: str, data: memoryview, watermark: int) -> memoryview:
-    """A copy of the data with its trailer; the checksum covers the name, so that no object stands for another, and
-    the watermark, by which others delete."""
+    """Return a copy of the data with its trailer.
+
+    The checksum also covers the name, so that no object passes for another, and the watermark, by which others delete.
+    """
     sealed = np.empty(data.nbytes + TRAILER_BYTES, np.uint8)
     np.copyto(sealed[: data.nbytes], np.frombuffer(data, np.uint8))
     checksum = zlib.crc32(f"{name} {watermark}".encode(), zlib.crc32(sealed.data[: data.nbytes]))
@@ -34,7 +36,7 @@ def seal(name: str, data: memoryview, watermark: int) -> memoryview:
 
 
 def unseal(name: str, sealed: memoryview) -> Opened:
-    """The message, not copied; DamagedMessage where it is truncated, altered or of another name."""
+    """Return the message without a copy; DamagedMessage where it is truncated, altered or has another name."""
     num_bytes = sealed.nbytes - TRAILER_BYTES
     if num_bytes < 0:
         raise DamagedMessage(f"{name} is truncated to {sealed.nbytes} bytes")

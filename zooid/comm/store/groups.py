@@ -1,4 +1,4 @@
-"""Process groups of members that know each other already: they need no meeting, only keys of their own."""
+"""Process groups of members that know each other already, and need no rendezvous but only keys of their own."""
 
 from collections.abc import Collection
 
@@ -13,7 +13,7 @@ from zooid.store.privacy import make_private
 
 
 class StoreGroups:
-    """Groups under one prefix, which nobody has used before."""
+    """Groups under one prefix, which must be new."""
 
     def __init__(self, objects: ObjectStore, prefix: str, options: Options, *, timeout_s: float, abort: Abort) -> None:
         self._objects = objects
@@ -42,13 +42,13 @@ class StoreGroups:
         return group
 
     def fail(self, error: BaseException, *, kept: Collection[str] = ()) -> None:
-        """End everything that is under way in all groups but those that are kept, and everything that comes."""
+        """End all calls in flight and all later ones with this error, in all groups but those named in `kept`."""
         for name, group in list(self._groups.items()):
             if name not in kept:
                 group.engine.fail(error)
 
     def close(self, rank: int, size: int, *, in_peace: bool) -> None:
-        """Leave all groups. The last of `size` members that leaves in peace removes what they have exchanged."""
+        """Leave all groups. The last of `size` members that leaves with `in_peace` deletes all messages."""
         for group in self._groups.values():
             group.shutdown()
         if in_peace:

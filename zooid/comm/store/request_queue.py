@@ -1,4 +1,4 @@
-"""A few threads that work through a queue by priority, with a limit on the bytes that are on their way at once."""
+"""A priority queue of store requests, with a few threads and a limit on the bytes in flight."""
 
 import heapq
 import itertools
@@ -14,13 +14,14 @@ logger = logging.getLogger(__name__)
 
 
 class RequestQueue:
-    """Runs actions in the order of their priorities."""
+    """Runs requests in the order of their priorities."""
 
     def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
         self._name = name
         self._window = window
         self._changed = threading.Condition()
         self._queue: list[tuple[Any, int, int, Callable[[], None]]] = []
+        """A heap of (priority, order of submission, bytes, request)."""
         self._order = itertools.count()
         self._threads = Threads(name, self._work, max_threads)
         self._num_idle = 0
@@ -28,27 +29,27 @@ class RequestQueue:
         self._active_bytes = 0
         self._is_closed = False
 
-    def submit(self, priority: Any, num_bytes: int, action: Callable[[], None]) -> None:
+    def submit(self, priority: Any, num_bytes: int, request: Callable[[], None]) -> None:
         with self._changed:
             if self._is_closed:
                 return
-            heapq.heappush(self._queue, (priority, next(self._order), num_bytes, action))
+            heapq.heappush(self._queue, (priority, next(self._order), num_bytes, request))
             if self._num_idle >= len(self._queue) or not self._threads.start():
                 self._changed.notify()
 
     def close(self) -> None:
-        """Start nothing any more; what is under way ends by itself."""
+        """Start no more requests; those in flight end by themselves."""
         with self._changed:
             self._is_closed = True
             self._queue.clear()
             self._changed.notify_all()
 
     def join(self, deadline_s: float) -> None:
-        """Wait for the threads of a closed lane."""
+        """Wait for the threads of a closed queue."""
         self._threads.join(deadline_s)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing is queued or under way."""
+        """Wait until nothing is queued or in flight."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and self._num_active == 0, timeout_s)
 
@@ -65,16 +66,16 @@ class RequestQueue:
                 self._num_idle -= 1
                 if self._is_closed:
                     return
-                _, _, num_bytes, action = heapq.heappop(self._queue)
+                _, _, num_bytes, request = heapq.heappop(self._queue)
                 self._num_active += 1
                 self._active_bytes += num_bytes
             try:
-                action()
+                request()
             except Exception:
-                logger.exception("an action of %s failed", self._name)
+                logger.exception("a request of %s failed", self._name)
             finally:
                 with self._changed:
                     self._num_active -= 1
                     self._active_bytes -= num_bytes
                     self._changed.notify_all()
-            del action  # while it waits for the next one, the thread must not keep this one's tensor alive
+            del request  # while it waits for the next one, the thread must not keep this one's tensor alive

@@ -1,4 +1,4 @@
-"""How far a rank is in sending: the clock by which it expects what others send (see `schedule.waiting`)."""
+"""A rank's progress in sending, which is the clock by which it expects messages (see `schedule.polling_rules`)."""
 
 import threading
 import time
@@ -12,35 +12,37 @@ Edge: TypeAlias = tuple[int, int, int, bool]
 
 
 def edge_of(message: Message, source: int, num_bytes: int, is_answer: bool) -> Edge:
-    """What makes messages alike in how long they take: source, kind of call, size; and whether their source can send
-    them only after it has taken others: who begins a call late is late with its own parts, but not with answers."""
+    """Return the class of messages that share a learned lag: those alike in source, kind of call, size and `is_answer`.
+
+    Answers differ because a rank that begins a call late is late with its own parts, but not with answers.
+    """
     kind = message.kind if message.kind == COLLECTIVE else 1 + message.tag
     return source, kind, (num_bytes > SMALL_BYTES) + (num_bytes > LARGE_BYTES), is_answer
 
 
 class Progress:
-    """How far this rank is in sending, by call: the clock by which others' messages are expected."""
+    """The messages that this rank has sent in each call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._sent: defaultdict[int, set[int]] = defaultdict(set)
         self._last_s = 0.0
         self.pace_s = 0.0
-        """Time between two messages that this rank sends, when it sends one after the other."""
+        """Time between two messages that this rank sends in a row."""
 
-    def note_sent(self, number: int, place: int) -> None:
+    def note_sent(self, number: int, send_index: int) -> None:
         now_s = time.monotonic()
         with self._lock:
             sent = self._sent[number]
             self.pace_s = pace_after(self.pace_s, now_s - self._last_s) if sent else 0.0
             self._last_s = now_s
-            sent.add(place)
+            sent.add(send_index)
 
-    def has_sent(self, number: int, place: int) -> bool:
-        return place in self._sent.get(number, ())
+    def has_sent(self, number: int, send_index: int) -> bool:
+        return send_index in self._sent.get(number, ())
 
     def forget(self, number: int) -> None:
-        """Calls up to this one are over."""
+        """Forget all calls up to this one, which have ended."""
         with self._lock:
             for old in [call for call in self._sent if call <= number]:
                 del self._sent[old]

@@ -1,4 +1,4 @@
-"""Messages as objects: for members that accept no connections."""
+"""Messages as objects in a store, for members that accept no connections."""
 
 import atexit
 import threading
@@ -12,7 +12,7 @@ from zooid.comm.store.poller import Poller
 from zooid.comm.store.request_queue import RequestQueue
 from zooid.comm.store.send_clock import Progress
 from zooid.comm.traffic_counter import Counter
-from zooid.comm.transport_protocol import COLLECTIVE, Done, Landing, Message
+from zooid.comm.transport_protocol import COLLECTIVE, Candidates, Claim, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
 from zooid.schedule.transfer_lists import UPLOADS, Window
@@ -20,11 +20,10 @@ from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16
 _DELETE_AT = 64
-"""Objects that nobody needs any more are deleted when they are this many, or this old:"""
+"""Objects that no rank needs any more are deleted once there are this many,"""
 _DELETE_AFTER_S = 2.0
+"""or once this much time has passed since the last deletion."""
 _LEAVE_TIMEOUT_S = 60.0
-
-
 _EXIT_TIMEOUT_S = 5.0
 
 _transports: "weakref.WeakSet[StoreTransport]" = weakref.WeakSet()
@@ -40,8 +39,8 @@ def _stop_all() -> None:
 class StoreTransport:
     """One rank of one group in an object store.
 
-    An object is deleted by its writer once all its readers have said, in what they send, that they are past its call;
-    a point-to-point message by its reader. What is left at the end goes when the last rank leaves (see `meeting`).
+    The writer deletes an object once the messages of all its readers show that they have finished its call. The reader
+    deletes a point-to-point message. The last rank to leave deletes the rest (see `rendezvous`).
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class StoreTransport:
         counter: Counter,
     ) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self.lost: set[int] = set()
+
         self._rank = rank
         self._prefix = prefix
         self._counter = counter
@@ -63,24 +62,26 @@ class StoreTransport:
             objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
         )
         self._uploads = RequestQueue("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
-        self._chores = RequestQueue("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
+        self._deletes = RequestQueue("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
         self._progress = Progress()
-        self._poller = Poller(objects, self._key_of, counter, self._progress, self._took, timeout_s)
+        self._poller = Poller(objects, self._key_of, counter, self._progress, self._on_received, timeout_s)
         self._lock = threading.Lock()
         self._watermark = -1
         self._heard: defaultdict[int, int] = defaultdict(lambda: -1)
+        """The latest watermark of each rank."""
         self._unread: list[tuple[int, tuple[int, ...], str]] = []
-        """Objects of this rank that some reader may still want: call, readers, key."""
-        self._doomed: list[str] = []
-        _transports.add(self)
+        """Objects of this rank that some reader may still need: call, readers, key."""
+        self._unneeded: list[str] = []
+        """Keys of objects to delete."""
         self._deleted_s = time.monotonic()
+        _transports.add(self)
 
     @property
     def trouble(self) -> str | None:
         return self._poller.trouble
 
     def send(
-        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, place: int | None = None
+        self, message: Message, data: memoryview, readers: Sequence[int], done: Done, send_index: int | None = None
     ) -> None:
         key = self._key_of(self._rank, message, readers[0])
 
@@ -88,17 +89,17 @@ class StoreTransport:
             try:
                 sealed = seal(key, data, self._watermark)
                 self._store.put(key, sealed)
-            except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+            except Exception as error:  # noqa: BLE001  # the waiter must hear of it
                 done(error)
                 return
             self._counter.add(num_puts=1, num_messages_sent=1, sent_bytes=sealed.nbytes)
             if message.kind == COLLECTIVE:
                 with self._lock:
                     self._unread.append((message.number, tuple(readers), key))
-            if place is not None:
-                self._progress.note_sent(message.number, place)
+            if send_index is not None:
+                self._progress.note_sent(message.number, send_index)
             done(None)
-            self._poller.look_again()
+            self._poller.wake()
 
         self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
 
@@ -109,20 +110,13 @@ class StoreTransport:
         num_bytes: int,
         landing: Landing,
         done: Done,
-        place: int | None = None,
+        expected_after: int | None = None,
         is_answer: bool = False,
     ) -> None:
-        self._poller.want(message, source, num_bytes, landing, done, place, is_answer)
+        self._poller.receive(message, source, num_bytes, landing, done, expected_after, is_answer)
 
-    def receive_any(
-        self,
-        candidates: Callable[[], list[tuple[int, Message]]],
-        claim: Callable[[int, Message], bool],
-        num_bytes: int,
-        landing: Landing,
-        done: Done,
-    ) -> None:
-        self._poller.want_any(candidates, claim, num_bytes, landing, done)
+    def receive_any(self, candidates: Candidates, claim: Claim, num_bytes: int, landing: Landing, done: Done) -> None:
+        self._poller.receive_any(candidates, claim, num_bytes, landing, done)
 
     def finished(self, number: int) -> None:
         self._watermark = number
@@ -133,15 +127,15 @@ class StoreTransport:
         self._poller.close()
         if reason is None:
             self._uploads.drain(_LEAVE_TIMEOUT_S)
-            self._chores.drain(_LEAVE_TIMEOUT_S)
+            self._deletes.drain(_LEAVE_TIMEOUT_S)
         self._closed.set(reason or "the process group was destroyed")
         self._uploads.close()
-        self._chores.close()
+        self._deletes.close()
 
     def stop(self, deadline_s: float) -> None:
-        """End all threads: one that is still in a request when the interpreter goes would take the process with it."""
+        """End all threads: one that is still in a request when the interpreter exits would crash the process."""
         self.close("the process is ending")
-        for part in (self._poller, self._uploads, self._chores):
+        for part in (self._poller, self._uploads, self._deletes):
             part.join(deadline_s)
 
     def _key_of(self, source: int, message: Message, reader: int | None = None) -> str:
@@ -150,39 +144,39 @@ class StoreTransport:
         reader = self._rank if reader is None else reader
         return f"{self._prefix}/messages/{source}-{reader}/{message.tag}/{message.number:08d}"
 
-    def _took(self, source: int, message: Message, key: str, opened: Opened) -> None:
+    def _on_received(self, source: int, message: Message, key: str, opened: Opened) -> None:
         with self._lock:
             self._heard[source] = max(self._heard[source], opened.watermark)
             if message.kind != COLLECTIVE:
-                self._doomed.append(key)
+                self._unneeded.append(key)
         if message.kind != COLLECTIVE:
-            self._delete_some()
+            self._delete_unneeded()
 
     def _delete_read(self) -> None:
-        """Mark what all readers are past."""
+        """Delete objects whose readers have all finished the call."""
         with self._lock:
-            kept = []
+            unread = []
             for number, readers, key in self._unread:
                 if all(self._heard[reader] >= number for reader in readers):
-                    self._doomed.append(key)
+                    self._unneeded.append(key)
                 else:
-                    kept.append((number, readers, key))
-            self._unread = kept
-        self._delete_some()
+                    unread.append((number, readers, key))
+            self._unread = unread
+        self._delete_unneeded()
 
-    def _delete_some(self) -> None:
+    def _delete_unneeded(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            is_due = len(self._doomed) >= _DELETE_AT or now_s - self._deleted_s > _DELETE_AFTER_S
-            if not self._doomed or not is_due:
+            is_due = len(self._unneeded) >= _DELETE_AT or now_s - self._deleted_s > _DELETE_AFTER_S
+            if not self._unneeded or not is_due:
                 return
-            doomed, self._doomed = self._doomed, []
+            unneeded, self._unneeded = self._unneeded, []
             self._deleted_s = now_s
-        self._chores.submit((), 0, lambda: self._delete(doomed))
+        self._deletes.submit((), 0, lambda: self._delete(unneeded))
 
     def _delete(self, keys: list[str]) -> None:
         try:
             self._store.delete(keys)
         except StoreError:
-            return  # they go when the last rank leaves
+            return  # the last rank to leave deletes them
         self._counter.add(num_deletes=1)

@@ -1,4 +1,4 @@
-"""Messages over sockets: for ranks that reach each other. A broken connection is noticed at once, by everyone."""
+"""Messages over TCP, for ranks that can reach each other. A broken connection is noticed at once, by all ranks."""
 
 from zooid.comm.tcp.mesh import connect
 

@@ -1,8 +1,8 @@
-"""Lets the ranks of a group in, and keeps everyone else from doing harm.
+"""Admits the ranks of a group at a listener, and rejects everyone else.
 
-One thread serves all connections at once. A stranger is whoever has not shown yet that it knows the secret: it has one
-deadline for its whole hello, and only so many strangers may stand at the door; the one that has stood there longest has
-to go first. A rank that has shown it may take as long as the group has, since its machine may be busy.
+One thread serves all connections at once. A stranger is a connection that has not proved yet that it knows the secret.
+It has one deadline for its whole hello, and the number of strangers is limited: the oldest is rejected first. A rank
+that has proved it has the group's whole timeout, since its machine may be busy.
 """
 
 import contextlib
@@ -31,14 +31,14 @@ _HELLO_S = 10.0
 """A stranger's deadline for its whole hello."""
 _MAX_STRANGERS = 256
 _MAX_ACCEPTED_AT_ONCE = 64
-"""After so many new connections, those that are there already get their turn."""
+"""After so many new connections, the open ones get their turn."""
 _TICK_S = 0.05
 _PAUSE_S = 0.05
-"""A pause while the process has no file descriptors left."""
+"""The pause when the process has no file descriptors left."""
 
 
-class _Guest:
-    """A connection at the door, and how far it has come."""
+class _Handshake:
+    """The handshake of one incoming connection, so far."""
 
     def __init__(self, sock: socket.socket, deadline_s: float) -> None:
         self.socket = sock
@@ -51,7 +51,7 @@ class _Guest:
 
     @property
     def num_expected(self) -> int:
-        """Size of what it has to say next."""
+        """Size of the next message of the other side."""
         if self.hello is None:
             return HELLO_BYTES
         return len(DONE) if self.has_confirmed else CONFIRM_BYTES
@@ -65,15 +65,15 @@ class Admission:
         self._secret = secret
         self._rank = rank
         self._selector = selectors.DefaultSelector()
-        self._strangers: dict[_Guest, None] = {}
+        self._strangers: dict[_Handshake, None] = {}
         """Connections without a hello, the oldest first."""
-        self._known: dict[tuple[int, int], _Guest] = {}
-        """The latest connection of each stream, by the rank and the number of the stream."""
+        self._known: dict[tuple[int, int], _Handshake] = {}
+        """The latest connection of each stream, by rank and stream number."""
         self._missing = set(range(rank + 1, size))
-        """Ranks that have not said that they have all of their streams."""
+        """Ranks that have not confirmed all of their streams."""
 
     def admit_all(self, deadline_s: float, timeout_s: float, check: Callable[[], None]) -> None:
-        """Serve the door until all ranks are in; `check` raises when they are not waited for any more."""
+        """Serve the listener until all ranks are admitted; `check` raises when the rendezvous is over."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         try:
@@ -87,7 +87,7 @@ class Admission:
                         self._accept()
                     else:
                         self._serve(key.data)
-                self._turn_away_late()
+                self._reject_late()
         finally:
             self._listener.close()
             self._selector.close()
@@ -95,20 +95,20 @@ class Admission:
                 stranger.socket.close()
 
     def streams(self) -> dict[int, dict[int, socket.socket]]:
-        """The streams of every rank that came, by their numbers."""
+        """Return the sockets of all admitted ranks, by rank and stream number."""
         streams: defaultdict[int, dict[int, socket.socket]] = defaultdict(dict)
-        for (rank, number), guest in self._known.items():
-            if guest.has_confirmed:
-                streams[rank][number] = guest.socket
-            else:  # its rank is done without it
-                guest.socket.close()
+        for (rank, number), handshake in self._known.items():
+            if handshake.has_confirmed:
+                streams[rank][number] = handshake.socket
+            else:  # its rank has all of its streams without this one
+                handshake.socket.close()
         return dict(streams)
 
     def close(self) -> None:
-        """Close every connection; for a meeting that failed."""
+        """Close every connection after a failed rendezvous."""
         self._listener.close()
-        for guest in self._known.values():
-            guest.socket.close()
+        for handshake in self._known.values():
+            handshake.socket.close()
 
     def _accept(self) -> None:
         for _ in range(_MAX_ACCEPTED_AT_ONCE):
@@ -118,99 +118,99 @@ class Admission:
                 return
             except OSError as error:  # most likely, the process may open no more files
                 logger.warning("a connection could not be accepted: %s", error)
-                self._turn_away_oldest()
+                self._reject_oldest()
                 time.sleep(_PAUSE_S)
                 return
             if len(self._strangers) >= _MAX_STRANGERS:
-                self._turn_away_oldest()
+                self._reject_oldest()
             sock.setblocking(False)
-            guest = _Guest(sock, time.monotonic() + _HELLO_S)
-            self._strangers[guest] = None
-            self._selector.register(sock, selectors.EVENT_READ, guest)
-            self._serve(guest)  # its hello is often there already
+            handshake = _Handshake(sock, time.monotonic() + _HELLO_S)
+            self._strangers[handshake] = None
+            self._selector.register(sock, selectors.EVENT_READ, handshake)
+            self._serve(handshake)  # its hello is often there already
 
-    def _serve(self, guest: _Guest) -> None:
+    def _serve(self, handshake: _Handshake) -> None:
         try:
-            if guest.socket.fileno() >= 0 and self._read(guest):
-                self._advance(guest)
+            if handshake.socket.fileno() >= 0 and self._read(handshake):
+                self._advance(handshake)
         except BlockingIOError:
             pass
         except (OSError, DamagedMessage) as error:
-            logger.debug("a connection is turned away: %s", error)
-            self._turn_away(guest)
+            logger.debug("a connection is rejected: %s", error)
+            self._reject(handshake)
 
-    def _read(self, guest: _Guest) -> bool:
-        """Read what the guest says; whether it has said all that is expected next, beyond which nothing is read."""
-        data = guest.socket.recv(guest.num_expected - len(guest.data))
+    def _read(self, handshake: _Handshake) -> bool:
+        """Read from a connection, but not beyond its next message; return whether that is complete."""
+        data = handshake.socket.recv(handshake.num_expected - len(handshake.data))
         if not data:
             raise ConnectionError("it hung up")
-        guest.data += data
-        return len(guest.data) == guest.num_expected
+        handshake.data += data
+        return len(handshake.data) == handshake.num_expected
 
-    def _advance(self, guest: _Guest) -> None:
-        said = bytes(guest.data)
-        guest.data.clear()
-        if guest.hello is None:
-            self._on_hello(guest, said)
-        elif not guest.has_confirmed:
-            self._on_confirm(guest, guest.hello, said)
-        elif said == DONE and self._is_complete(guest.hello.rank):
-            self._missing.discard(guest.hello.rank)
-            self._selector.unregister(guest.socket)  # frames come next, which are not for the door
+    def _advance(self, handshake: _Handshake) -> None:
+        message = bytes(handshake.data)
+        handshake.data.clear()
+        if handshake.hello is None:
+            self._on_hello(handshake, message)
+        elif not handshake.has_confirmed:
+            self._on_confirm(handshake, handshake.hello, message)
+        elif message == DONE and self._is_complete(handshake.hello.rank):
+            self._missing.discard(handshake.hello.rank)
+            self._selector.unregister(handshake.socket)  # frames come next, which are not read here
         else:
             raise DamagedMessage("it said that it has all of its streams, but not all are here")
 
     def _is_complete(self, rank: int) -> bool:
-        """Whether all streams of a rank are here; how many they are is known from any but the first."""
+        """Return whether all streams of a rank are here; every stream but the first states their number."""
         present = {
-            guest.hello.number: guest.hello.num_streams
-            for guest in self._known.values()
-            if guest.hello is not None and guest.hello.rank == rank and guest.has_confirmed
+            handshake.hello.number: handshake.hello.num_streams
+            for handshake in self._known.values()
+            if handshake.hello is not None and handshake.hello.rank == rank and handshake.has_confirmed
         }
         return set(present) == set(range(1 + max([1, *present.values()])))
 
-    def _on_hello(self, guest: _Guest, said: bytes) -> None:
-        hello = Hello.unpack(said, self._secret)
+    def _on_hello(self, handshake: _Handshake, data: bytes) -> None:
+        hello = Hello.unpack(data, self._secret)
         if hello.rank not in self._missing:
             raise DamagedMessage(f"rank {hello.rank} is not awaited")
-        before = self._known.get((hello.rank, hello.number))
-        if before is not None and before.hello is not None and before.hello.attempt >= hello.attempt:
+        earlier = self._known.get((hello.rank, hello.number))
+        if earlier is not None and earlier.hello is not None and earlier.hello.attempt >= hello.attempt:
             raise DamagedMessage(f"stream {hello.number} of rank {hello.rank} has a later connection")
-        if before is not None:
-            self._turn_away(before)
-        self._strangers.pop(guest)
-        self._known[hello.rank, hello.number] = guest
-        guest.hello, guest.hello_data, guest.welcome = hello, said, welcome(self._secret, said)
-        prepare(guest.socket)
-        _say(guest.socket, guest.welcome)
+        if earlier is not None:
+            self._reject(earlier)
+        self._strangers.pop(handshake)
+        self._known[hello.rank, hello.number] = handshake
+        handshake.hello, handshake.hello_data, handshake.welcome = hello, data, welcome(self._secret, data)
+        prepare(handshake.socket)
+        _reply(handshake.socket, handshake.welcome)
 
-    def _on_confirm(self, guest: _Guest, hello: Hello, said: bytes) -> None:
-        if not is_confirm(said, self._secret, guest.hello_data, guest.welcome):
-            raise DamagedMessage("a welcome was confirmed by somebody who does not know the secret")
-        guest.has_confirmed = True
-        _say(guest.socket, SETTLED)
+    def _on_confirm(self, handshake: _Handshake, hello: Hello, data: bytes) -> None:
+        if not is_confirm(data, self._secret, handshake.hello_data, handshake.welcome):
+            raise DamagedMessage("a welcome was confirmed without knowledge of the secret")
+        handshake.has_confirmed = True
+        _reply(handshake.socket, SETTLED)
         if hello.number > 0:
-            self._selector.unregister(guest.socket)
+            self._selector.unregister(handshake.socket)
 
-    def _turn_away_late(self) -> None:
+    def _reject_late(self) -> None:
         now_s = time.monotonic()
-        for guest in [guest for guest in self._strangers if guest.deadline_s < now_s]:
-            self._turn_away(guest)
+        for handshake in [handshake for handshake in self._strangers if handshake.deadline_s < now_s]:
+            self._reject(handshake)
 
-    def _turn_away_oldest(self) -> None:
+    def _reject_oldest(self) -> None:
         if self._strangers:
-            self._turn_away(next(iter(self._strangers)))
+            self._reject(next(iter(self._strangers)))
 
-    def _turn_away(self, guest: _Guest) -> None:
-        """Close a connection without a word."""
-        self._strangers.pop(guest, None)
-        if guest.hello is not None and self._known.get((guest.hello.rank, guest.hello.number)) is guest:
-            del self._known[guest.hello.rank, guest.hello.number]
-        with contextlib.suppress(KeyError, ValueError):  # the door does not listen to it any more
-            self._selector.unregister(guest.socket)
-        guest.socket.close()
+    def _reject(self, handshake: _Handshake) -> None:
+        """Close a connection without an answer."""
+        self._strangers.pop(handshake, None)
+        if handshake.hello is not None and self._known.get((handshake.hello.rank, handshake.hello.number)) is handshake:
+            del self._known[handshake.hello.rank, handshake.hello.number]
+        with contextlib.suppress(KeyError, ValueError):  # it is not watched any more
+            self._selector.unregister(handshake.socket)
+        handshake.socket.close()
 
 
-def _say(sock: socket.socket, words: bytes) -> None:
-    if sock.send(words) != len(words):  # it takes far more, unless something is wrong with it
+def _reply(sock: socket.socket, answer: bytes) -> None:
+    if sock.send(answer) != len(answer):  # a working socket takes far more
         raise ConnectionError("it takes no answer")

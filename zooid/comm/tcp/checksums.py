@@ -1,4 +1,4 @@
-"""A checksum that keeps up with a fast network: columns of numbers are added up, and their sums go through CRC-32."""
+"""A checksum that keeps up with a fast network: the CRC-32 of the column sums of a table of numbers."""
 
 import zlib
 
@@ -6,21 +6,21 @@ import numpy as np
 
 _ROW_BYTES = 4096
 _BLOCK_BYTES = 2**18
-"""Rows are added up within blocks of this size, so that blocks which change places are noticed."""
+"""Rows are summed within blocks of this size, so that swapped blocks change the checksum."""
 _MIN_ROWS = 4
 """With fewer rows, CRC-32 alone is faster."""
 _IN_PLACE_OF_ZERO = 0xFFFFFFFF
 _NUMBER = np.dtype("<u8")
 NOT_CHECKED = 0
-"""Stands in place of a checksum where none was computed; no data have it as theirs."""
+"""The value where no checksum was computed; it is the checksum of no data."""
 
 
 def checksum(data: memoryview) -> int:
     """Return 32 bits that change when the bytes are damaged.
 
     Up to 16 KiB this is plain CRC-32, which zlib computes at 1 to 2 GB/s. Longer data are cut into rows of 512 numbers
-    of 8 bytes, and CRC-32 covers the sums of the columns, at several times that speed. Any damage that is confined to
-    4 KiB in a row changes a sum for certain. The GIL is free meanwhile.
+    of 8 bytes, and CRC-32 covers the sums of the columns, at several times that speed. Damage within 4 KiB in a row
+    always changes a sum. The GIL is free meanwhile.
     """
     if data.nbytes < _MIN_ROWS * _ROW_BYTES:
         return zlib.crc32(data) or _IN_PLACE_OF_ZERO
@@ -28,7 +28,7 @@ def checksum(data: memoryview) -> int:
 
 
 class RunningChecksum:
-    """The checksum of data that come little by little: most of it is computed while the rest is still on its way."""
+    """The checksum of data that arrive bit by bit; most of it is computed while the rest is in flight."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data

@@ -1,7 +1,7 @@
-"""What travels on a stream: frames of a fixed header and a body, both with a checksum.
+"""Frames, the units of a stream: a fixed header and a body, both with a checksum.
 
-A frame is judged by its header alone, before any memory is taken for its body: lengths must fit the kind of frame, and
-fit together.
+A frame is checked by its header alone, before any memory is taken for its body: lengths must be consistent, and allowed
+for the kind of frame.
 """
 
 import struct
@@ -19,25 +19,25 @@ _CHECK = struct.Struct("<I")
 HEADER_BYTES = _FIELDS.size + _CHECK.size
 _MAGIC = 0x5A02
 MAX_REASON_BYTES = 2**14
-"""The longest explanation with which a rank may leave."""
+"""Maximum size of the reason with which a rank leaves."""
 MAX_MESSAGE_BYTES = 2**62
 
 
 class FrameKind(IntEnum):
-    """What a frame says."""
+    """The kinds of frames."""
 
     EAGER = 1
-    """A whole small message, sent before its reader has asked for it."""
+    """A whole small message, sent before the reader has announced its receive."""
     PIECE = 2
-    """A piece of a message that its reader has a place for."""
+    """A piece of a message whose receive is posted."""
     READY = 3
-    """The reader has a place for a message of this size: send it."""
+    """The reader announces that it has posted the receive of a message of this size."""
     OFFER = 4
-    """The sender has a message of this size, and waits until its reader is ready."""
+    """The sender announces a message of this size, and waits until its receive is posted."""
     CREDIT = 5
-    """The reader has taken eager messages, so that the sender may send as many more."""
+    """The reader returns credit for eager messages that it has received."""
     LEAVE = 6
-    """The sender is done with the group; the body says why, unless it leaves in peace."""
+    """The sender leaves the group; the body holds the reason, if there is one."""
     HEARTBEAT = 7
     """The sender is alive."""
 
@@ -48,18 +48,18 @@ class Frame(NamedTuple):
     kind: FrameKind
     message: Message
     total_bytes: int
-    """Size of the whole message; for CREDIT, what the sender gets back."""
+    """Size of the whole message; for CREDIT, the returned credit."""
     offset: int = 0
-    """Where the body of this frame begins in the message."""
+    """Offset of this frame's body in the message."""
     num_bytes: int = 0
     """Size of the body that follows."""
     body_check: int = NOT_CHECKED
     """Checksum of the body."""
     channel: int = 0
-    """Number of the group that it belongs to, where several groups share a connection."""
+    """Number of the frame's group, where several groups share a connection."""
 
     def pack(self, body_check: int | None = None) -> bytes:
-        """The header as it travels, with the checksum of its body where one is given."""
+        """Return the header as bytes, with the given checksum of its body if there is one."""
         message = self.message
         fields = _FIELDS.pack(
             _MAGIC,
@@ -78,15 +78,15 @@ class Frame(NamedTuple):
 
     @classmethod
     def unpack(cls, data: memoryview) -> "Frame":
-        """The frame of a header; DamagedMessage where it is none, or where its lengths make no sense."""
+        """Read a header; DamagedMessage where it is none, or where its lengths are impossible."""
         fields = _FIELDS.unpack_from(data)
         magic, kind, space, part, channel, tag, number, total_bytes, offset, num_bytes, body_check = fields
         if magic != _MAGIC:
             raise DamagedMessage(
-                "what arrived is no frame of this protocol; do all ranks run the same version of zooid?"
+                "the bytes that arrived are no frame of this protocol; do all ranks run the same version of zooid?"
             )
         if zlib.crc32(data[: _FIELDS.size]) != _CHECK.unpack_from(data, _FIELDS.size)[0]:
-            raise DamagedMessage("the header of a frame was altered on its way: its checksum is wrong")
+            raise DamagedMessage("the header of a frame was altered in flight: its checksum is wrong")
         if kind not in _KINDS or space not in (COLLECTIVE, POINT_TO_POINT):
             raise DamagedMessage(
                 f"a frame of the unknown kind {kind} arrived; do all ranks run the same version of zooid?"

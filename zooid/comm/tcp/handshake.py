@@ -1,8 +1,8 @@
-"""What two ranks say before a connection between them counts.
+"""The handshake of two ranks, after which a connection between them counts.
 
 The rank that connects sends a hello; the other answers with a welcome; the first confirms it; the other settles it.
-Each of the first three carries a proof that its sender knows the secret of the rank that listens. The secret itself is
-never sent, and a proof is of no use on any other connection, since both sides put in a random nonce.
+Each of the first three proves that its sender knows the secret of the listening rank. The secret itself is never sent,
+and a proof is useless on any other connection, since both sides add a random nonce.
 """
 
 import hmac
@@ -16,7 +16,7 @@ SECRET_BYTES = 32
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 MAX_STREAMS = 64
-"""Streams for large messages that one pair may have."""
+"""Maximum number of streams for large messages between two ranks."""
 _FIELDS = struct.Struct(f"<8sIHHI{_NONCE_BYTES}s")
 _MAGIC = b"zooid-2\n"
 HELLO_BYTES = _FIELDS.size + _PROOF_BYTES
@@ -24,19 +24,19 @@ WELCOME_BYTES = _NONCE_BYTES + _PROOF_BYTES
 CONFIRM_BYTES = _PROOF_BYTES
 SETTLED = b"settled\n"
 DONE = b"all-met\n"
-"""The last word before frames, on the first stream of a pair: the rank that connects has all of its streams."""
+"""Sent on the first stream before any frame: the connecting rank has opened all of its streams."""
 
 
 class Hello(NamedTuple):
-    """Who connects, and for which of the streams of the pair."""
+    """The rank that connects, and the stream that it opens."""
 
     rank: int
     number: int
-    """0 is the stream for small messages."""
+    """Number of the stream; 0 carries small messages."""
     num_streams: int
-    """Streams for large messages, as far as they are known; the first hello of a pair says 0."""
+    """Number of streams for large messages; the first hello of a pair does not know it yet, and says 0."""
     attempt: int
-    """Counts the connections for this stream. A later one replaces those before it."""
+    """Number of earlier attempts to open this stream. A later connection replaces an earlier one."""
     nonce: bytes
 
     @classmethod
@@ -49,20 +49,20 @@ class Hello(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes, secret: bytes) -> "Hello":
-        """The hello in these bytes; DamagedMessage where it is none, or where its sender does not know the secret."""
+        """Read a hello; DamagedMessage where it is none, or where its sender does not know the secret."""
         if len(data) != HELLO_BYTES:
             raise DamagedMessage(f"a hello has {HELLO_BYTES} bytes, not {len(data)}")
         fields = data[: _FIELDS.size]
         magic, rank, number, num_streams, attempt, nonce = _FIELDS.unpack(fields)
         if magic != _MAGIC or not hmac.compare_digest(data[_FIELDS.size :], _proof(secret, b"hello", fields)):
-            raise DamagedMessage("a hello came from somebody who does not know the secret")
+            raise DamagedMessage("a hello came from a process that does not know the secret")
         if not number <= num_streams <= MAX_STREAMS:
             raise DamagedMessage(f"a hello is for stream {number} of {num_streams}; there are at most {MAX_STREAMS}")
         return cls(rank, number, num_streams, attempt, nonce)
 
 
 def welcome(secret: bytes, hello: bytes) -> bytes:
-    """The answer to a hello."""
+    """Return the answer to a hello."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     return nonce + _proof(secret, b"welcome", hello + nonce)
 
@@ -73,7 +73,7 @@ def is_welcome(data: bytes, secret: bytes, hello: bytes) -> bool:
 
 
 def confirm(secret: bytes, hello: bytes, welcome: bytes) -> bytes:
-    """The answer to a welcome."""
+    """Return the answer to a welcome."""
     return _proof(secret, b"confirm", hello + welcome)
 
 

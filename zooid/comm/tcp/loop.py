@@ -1,4 +1,4 @@
-"""One thread per process that serves all sockets of all groups. Nothing that one of them does ends it."""
+"""The one thread per process that serves all sockets of all groups. A failing socket does not end it."""
 
 import contextlib
 import logging
@@ -11,23 +11,23 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 _PAUSE_S = 0.1
-"""After a failure of the waiting itself, so that a lasting one does not take all of a core."""
+"""The pause after a failed poll, so that a lasting failure does not occupy a core."""
 
 
 class Served(Protocol):
-    """A socket with someone to serve it."""
+    """A socket with its event handlers."""
 
     def fileno(self) -> int: ...
 
     def on_events(self, readable: bool, writable: bool) -> None:
-        """Called by the loop's thread."""
+        """Handle events, on the loop's thread."""
 
     def abandon(self, error: BaseException) -> None:
         """Close the socket for good, because `on_events` raised."""
 
 
 class Loop:
-    """Waits for all sockets at once; what is served may be changed from any thread."""
+    """Polls all sockets at once. Sockets may be added and removed from any thread."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -39,7 +39,7 @@ class Loop:
         self._epoll.register(served.fileno(), select.EPOLLIN)
 
     def watch(self, served: Served, *, writing: bool) -> None:
-        """Whether to wait for the socket to take more; what arrives is always waited for."""
+        """Set whether to poll the socket for writing; it is always polled for reading."""
         self._epoll.modify(served.fileno(), select.EPOLLIN | (select.EPOLLOUT if writing else 0))
 
     def remove(self, served: Served) -> None:
@@ -50,7 +50,7 @@ class Loop:
             try:
                 ready = self._epoll.poll()
             except OSError:
-                logger.exception("waiting for sockets failed; it is tried again")
+                logger.exception("polling sockets failed; it is retried")
                 time.sleep(_PAUSE_S)
                 continue
             for descriptor, events in ready:
@@ -63,7 +63,7 @@ class Loop:
             served.on_events(bool(events & ~select.EPOLLOUT), bool(events & select.EPOLLOUT))
         except BaseException as error:  # it concerns this socket, and the thread serves all the others
             with contextlib.suppress(BaseException):
-                logger.exception("a socket is closed, for serving it failed")
+                logger.exception("a socket is closed because serving it failed")
             try:
                 served.abandon(error)
             except BaseException:  # as above
@@ -82,7 +82,7 @@ _loop: tuple[int, Loop] | None = None
 
 
 def process_loop() -> Loop:
-    """The loop of this process; a forked child gets its own."""
+    """Return the loop of this process; a forked child gets its own."""
     global _loop
     with _lock:
         if _loop is None or _loop[0] != os.getpid():

@@ -1,7 +1,7 @@
-"""How the ranks of a group connect, each with each.
+"""Connects every rank of a group with every other.
 
-A rank publishes where it listens and a secret in the meeting store. Ranks above it connect there and show that they
-know the secret; a stranger, or a rank of another run, is turned away.
+A rank publishes its endpoint and a secret in the rendezvous store. Higher ranks connect there and prove that they know
+the secret; strangers and ranks of other runs are rejected.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ from zooid.core.errors import CommAborted, CommTimeout
 from zooid.core.resources.addresses import own_addresses, own_network
 
 _READ_AHEAD_BYTES = 2**16
-"""Where messages are small, one look at the socket takes many of them."""
+"""On the stream for small messages, one read takes many of them."""
 _TICK_S = 0.05
 _NUM_DIALED_AT_ONCE = 8
 _ROUND_TRIP_KEY = "tcp/round_trip_s"
 
 Streams = dict[int, dict[int, socket.socket]]
-"""Sockets by the rank of the peer and the number of the stream."""
+"""Sockets by peer rank and stream number."""
 
 
 def connect(
     store: Any, rank: int, size: int, options: Options, *, timeout_s: float, abort: Abort, counter: Counter
 ) -> tuple[TcpTransport, float | None]:
-    """Connect with all other ranks; the transport, and the round trip as all ranks know it."""
+    """Connect with all other ranks; return the transport and the round trip that all ranks agree on."""
     transport = TcpTransport(counter)
     mesh = Mesh(store, rank, size, options, timeout_s, abort)
     transport.start({peer: streams_over(sockets, peer, transport) for peer, sockets in mesh.connect().items()})
@@ -52,7 +52,7 @@ def connect(
 
 
 def streams_over(sockets: dict[int, socket.socket], peer: int, receiver: Receiver) -> list[Stream]:
-    """The streams to one peer, in order of their numbers."""
+    """Return the streams to one peer, ordered by number."""
     loop = process_loop()
     return [
         Stream(sock, peer, receiver, loop, read_ahead=0 if number else _READ_AHEAD_BYTES)
@@ -61,7 +61,7 @@ def streams_over(sockets: dict[int, socket.socket], peer: int, receiver: Receive
 
 
 class Mesh:
-    """One rank's part in connecting each with each."""
+    """One rank's part in connecting all ranks."""
 
     def __init__(self, store: Any, rank: int, size: int, options: Options, timeout_s: float, abort: Abort) -> None:
         self._store = store
@@ -72,15 +72,15 @@ class Mesh:
         self._timeout_s = timeout_s
         self._abort = abort
         self._is_over = threading.Event()
-        """Set when this rank has given up, so that no thread goes on for it."""
+        """Set when this rank has given up, so that its threads end."""
         self._round_trips_s: list[float] = []
         self._failure: BaseException | None = None
 
     def connect(self) -> Streams:
-        """The streams to all other ranks."""
-        door = self._open_door() if self._rank + 1 < self._size else None
+        """Return the sockets to all other ranks."""
+        admission = self._listen() if self._rank + 1 < self._size else None
         dialed: Streams = {}
-        admitting = self._start_admitting(door)
+        admitting = self._start_admitting(admission)
         try:
             dialed = self._dial_all()
             while admitting is not None and admitting.is_alive():
@@ -91,14 +91,14 @@ class Mesh:
         except BaseException:
             self._is_over.set()
             _close(dialed)
-            if door is not None and admitting is not None:
+            if admission is not None and admitting is not None:
                 admitting.join()
-                door.close()
+                admission.close()
             raise
-        return dialed | (door.streams() if door is not None else {})
+        return dialed | (admission.streams() if admission is not None else {})
 
     def agree_on_latency(self) -> float | None:
-        """What rank 1 measured to rank 0 counts for all, since all must choose alike."""
+        """Return the round trip from rank 1 to rank 0, which counts for all, since all must choose alike."""
         if self._size <= 2:
             return None
         if self._rank == 1:
@@ -106,15 +106,15 @@ class Mesh:
         return decode_round_trip_s(bytes(self._store.get(_ROUND_TRIP_KEY)))
 
     def _check(self) -> None:
-        """Raise if this rank does not want to meet any more."""
+        """Raise if this rank has given up the rendezvous."""
         self._abort.check()
         if self._is_over.is_set():
-            raise CommAborted("the meeting of this group has failed")
+            raise CommAborted("the rendezvous of this group has failed")
 
-    def _open_door(self) -> Admission:
+    def _listen(self) -> Admission:
         listener = listen(self._options)
         secret = secrets.token_bytes(SECRET_BYTES)
-        point = Endpoint(
+        endpoint = Endpoint(
             addresses=[self._options.address] if self._options.address else own_addresses() or ["127.0.0.1"],
             port=listener.getsockname()[1],
             secret=secret.hex(),
@@ -122,28 +122,28 @@ class Mesh:
             has_loopback=listener.getsockname()[0] in ("0.0.0.0", "127.0.0.1"),
         )
         try:
-            self._store.set(f"tcp/{self._rank}", point.encode().decode())
+            self._store.set(f"tcp/{self._rank}", endpoint.encode().decode())
         except BaseException:
             listener.close()
             raise
         return Admission(listener, secret, self._rank, self._size)
 
-    def _start_admitting(self, door: Admission | None) -> threading.Thread | None:
-        if door is None:
+    def _start_admitting(self, admission: Admission | None) -> threading.Thread | None:
+        if admission is None:
             return None
 
         def admit() -> None:
             try:
-                door.admit_all(self._deadline_s, self._timeout_s, self._check)
+                admission.admit_all(self._deadline_s, self._timeout_s, self._check)
             except BaseException as error:  # noqa: BLE001  # raised by `connect`, in the caller's thread
                 self._failure = error
 
-        thread = threading.Thread(target=admit, name="zooid-door", daemon=True)
+        thread = threading.Thread(target=admit, name="zooid-listener", daemon=True)
         thread.start()
         return thread
 
     def _dial_all(self) -> Streams:
-        """Connect to all ranks below this one, several at once."""
+        """Connect to all lower ranks, several at once."""
         if self._rank == 0:
             return {}
         dialer = Dialer(self._rank, own_network(), self._options.num_streams, self._deadline_s, self._check)
@@ -152,7 +152,7 @@ class Mesh:
             calls = []
             try:
                 for peer in range(self._rank):
-                    calls.append((peer, pool.submit(dialer.connect, peer, self._point_of(peer))))
+                    calls.append((peer, pool.submit(dialer.connect, peer, self._endpoint_of(peer))))
                 for peer, call in calls:
                     dialed[peer], round_trip_s = call.result()
                     self._round_trips_s.append(round_trip_s)
@@ -165,7 +165,7 @@ class Mesh:
                 raise
         return dialed
 
-    def _point_of(self, peer: int) -> Endpoint:
+    def _endpoint_of(self, peer: int) -> Endpoint:
         left_s = max(0.001, self._deadline_s - time.monotonic())
         try:
             self._store.wait([f"tcp/{peer}"], timedelta(seconds=left_s))

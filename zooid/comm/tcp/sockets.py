@@ -1,4 +1,4 @@
-"""Sockets as this transport wants them: where they listen, and how they notice that the other end is gone."""
+"""Socket settings: where sockets listen, and how they notice that the other end is gone."""
 
 import socket
 
@@ -7,15 +7,15 @@ from zooid.core.errors import InputError
 from zooid.core.resources.addresses import own_addresses
 
 _BACKLOG = 1024
-"""Connections that wait to be accepted. Strangers among them must not keep the ranks of a group out."""
+"""Number of connections that may wait to be accepted, so large that strangers do not keep the group's ranks out."""
 _NOT_SENT_BYTES = 2**17
-"""What a socket takes before it can be sent."""
+"""Number of bytes that a socket accepts beyond what the network takes."""
 _KEEPALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 11_000))
-"""A machine that vanished without a word is noticed after 11 s, whether something is sent to it or not."""
+"""These notice a vanished machine after 11 s, whether data are sent to it or not."""
 
 
 def listen(options: Options) -> socket.socket:
-    """A listener at the address that the options name, or at all that the machine has."""
+    """Open a listener at the address in the options, or at all of the machine's addresses."""
     name = "listen" if options.listen else "address"
     host = options.listen or options.address
     if host is None:
@@ -32,10 +32,10 @@ def listen(options: Options) -> socket.socket:
 
 
 def prepare(sock: socket.socket) -> None:
-    """Set what makes a connection quick, and its loss noticed."""
+    """Set the options that make a connection fast and its loss noticeable."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that what has left this process is on its way, not in a buffer
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # so that data which left this process are in flight, not in a buffer
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOT_SENT_BYTES)
     for name, value in _KEEPALIVE:
         if hasattr(socket, name):
@@ -43,6 +43,6 @@ def prepare(sock: socket.socket) -> None:
 
 
 def is_loopback(sock: socket.socket) -> bool:
-    """Whether the other end is a process of this machine, reached without any network."""
+    """Return whether the other end is a process of this machine, reached without any network."""
     address = str(sock.getpeername()[0])
     return address.startswith("127.") or address == "::1"

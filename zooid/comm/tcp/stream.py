@@ -1,4 +1,4 @@
-"""One socket between two ranks: frames out, in order and without copies; frames in, straight to where they belong."""
+"""One socket between two ranks: frames are sent in order and without copies, and read into their destination."""
 
 import array
 import contextlib
@@ -23,30 +23,30 @@ from zooid.schedule.stream_rules import PIECE_BYTES
 logger = logging.getLogger(__name__)
 
 _READ_AT_ONCE = 4 * 2**20
-"""What one stream may read before the others get their turn."""
+"""Number of bytes that one stream may read before the others get their turn."""
 _MAX_BUFFERS = 32
 _SMALL_BYTES = 2**13
-"""Bodies up to this size always have a checksum: it takes no time that could be measured."""
+"""Bodies up to this size always have a checksum, since it takes no measurable time."""
 
 
 class Receiver(Protocol):
-    """Who takes what arrives on the streams of one peer."""
+    """Takes the frames that arrive on the streams of one peer."""
 
     def body_of(self, peer: int, frame: Frame) -> memoryview:
-        """Where the body of this frame goes; CommError where it must not come."""
+        """Return the memory for the body of this frame; CommError where the frame breaks the protocol."""
 
     def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:
-        """The frame is complete; CommError where it must not come."""
+        """Take a complete frame; CommError where it breaks the protocol."""
 
     def on_broken(self, peer: int, why: str) -> None:
-        """What arrived from this peer is damaged or against the protocol: nothing more can be read from it."""
+        """Note that the peer sent damaged or forbidden data, after which nothing more can be read from it."""
 
     def on_closed(self, peer: int, has_left: bool, why: str) -> None:
-        """Nothing comes from this stream any more."""
+        """Note that this stream has ended."""
 
 
 class _Incoming:
-    """A frame whose body is being read; its checksum is computed along the way."""
+    """A frame whose body is being read; its checksum is computed meanwhile."""
 
     def __init__(self, frame: Frame, body: memoryview, num_bytes: int) -> None:
         self.frame = frame
@@ -60,7 +60,7 @@ class _Incoming:
         return self.body[self._num_bytes :]
 
     def grow(self, num_bytes: int) -> bool:
-        """Note that `num_bytes` more have arrived. Returns True if the body is complete."""
+        """Note that `num_bytes` more have arrived, and return whether the body is complete."""
         self._num_bytes += num_bytes
         if self._running is not None:
             self._running.advance(self._num_bytes)
@@ -72,14 +72,14 @@ class _Incoming:
         return NOT_CHECKED if self._running is None else self._running.finish()
 
     def divert(self) -> None:
-        """Write the rest elsewhere: the memory that it was for may be used again."""
+        """Write the rest to other memory, since the caller may use the original memory again."""
         self.body = memoryview(bytearray(self.body.nbytes))
         self._running = None
         self._is_unwanted = True
 
 
 class Stream:
-    """One of the streams of a pair; `peer` is the rank at its other end.
+    """One stream to the rank `peer`.
 
     Every header has a checksum, and so has every body that leaves this machine. On a loopback connection large bodies
     have none: they never leave the machine's memory, and a checksum would take a fifth of the time.
@@ -94,22 +94,22 @@ class Stream:
         self._loop = loop
         self._lock = threading.Lock()
         self._out: deque[tuple[memoryview, Done | None]] = deque()
-        """Headers and bodies, as the socket takes them."""
+        """Headers and bodies that the socket takes next."""
         self._pieces: deque[tuple[Frame, memoryview, Done | None]] = deque()
-        """Frames that follow on those; the checksum of a large one is computed when it is nearly its turn."""
+        """Frames that follow them; the checksum of a large one is computed shortly before its turn."""
         self._is_watching = False
-        """True while waiting for the socket to take more."""
+        """Whether the loop polls the socket for writing."""
         self._is_closed = False
         self._has_left = False
-        """True once the peer has said that it is done."""
+        """Whether the peer has said that it leaves."""
         self._inbox = bytearray(HEADER_BYTES + read_ahead)
         self._have = 0
         self._incoming: _Incoming | None = None
-        """The frame whose body is being read, where it was not in the inbox as a whole."""
+        """The frame whose body is being read, where the inbox did not hold all of it."""
         self._reading = threading.RLock()
-        """Held while bytes are written to where they belong."""
+        """Held while bytes are written to their destination."""
         self.heard_s = time.monotonic()
-        """When something last arrived."""
+        """When data last arrived."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -118,7 +118,7 @@ class Stream:
         self._loop.add(self)
 
     def send(self, frame: Frame, body: memoryview | None = None, done: Done | None = None) -> None:
-        """Queue a frame, and send what the socket takes at once; `done` comes when the body has left this process."""
+        """Queue a frame, and send as much as the socket takes; `done` is called when the body has left this process."""
         data = memoryview(b"") if body is None else body
         header = None if frame.kind is FrameKind.PIECE else self._header(frame, data)
         with self._lock:
@@ -131,11 +131,11 @@ class Stream:
             finished = [] if is_closed or self._is_watching else self._flush()
         if is_closed and done is not None:
             done(PeerLost(f"rank {self.peer} cannot be reached any more"))
-        for each in finished:
-            each(None)
+        for finished_done in finished:
+            finished_done(None)
 
     def send_now(self, frame: Frame, body: bytes) -> bool:
-        """Send a last frame if nothing is in its way, and say whether it went; nobody is waited for."""
+        """Send a last frame unless others are queued before it; return at once whether it was sent."""
         if not self._lock.acquire(timeout=0.05):
             return False
         try:
@@ -162,7 +162,7 @@ class Stream:
         return False
 
     def drain_pieces(self, channel: int, deadline_s: float) -> bool:
-        """Wait until all pieces of this channel have their turn."""
+        """Wait until all pieces of this channel have begun to leave."""
         while time.monotonic() < deadline_s:
             with self._lock:
                 if self._is_closed or all(frame.channel != channel for frame, *_ in self._pieces):
@@ -176,18 +176,18 @@ class Stream:
                 _shutdown(self._socket, socket.SHUT_WR)
 
     def forget(self, channel: int) -> None:
-        """Leave the memory of this channel's messages alone from now on; the stream serves other channels as before."""
+        """No longer touch the memory of this channel's messages; other channels go on as before."""
         with self._lock:
             self._pieces = deque(
                 piece for piece in self._pieces if piece[0].channel != channel or piece[0].kind is not FrameKind.PIECE
             )
-            self._out = deque((memoryview(bytes(data)), done) for data, done in self._out)  # they have begun
+            self._out = deque((memoryview(bytes(data)), done) for data, done in self._out)  # they may be half sent
         with self._reading:
             if self._incoming is not None and self._incoming.frame.channel == channel:
                 self._incoming.divert()
 
     def cut(self) -> None:
-        """End it at once, and tell all who wait for their messages to leave; the loop closes the socket."""
+        """End the stream at once and fail its unsent messages; the loop closes the socket."""
         with self._lock:
             unsent = self._take_unsent()
             if not self._is_closed:
@@ -199,8 +199,8 @@ class Stream:
             if writable:
                 with self._lock:
                     finished = self._flush()
-                for each in finished:
-                    each(None)
+                for done in finished:
+                    done(None)
             if readable:
                 self.heard_s = time.monotonic()
                 self._read()
@@ -212,14 +212,14 @@ class Stream:
             self._close(str(error))
 
     def abandon(self, error: BaseException) -> None:
-        why = f"what it sent could not be handled ({type(error).__name__}: {error})"
+        why = f"its data could not be handled ({type(error).__name__}: {error})"
         try:
             self._receiver.on_broken(self.peer, why)
         finally:
             self._close(why)
 
     def _take_unsent(self) -> list[Done]:
-        """Forget what has not left; who waits for it. The lock is held."""
+        """Drop everything that was not sent, and return its callbacks. The lock is held."""
         unsent = [done for _, done in self._out if done is not None]
         unsent += [done for *_, done in self._pieces if done is not None]
         self._out.clear()
@@ -236,11 +236,11 @@ class Stream:
             self._out.append((body, done))
 
     def _flush(self) -> list[Done]:
-        """Send what the socket takes; the callbacks of what has left. The lock is held."""
+        """Send as much as the socket takes, and return the callbacks of what has left. The lock is held."""
         finished: list[Done] = []
         try:
             while self._out or self._refill():
-                buffers = [self._out[at][0] for at in range(min(len(self._out), _MAX_BUFFERS))]
+                buffers = [self._out[i][0] for i in range(min(len(self._out), _MAX_BUFFERS))]
                 sent = self._socket.sendmsg(buffers)
                 while self._out and sent >= self._out[0][0].nbytes:
                     data, done = self._out.popleft()
@@ -251,17 +251,17 @@ class Stream:
                     data, done = self._out[0]
                     self._out[0] = (data[sent:], done)
         except BlockingIOError:
-            self._refill()  # while the socket has something to send
+            self._refill()  # while the socket still has data to send
         except OSError:
-            return finished  # reading says what happened, and closes the stream
+            return finished  # reading finds the reason, and closes the stream
         self._watch(bool(self._out))
         return finished
 
     def _refill(self) -> bool:
-        """Get pieces ready where little of what is ready is left; whether anything is ready then. The lock is held."""
+        """Queue more pieces where few bytes are queued, and return whether anything is. The lock is held."""
         if not self._pieces:
             return bool(self._out)
-        ready_bytes = sum(self._out[at][0].nbytes for at in range(min(len(self._out), _MAX_BUFFERS)))
+        ready_bytes = sum(self._out[i][0].nbytes for i in range(min(len(self._out), _MAX_BUFFERS)))
         while self._pieces and ready_bytes < PIECE_BYTES // 2:
             frame, body, done = self._pieces.popleft()
             self._queue(self._header(frame, body), body, done)
@@ -279,8 +279,8 @@ class Stream:
             incoming = self._incoming
             try:
                 with self._reading:
-                    place = memoryview(self._inbox)[self._have :] if incoming is None else incoming.missing
-                    count = self._socket.recv_into(place)
+                    memory = memoryview(self._inbox)[self._have :] if incoming is None else incoming.missing
+                    count = self._socket.recv_into(memory)
             except BlockingIOError:
                 return
             if count == 0:
@@ -294,33 +294,33 @@ class Stream:
             else:
                 self._have += count
                 self._parse()
-                if self._incoming is None and count < place.nbytes:
-                    return  # that was all; the loop tells of more
+                if self._incoming is None and count < memory.nbytes:
+                    return  # that was all; the loop reports when more arrives
 
     def _parse(self) -> None:
-        """Take frames out of the inbox; a body that is not all there yet is read straight to its place."""
+        """Take frames out of the inbox; the rest of an incomplete body is read straight into its destination."""
         inbox = memoryview(self._inbox)
-        at = 0
-        while self._incoming is None and self._have - at >= HEADER_BYTES:
-            frame = Frame.unpack(inbox[at : at + HEADER_BYTES])
-            at += HEADER_BYTES
-            here = min(frame.num_bytes, self._have - at)
+        offset = 0
+        while self._incoming is None and self._have - offset >= HEADER_BYTES:
+            frame = Frame.unpack(inbox[offset : offset + HEADER_BYTES])
+            offset += HEADER_BYTES
+            num_here = min(frame.num_bytes, self._have - offset)
             with self._reading:
                 body = self._receiver.body_of(self.peer, frame) if frame.num_bytes else inbox[0:0]
-                body[:here] = inbox[at : at + here]
-                if here < frame.num_bytes:
-                    self._incoming = _Incoming(frame, body, here)
-            at += here
-            if here == frame.num_bytes:
+                body[:num_here] = inbox[offset : offset + num_here]
+                if num_here < frame.num_bytes:
+                    self._incoming = _Incoming(frame, body, num_here)
+            offset += num_here
+            if num_here == frame.num_bytes:
                 self._deliver(frame, body, NOT_CHECKED if frame.body_check == NOT_CHECKED else checksum(body))
-        rest = self._have - at
-        self._inbox[:rest] = self._inbox[at : self._have]
-        self._have = rest
+        num_left = self._have - offset
+        self._inbox[:num_left] = self._inbox[offset : self._have]
+        self._have = num_left
 
     def _deliver(self, frame: Frame, body: memoryview, check: int) -> None:
         if check != frame.body_check:
             raise DamagedMessage(
-                f"{frame.num_bytes} bytes of a message were altered on their way: their checksum is wrong"
+                f"{frame.num_bytes} bytes of a message were altered in flight: their checksum is wrong"
             )
         if frame.kind is FrameKind.LEAVE and frame.channel == 0:
             self._has_left = True
@@ -340,12 +340,12 @@ class Stream:
 
 
 def _tell(callbacks: Iterable[Done], error: BaseException) -> None:
-    """Tell everyone, even if one of them fails."""
+    """Call all callbacks, even if one of them fails."""
     for done in callbacks:
         try:
             done(error)
         except Exception:
-            logger.exception("the end of a message could not be told")
+            logger.exception("the callback of a message failed")
 
 
 def _shutdown(sock: socket.socket, how: int) -> None:

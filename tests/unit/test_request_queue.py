@@ -13,8 +13,8 @@ from zooid.schedule.transfer_lists import Window
 pytestmark = pytest.mark.timeout(20)
 
 
-def new_lane(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> RequestQueue:
-    return RequestQueue("lane", max_threads=max_threads, window=Window(min_at_once, max_bytes))
+def new_queue(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> RequestQueue:
+    return RequestQueue("queue", max_threads=max_threads, window=Window(min_at_once, max_bytes))
 
 
 class Held:
@@ -44,69 +44,69 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_what_is_submitted_one_after_the_other_runs_side_by_side() -> None:
     """Also right after a pause, when one thread waits for work and would take both in turn."""
-    lane = new_lane()
+    queue = new_queue()
     for _ in range(20):
-        lane.submit((), 0, lambda: None)
-        assert lane.drain(10)
+        queue.submit((), 0, lambda: None)
+        assert queue.drain(10)
         second_runs, answers = threading.Event(), list[bool]()
-        lane.submit((), 0, lambda runs=second_runs, kept=answers: kept.append(runs.wait(5)))  # type: ignore[misc]
-        lane.submit((), 0, second_runs.set)
-        assert lane.drain(10)
+        queue.submit((), 0, lambda runs=second_runs, kept=answers: kept.append(runs.wait(5)))  # type: ignore[misc]
+        queue.submit((), 0, second_runs.set)
+        assert queue.drain(10)
         assert answers == [True]
-    lane.close()
+    queue.close()
 
 
 @pytest.mark.parametrize(("num_bytes", "most"), [(0, 8), (200, 5), (600, 2), (5000, 2)])
 def test_bytes_on_their_way_are_limited(num_bytes: int, most: int) -> None:
     """As many as fit, and two at least."""
-    lane, held = new_lane(), Held()
+    queue, held = new_queue(), Held()
     for _ in range(12):
-        lane.submit((), num_bytes, held)
+        queue.submit((), num_bytes, held)
     until(lambda: held.running == most)
     held.gate.set()
-    assert lane.drain(10)
+    assert queue.drain(10)
     assert held.most == most
-    lane.close()
+    queue.close()
 
 
 def test_the_first_by_priority_goes_first() -> None:
-    lane, order, held = new_lane(max_threads=1), list[int](), Held()
-    lane.submit((0,), 0, held)
+    queue, order, held = new_queue(max_threads=1), list[int](), Held()
+    queue.submit((0,), 0, held)
     until(lambda: held.running == 1)
     for priority in (3, 1, 2, 1):
-        lane.submit((priority,), 0, lambda priority=priority: order.append(priority))  # type: ignore[misc]
+        queue.submit((priority,), 0, lambda priority=priority: order.append(priority))  # type: ignore[misc]
     held.gate.set()
-    assert lane.drain(10)
+    assert queue.drain(10)
     assert order == [1, 1, 2, 3]
-    lane.close()
+    queue.close()
 
 
 def test_an_action_that_fails_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    lane, done = new_lane(max_threads=1), threading.Event()
-    lane.submit((0,), 0, lambda: [][1])
-    lane.submit((1,), 0, done.set)
+    queue, done = new_queue(max_threads=1), threading.Event()
+    queue.submit((0,), 0, lambda: [][1])
+    queue.submit((1,), 0, done.set)
     assert done.wait(10)
-    assert "an action of lane failed" in caplog.text
-    lane.close()
+    assert "a request of queue failed" in caplog.text
+    queue.close()
 
 
 def test_a_closed_lane_starts_nothing_and_its_threads_end() -> None:
-    lane, held, late = new_lane(max_threads=2), Held(), threading.Event()
-    lane.submit((), 0, held)
+    queue, held, late = new_queue(max_threads=2), Held(), threading.Event()
+    queue.submit((), 0, held)
     until(lambda: held.running == 1)
-    lane.submit((1,), 5000, late.set)
+    queue.submit((1,), 5000, late.set)
     with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(lane.close)
+        closing = pool.submit(queue.close)
         closing.result()
-        lane.submit((), 0, late.set)
+        queue.submit((), 0, late.set)
         held.gate.set()
-        until(lambda: not lane._threads.num_alive)
+        until(lambda: not any(thread.is_alive() for thread in queue._threads._threads))
 
 
 def test_a_lane_that_is_busy_says_that_it_could_not_be_drained() -> None:
-    lane, held = new_lane(), Held()
-    lane.submit((), 0, held)
-    assert not lane.drain(0.05)
+    queue, held = new_queue(), Held()
+    queue.submit((), 0, held)
+    assert not queue.drain(0.05)
     held.gate.set()
-    assert lane.drain(10)
-    lane.close()
+    assert queue.drain(10)
+    queue.close()

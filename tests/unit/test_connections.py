@@ -15,7 +15,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]  # exporte
 from tests.processes import wait_until
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.tcp import heartbeat
-from zooid.comm.tcp.connection import Link
+from zooid.comm.tcp.connection import Connection
 from zooid.comm.tcp.connections import MemberLinks, connect_members
 from zooid.comm.tcp.frames import Frame, FrameKind
 from zooid.comm.tcp.heartbeat import watched_by
@@ -147,8 +147,8 @@ def test_a_member_that_is_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
         group = members["a"].group(1, ["a", "b"], timeout_s=20.0, abort=Abort())
         waiting = group.recv([torch.zeros(3)], 1, 0)
         time.sleep(1.0)
-        assert not members["a"].lost, "signs of life keep it"
-        members["b"]._pulse.close()
+        assert not members["a"].lost, "heartbeats keep it"
+        members["b"]._heartbeats.close()
         began_s = time.monotonic()
         with pytest.raises(PeerLost, match=r"rank 1 was lost: it has been silent for \d\.\d s"):
             waiting.wait()
@@ -156,7 +156,7 @@ def test_a_member_that_is_silent_is_lost(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Late:
-    """A link whose signs of life come when the test says so."""
+    """A connection whose heartbeats come when the test says so."""
 
     name = "late"
     lost: str | None = None
@@ -164,7 +164,7 @@ class Late:
     def __init__(self) -> None:
         self.heard_s = time.monotonic()
 
-    def pulse(self) -> None: ...
+    def send_heartbeat(self) -> None: ...
 
     def lose(self, why: str) -> None:
         self.lost = why
@@ -173,16 +173,16 @@ class Late:
 def test_who_is_often_late_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.02)
     monkeypatch.setattr(heartbeat, "SILENCE_S", 0.4)
-    link = Late()
-    watching = heartbeat.Heartbeats([link])  # type: ignore[list-item]
+    connection = Late()
+    watching = heartbeat.Heartbeats([connection])  # type: ignore[list-item]
     watching.start()
     try:
         time.sleep(0.3)
-        link.heard_s = time.monotonic()
+        connection.heard_s = time.monotonic()
         wait_until(lambda: watching.limit_s("late") > 0.8)
         time.sleep(0.6)
-        assert link.lost is None
-        wait_until(lambda: link.lost is not None)
+        assert connection.lost is None
+        wait_until(lambda: connection.lost is not None)
     finally:
         watching.close()
 
@@ -196,20 +196,20 @@ def test_everybody_is_watched_by_few(num_members: int) -> None:
 
 
 def test_too_much_for_groups_that_are_not_open_is_refused() -> None:
-    link = Link("b")
+    connection = Connection("b")
     frame = Frame(FrameKind.EAGER, Message(0, 0, 0), 2**15, 0, 2**15, channel=5)
     body = memoryview(bytes(2**15))
     with pytest.raises(CommError, match="too much for groups that are not open"):
-        deque(map(link.on_frame, repeat(1), repeat(frame, 2**14), repeat(body)), maxlen=0)
+        deque(map(connection.on_frame, repeat(1), repeat(frame, 2**14), repeat(body)), maxlen=0)
     piece = Frame(FrameKind.PIECE, Message(0, 0, 0), 100, 0, 100, channel=6)
     with pytest.raises(CommError, match="nobody asked for"):
-        link.body_of(1, piece)
+        connection.body_of(1, piece)
 
 
 def test_threads_end_with_their_member() -> None:
     with connected(["a", "b"]):
         pass
-    wait_until(lambda: all(thread.name != "zooid-pulse" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "zooid-heartbeats" for thread in threading.enumerate()))
 
 
 class Wire:
@@ -237,22 +237,22 @@ class Heard:
 
 
 def test_what_a_member_sent_before_it_left_is_read_although_another_stream_ends_first() -> None:
-    link, group = Link("b"), Heard()
-    link.start([Wire(), Wire()])  # type: ignore[list-item]
-    link.open(1, group, 0)  # type: ignore[arg-type]
-    link.on_closed(0, True, "")
+    connection, group = Connection("b"), Heard()
+    connection.start([Wire(), Wire()])  # type: ignore[list-item]
+    connection.open(1, group, 0)  # type: ignore[arg-type]
+    connection.on_closed(0, True, "")
     frame = Frame(FrameKind.EAGER, Message(0, 0, 0), 0)._replace(channel=1)
-    link.on_frame(0, frame, memoryview(b""))
+    connection.on_frame(0, frame, memoryview(b""))
     assert (group.frames, group.broken) == ([frame], [])
-    link.on_closed(0, True, "")
+    connection.on_closed(0, True, "")
     assert group.broken == ["it has left"]
 
 
 def test_a_stream_that_ends_alone_takes_the_others_with_it_soon() -> None:
-    link, group = Link("b"), Heard()
-    link.start([Wire(), Wire()])  # type: ignore[list-item]
-    link.open(1, group, 0)  # type: ignore[arg-type]
-    link.on_closed(0, False, "it closed the connection")
+    connection, group = Connection("b"), Heard()
+    connection.start([Wire(), Wire()])  # type: ignore[list-item]
+    connection.open(1, group, 0)  # type: ignore[arg-type]
+    connection.on_closed(0, False, "it closed the connection")
     wait_until(lambda: group.broken, timeout_s=5.0)
     assert group.broken == ["it closed the connection"]
 
@@ -261,10 +261,10 @@ def test_whoever_waits_for_a_message_to_leave_hears_that_its_member_is_lost() ->
     """Whichever of the member's streams tells it first: here, one that the message is not on."""
     with connected(NAMES[:2]) as members:
         sender, _ = groups_of(members, 1, NAMES[:2])
-        link = members["a"]._links["b"]
+        connection = members["a"]._connections["b"]
         told: list[BaseException | None] = []
-        with link.streams[0]._lock:  # as if its socket took nothing
-            link.streams[0]._out.append((memoryview(b"unsent"), told.append))
-        link.lose("it has been silent")
+        with connection.streams[0]._lock:  # as if its socket took nothing
+            connection.streams[0]._out.append((memoryview(b"unsent"), told.append))
+        connection.lose("it has been silent")
         assert [type(error) for error in told] == [PeerLost]
         assert sender.rank() == 0
