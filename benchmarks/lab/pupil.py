@@ -12,7 +12,6 @@ import torch
 from benchmarks.lab.crew import Answer, wait_until
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.tcp import connect
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import open_store
 
@@ -30,10 +29,10 @@ def meet_in_store(url: str, prefix: str, last_after_s: float, start_s: float) ->
     _forget_peak()
     rendezvous = ObjectRendezvous(open_store(url), prefix, timeout_s=_TIMEOUT_S)
     options = Options(transport="tcp")
-    counter, abort = Counter(), Abort()
+    abort = Abort()
     wait_until(start_s + (last_after_s if rank == size - 1 else 0.0))
     began_s = time.monotonic()
-    transport, _ = connect(rendezvous, rank, size, options, timeout_s=_TIMEOUT_S, abort=abort, counter=counter)
+    transport, _ = connect(rendezvous, rank, size, options, timeout_s=_TIMEOUT_S, abort=abort)
     _group = ProcessGroup(
         transport,
         rank,
@@ -41,7 +40,6 @@ def meet_in_store(url: str, prefix: str, last_after_s: float, start_s: float) ->
         abort=abort,
         timeout_s=_TIMEOUT_S,
         options=options,
-        counter=counter,
         c10d_store=rendezvous,
     )
     _group.barrier().wait()

@@ -16,7 +16,6 @@ from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.tcp import connect
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import Transport
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore, open_store
@@ -93,16 +92,13 @@ class Opener:
         aborts = [Abort() for _ in range(num_ranks)]
 
         def make(rank: int) -> ProcessGroup:
-            counter = Counter()
             transport: Transport
             if store is None:
-                transport, _ = connect(
-                    meeting, rank, num_ranks, chosen, timeout_s=timeout_s, abort=aborts[rank], counter=counter
-                )
+                transport, _ = connect(meeting, rank, num_ranks, chosen, timeout_s=timeout_s, abort=aborts[rank])
             else:
-                transport = StoreTransport(store, PREFIX, rank, timeout_s=timeout_s, counter=counter)
+                transport = StoreTransport(store, PREFIX, rank, timeout_s=timeout_s)
             return ProcessGroup(
-                transport, rank, num_ranks, abort=aborts[rank], timeout_s=timeout_s, options=chosen, counter=counter,
+                transport, rank, num_ranks, abort=aborts[rank], timeout_s=timeout_s, options=chosen,
                 c10d_store=meeting,
             )  # fmt: skip
 

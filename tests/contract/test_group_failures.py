@@ -18,7 +18,6 @@ from tests.contract.groups import PREFIX, OpenRanks, Ranks, reducing, rooted, un
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.store.store_transport import StoreTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
 from zooid.store import Faults, FaultyStore, Rates
@@ -288,11 +287,8 @@ class TestFailingStores:
         store = FaultyStore(new_memory(), faults, seed=3)
         aborts, groups = [Abort() for _ in range(3)], []
         for rank in range(3):
-            counter = Counter()
-            transport = StoreTransport(store, PREFIX, rank, timeout_s=timeout_s, counter=counter)
-            group = ProcessGroup(
-                transport, rank, 3, abort=aborts[rank], timeout_s=timeout_s, options=Options(), counter=counter
-            )
+            transport = StoreTransport(store, PREFIX, rank, timeout_s=timeout_s)
+            group = ProcessGroup(transport, rank, 3, abort=aborts[rank], timeout_s=timeout_s, options=Options())
             groups.append(group)
         return Ranks(groups, aborts, store), store
 

@@ -19,7 +19,6 @@ from zooid.comm.tcp.handshake import (
 from zooid.comm.tcp.handshake import _proof as proof
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.tcp_transport import TcpTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage
 from zooid.schedule.stream_rules import EAGER_BYTES, PIECE_BYTES
@@ -78,7 +77,7 @@ class _Fed:
 
 def read_stream(data: bytes) -> None:
     """Take what a peer sends, while a small and a large message are wanted from it; PeerLost where it is cut off."""
-    transport = TcpTransport(Counter())
+    transport = TcpTransport()
     lost: list[BaseException] = []
     transport.on_failure = lost.append
     sockets = [_Fed(data), _Fed(b"")]

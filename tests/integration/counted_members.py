@@ -68,8 +68,8 @@ def _become(spec_url: str, environment: Mapping[str, str]) -> None:
 
 
 def _run(spec_url: str) -> int:
-    from zooid.comm.store import groups
-    from zooid.comm.tcp import connections
+    from zooid.comm.store import store_transport
+    from zooid.comm.tcp import tcp_transport
     from zooid.worker import __main__ as program
     from zooid.worker import rehearsal
     from zooid.worker.step.executor import Executor
@@ -92,7 +92,7 @@ def _run(spec_url: str) -> int:
             steps.append({name: value - before[name] for name, value in so_far().items()})
             return recording
 
-    for module in (groups, connections):
+    for module in (store_transport, tcp_transport):
         vars(module)["Counter"] = counter
     vars(rehearsal)["Executor"] = CountedExecutor
     sys.argv[1:] = [spec_url]

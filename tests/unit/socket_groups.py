@@ -7,7 +7,6 @@ import torch
 
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.tcp import connect
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 
 TCP = Options(transport="tcp")
@@ -15,12 +14,10 @@ TCP = Options(transport="tcp")
 
 def connect_all(stores: list[Any], options: Options = TCP, timeout_s: float = 10.0) -> list[ProcessGroup]:
     def make(rank: int) -> ProcessGroup:
-        counter, abort = Counter(), Abort()
-        transport, latency_s = connect(
-            stores[rank], rank, len(stores), options, timeout_s=timeout_s, abort=abort, counter=counter
-        )
+        abort = Abort()
+        transport, latency_s = connect(stores[rank], rank, len(stores), options, timeout_s=timeout_s, abort=abort)
         return ProcessGroup(
-            transport, rank, len(stores), abort=abort, timeout_s=timeout_s, options=options, counter=counter,
+            transport, rank, len(stores), abort=abort, timeout_s=timeout_s, options=options,
             latency_s=latency_s,
         )  # fmt: skip
 

@@ -30,7 +30,6 @@ from zooid.comm.tcp.handshake import (
     is_welcome,
     welcome,
 )
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError, DamagedMessage, InputError
 from zooid.store import open_store
@@ -70,10 +69,10 @@ class Waiting:
 
 
 def make(store: Any, rank: int) -> ProcessGroup:
-    counter, abort = Counter(), Abort()
+    abort = Abort()
     options = Options(transport="tcp", num_streams=2)
-    transport, _ = connect(store, rank, 2, options, timeout_s=20.0, abort=abort, counter=counter)
-    return ProcessGroup(transport, rank, 2, abort=abort, timeout_s=20.0, options=options, counter=counter)
+    transport, _ = connect(store, rank, 2, options, timeout_s=20.0, abort=abort)
+    return ProcessGroup(transport, rank, 2, abort=abort, timeout_s=20.0, options=options)
 
 
 @pytest.fixture
@@ -299,7 +298,7 @@ def test_an_impostor_at_the_address_of_a_rank_is_not_believed() -> None:
             has_loopback=False,
         )
         store.set("tcp/0", point.encode().decode())
-        dialing = pool.submit(connect, store, 1, 2, TCP, timeout_s=1.0, abort=Abort(), counter=Counter())
+        dialing = pool.submit(connect, store, 1, 2, TCP, timeout_s=1.0, abort=Abort())
         sock, _ = impostor.accept()
         with closing(sock):
             sock.sendall(bytes(WELCOME_BYTES))
@@ -311,19 +310,19 @@ def test_a_rank_listens_only_at_the_address_that_it_was_given() -> None:
     store = HashStore()
     given = Options(transport="tcp", address="127.0.0.1")
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(connect, store, 0, 2, given, timeout_s=20.0, abort=Abort(), counter=Counter())
+        first = pool.submit(connect, store, 0, 2, given, timeout_s=20.0, abort=Abort())
         store.wait(["tcp/0"])
         point = decode_endpoint(store.get("tcp/0"), 0)
         assert point.addresses == ["127.0.0.1"]
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.2", point.port), 5.0).close()
-        second, _ = connect(store, 1, 2, given, timeout_s=20.0, abort=Abort(), counter=Counter())
+        second, _ = connect(store, 1, 2, given, timeout_s=20.0, abort=Abort())
         for transport in (first.result()[0], second):
             transport.close("done")
 
 
 def open_door(options: Options) -> None:
-    connect(HashStore(), 0, 2, options, timeout_s=5.0, abort=Abort(), counter=Counter())
+    connect(HashStore(), 0, 2, options, timeout_s=5.0, abort=Abort())
 
 
 def test_an_address_that_the_network_translates_needs_one_to_listen_at() -> None:
@@ -370,7 +369,7 @@ class TestEndpoint:
         store = HashStore()
         store.set("tcp/0", data.decode("latin1"))
         with pytest.raises(CommError, match="the endpoint of rank 0 in the rendezvous store cannot be read"):
-            connect(store, 1, 2, TCP, timeout_s=5.0, abort=Abort(), counter=Counter())
+            connect(store, 1, 2, TCP, timeout_s=5.0, abort=Abort())
 
     @pytest.mark.parametrize("data", [b"", b"nan", b"-1", b"inf", b"soon", b"1e9", b"\xff"])
     def test_a_round_trip_that_is_none_is_refused(self, data: bytes) -> None:
@@ -394,7 +393,7 @@ def test_nothing_stays_open_when_a_meeting_fails() -> None:
     abort = Abort()
     store = HashStore()
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(connect, store, 0, 2, TCP, timeout_s=20.0, abort=abort, counter=Counter())
+        first = pool.submit(connect, store, 0, 2, TCP, timeout_s=20.0, abort=abort)
         store.wait(["tcp/0"])
         point = decode_endpoint(store.get("tcp/0"), 0)
         with socket.create_connection(("127.0.0.1", point.port), 5.0) as known:
@@ -407,4 +406,4 @@ def test_nothing_stays_open_when_a_meeting_fails() -> None:
             assert known.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", point.port), 5.0).close()
-    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "zooid-listener"])
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("zooid-connect")])

@@ -21,7 +21,6 @@ from zooid.comm.tcp.frames import HEADER_BYTES, MAX_REASON_BYTES, NOBODY, Frame,
 from zooid.comm.tcp.loop import Loop, process_loop
 from zooid.comm.tcp.stream import Stream
 from zooid.comm.tcp.tcp_transport import TcpTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.errors import DamagedMessage, PeerLost
 from zooid.schedule.stream_rules import EAGER_BYTES, PIECE_BYTES, num_stripes, piece_bytes
@@ -148,7 +147,7 @@ class Victim:
     def __init__(self, loop: Loop) -> None:
         pairs = [connection(), connection()]
         self.peer = [theirs for _, theirs in pairs]
-        self.transport = TcpTransport(Counter())
+        self.transport = TcpTransport()
         self.transport.start(
             {1: [Stream(ours, 1, self.transport, loop, read_ahead=2**16) for ours, _ in pairs]},
         )

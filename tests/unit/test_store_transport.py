@@ -66,9 +66,8 @@ class Memory:
 
 def pass_message(store: Any, message: Message = FIRST) -> tuple[Completion, Memory, Counter]:
     """Send a message from rank 0 to rank 1, whose side of it is returned."""
-    counter = Counter()
-    sender = StoreTransport(store, "group", 0, timeout_s=10.0, counter=Counter())
-    receiver = StoreTransport(store, "group", 1, timeout_s=10.0, counter=counter)
+    sender = StoreTransport(store, "group", 0, timeout_s=10.0)
+    receiver = StoreTransport(store, "group", 1, timeout_s=10.0)
     sent, received, memory = Completion(), Completion(), Memory()
     sender.send(message, memoryview(CONTENT), (1,), sent.end)
     receiver.receive(message, 0, len(CONTENT), memory, received.end)
@@ -76,7 +75,7 @@ def pass_message(store: Any, message: Message = FIRST) -> tuple[Completion, Memo
     assert received.wait(10)
     for transport in (sender, receiver):
         transport.close(None)
-    return received, memory, counter
+    return received, memory, receiver.counter
 
 
 def altered(data: memoryview) -> memoryview:
@@ -126,9 +125,9 @@ def test_a_store_that_fails_for_a_while_is_waited_for_and_named() -> None:
         return data
 
     store = Spoiled(new_store(), fail_at_first)
-    counter, received, memory = Counter(), Completion(), Memory()
-    sender = StoreTransport(store, "group", 0, timeout_s=10.0, counter=Counter())
-    receiver = StoreTransport(store, "group", 1, timeout_s=10.0, counter=counter)
+    received, memory = Completion(), Memory()
+    sender = StoreTransport(store, "group", 0, timeout_s=10.0)
+    receiver = StoreTransport(store, "group", 1, timeout_s=10.0)
     numbers = random.getstate()
     sender.send(FIRST, memoryview(CONTENT), (1,), lambda error: None)
     receiver.receive(FIRST, 0, len(CONTENT), memory, received.end)
@@ -138,7 +137,7 @@ def test_a_store_that_fails_for_a_while_is_waited_for_and_named() -> None:
     assert memory.data == CONTENT
     assert "it is being restarted" in troubles
     assert receiver.trouble is None
-    assert counter.read().num_retries == 5
+    assert receiver.counter.read().num_retries == 5
 
 
 class Remote:
@@ -160,13 +159,8 @@ class Remote:
 def groups_on(store: Any, num_ranks: int, prefix: str = "group", timeout_s: float = 20.0) -> list[ProcessGroup]:
     groups = []
     for rank in range(num_ranks):
-        counter = Counter()
-        transport = StoreTransport(store, prefix, rank, timeout_s=timeout_s, counter=counter)
-        groups.append(
-            ProcessGroup(
-                transport, rank, num_ranks, abort=Abort(), timeout_s=timeout_s, options=Options(), counter=counter
-            )
-        )
+        transport = StoreTransport(store, prefix, rank, timeout_s=timeout_s)
+        groups.append(ProcessGroup(transport, rank, num_ranks, abort=Abort(), timeout_s=timeout_s, options=Options()))
     return groups
 
 
@@ -276,7 +270,7 @@ def test_groups_of_one_run_do_not_take_each_others_messages() -> None:
 def test_an_object_is_deleted_when_all_its_readers_are_past_it_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_transport, "_DELETE_AFTER_S", -1.0)
     store = new_store()
-    transports = [StoreTransport(store, "group", rank, timeout_s=10.0, counter=Counter()) for rank in range(3)]
+    transports = [StoreTransport(store, "group", rank, timeout_s=10.0) for rank in range(3)]
 
     def send(source: int, number: int, readers: tuple[int, ...]) -> None:
         done = Completion()
@@ -316,7 +310,7 @@ def test_closing_in_peace_waits_for_what_is_on_its_way() -> None:
             self._inner.put(key, data)
 
     store = Slow(new_store(), lambda nth, data: data)
-    transport = StoreTransport(store, "group", 0, timeout_s=10.0, counter=Counter())
+    transport = StoreTransport(store, "group", 0, timeout_s=10.0)
     transport.send(FIRST, memoryview(CONTENT), (1,), lambda error: None)
     with ThreadPoolExecutor(1) as pool:
         closing = pool.submit(transport.close, None)

@@ -21,7 +21,6 @@ from zooid.comm.tcp.endpoint import Endpoint
 from zooid.comm.tcp.frames import Frame, FrameKind
 from zooid.comm.tcp.handshake import Hello
 from zooid.comm.tcp.tcp_transport import TcpTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
@@ -50,7 +49,7 @@ class Wire:
 
 
 def new_transport() -> TcpTransport:
-    transport = TcpTransport(Counter())
+    transport = TcpTransport()
     transport.start({peer: [Wire(), Wire()] for peer in (1, 2)})  # type: ignore[list-item]
     return transport
 
@@ -132,7 +131,7 @@ def test_a_stranger_is_turned_away_and_does_no_harm() -> None:
     """One that knows no secret, one that says nothing, and one that hangs up."""
     store = HashStore()
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(connect, store, 0, 2, TCP, timeout_s=20.0, abort=Abort(), counter=Counter())
+        first = pool.submit(connect, store, 0, 2, TCP, timeout_s=20.0, abort=Abort())
         store.wait(["tcp/0"])
         port = json.loads(store.get("tcp/0"))["port"]
         with (
@@ -143,7 +142,7 @@ def test_a_stranger_is_turned_away_and_does_no_harm() -> None:
             liar.sendall(Hello.new(1, 0, 0, 0).pack(b"guessed"))
             liar.settimeout(10)
             assert liar.recv(8) == b"", "its connection is closed without a word"
-        second = pool.submit(connect, store, 1, 2, TCP, timeout_s=20.0, abort=Abort(), counter=Counter())
+        second = pool.submit(connect, store, 1, 2, TCP, timeout_s=20.0, abort=Abort())
         transports = [first.result()[0], second.result()[0]]
     for transport in transports:
         transport.close("done")
@@ -158,7 +157,7 @@ def test_a_stranger_is_turned_away_and_does_no_harm() -> None:
 )
 def test_ranks_that_do_not_come_are_named(rank: int, why: str) -> None:
     with pytest.raises(CommTimeout, match=why):
-        connect(HashStore(), rank, 3, TCP, timeout_s=0.3, abort=Abort(), counter=Counter())
+        connect(HashStore(), rank, 3, TCP, timeout_s=0.3, abort=Abort())
 
 
 def test_a_rank_that_cannot_be_reached_is_named_with_what_to_do() -> None:
@@ -168,7 +167,7 @@ def test_a_rank_that_cannot_be_reached_is_named_with_what_to_do() -> None:
     point = Endpoint(addresses=["127.0.0.1"], port=port, secret="00" * 32, network="elsewhere", has_loopback=False)
     store.set("tcp/0", point.encode().decode())
     with pytest.raises(CommError, match=r"rank 1 cannot connect to rank 0 \(127.0.0.1: .*refused.*\); .*`address`"):
-        connect(store, 1, 2, TCP, timeout_s=0.3, abort=Abort(), counter=Counter())
+        connect(store, 1, 2, TCP, timeout_s=0.3, abort=Abort())
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -177,7 +176,7 @@ def test_an_abort_frees_who_connects(rank: int) -> None:
     store = open_store(f"memory://{uuid.uuid4().hex}")
     meeting = ObjectRendezvous(store, "run/0", timeout_s=60.0, abort=abort)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(connect, meeting, rank, 2, TCP, timeout_s=60.0, abort=abort, counter=Counter())
+        waiting = pool.submit(connect, meeting, rank, 2, TCP, timeout_s=60.0, abort=abort)
         abort.set("the run is over")
         with pytest.raises(CommAborted, match="the run is over"):
             waiting.result(timeout=5)

@@ -18,7 +18,6 @@ from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import leave, meet
 from zooid.comm.store.store_transport import StoreTransport
 from zooid.comm.tcp import connect
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import Transport
 from zooid.core import environment
 from zooid.core.abort import Abort
@@ -124,13 +123,10 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
     abort = rendezvous.abort if rendezvous else Abort()
     # torch's own file may still hold an earlier run's keys; the session's objects do not.
     group_store = _GroupStore(f"group-{group.group_id}", rendezvous or group.store, group.store)
-    counter = Counter()
     options = group_options or (rendezvous.options if rendezvous else Options(transport="tcp"))
     transport: Transport
     if options.transport == "tcp":
-        transport, latency_s = connect(
-            group_store, rank, size, options, timeout_s=timeout_s, abort=abort, counter=counter
-        )
+        transport, latency_s = connect(group_store, rank, size, options, timeout_s=timeout_s, abort=abort)
     elif rendezvous is None:
         raise InputError(
             f"the rendezvous of this group is a {type(_unwrapped(group.store)).__name__}, which holds no messages; use "
@@ -138,7 +134,7 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         )
     else:
         prefix = f"{rendezvous.prefix}/group-{group.group_id}"
-        transport = StoreTransport(rendezvous.objects, prefix, rank, timeout_s=timeout_s, counter=counter)
+        transport = StoreTransport(rendezvous.objects, prefix, rank, timeout_s=timeout_s)
         latency_s = rendezvous.latency_s
 
     def on_left() -> None:
@@ -156,7 +152,6 @@ def _create(group: Any, group_options: Options | None) -> ProcessGroup:
         timeout_s=timeout_s,
         options=options,
         latency_s=latency_s,
-        counter=counter,
         on_left=on_left,
         c10d_store=group_store,
     )

@@ -68,7 +68,10 @@ class ObjectRendezvous(Store):
         while True:
             self.abort.check()
             count = self._num_versions(key)
-            total = amount + (self._number(key, self._latest(key, count)) if count else 0)
+            value = self._latest(key, count) if count else b"0"
+            if _COUNTER.fullmatch(value) is None:
+                raise CommError(f"the key {key!r} at the rendezvous holds {value[:50]!r}; it must be a number")
+            total = int(value) + amount
             if self._append(key, count, str(total).encode()):
                 return total
 
@@ -117,11 +120,6 @@ class ObjectRendezvous(Store):
     def _num_versions(self, key: str) -> int:
         listed = self._store.list(self._folder(key))
         return sum(number_in(version, "{:08d}") is not None for version in listed)
-
-    def _number(self, key: str, value: bytes) -> int:
-        if _COUNTER.fullmatch(value) is None:
-            raise CommError(f"the key {key!r} at the rendezvous holds {value[:50]!r}; it must be a number to add to")
-        return int(value)
 
     def _latest(self, key: str, count: int) -> bytes:
         return bytes(self._store.get(self._version_key(key, count - 1)))[_NONCE_BYTES:]

@@ -2,10 +2,9 @@
 
 import secrets
 
-from zooid.comm.calls.tensors import copy_bytes
+from zooid.comm.calls.engine import MemoryLanding
 from zooid.comm.calls.work import Completion
 from zooid.comm.store.store_transport import StoreTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Message
 from zooid.core.runs import keys
 from zooid.store import ObjectStore, clear
@@ -19,7 +18,7 @@ class StoreProbe:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._prefix = f"{keys.PROBES}/{secrets.token_hex(8)}"
-        self._transport = StoreTransport(store, self._prefix, 0, timeout_s=_TIMEOUT_S, counter=Counter())
+        self._transport = StoreTransport(store, self._prefix, 0, timeout_s=_TIMEOUT_S)
 
     def send(self, number: int, data: memoryview) -> None:
         done = Completion()
@@ -28,25 +27,13 @@ class StoreProbe:
 
     def receive(self, number: int, num_bytes: int) -> None:
         done = Completion()
-        self._transport.receive(Message(POINT_TO_POINT, 0, number), 0, num_bytes, _Dropped(num_bytes), done.end)
+        landing = MemoryLanding(memoryview(bytearray(num_bytes)), done)
+        self._transport.receive(Message(POINT_TO_POINT, 0, number), 0, num_bytes, landing, done.end)
         _wait(done)
 
     def close(self) -> None:
         self._transport.close(None)
         clear(self._store, self._prefix)
-
-
-class _Dropped:
-    """The destination of messages that are only timed."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._num_bytes = num_bytes
-
-    def memory(self) -> memoryview:
-        return memoryview(bytearray(self._num_bytes))
-
-    def take(self, data: memoryview, began_s: float) -> None:
-        copy_bytes(self.memory(), data)
 
 
 def _wait(done: Completion) -> None:

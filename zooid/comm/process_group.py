@@ -32,7 +32,6 @@ from zooid.comm.calls.tree_buffers import TreeBuffers
 from zooid.comm.calls.wire_codecs import CodedBuffer, Residuals, is_coded
 from zooid.comm.calls.work import Completion, JoinedWork, TransferWork
 from zooid.comm.group_options import Options
-from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import Transport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
@@ -61,13 +60,12 @@ class ProcessGroup(dist.ProcessGroup):
         abort: Abort,
         timeout_s: float,
         options: Options,
-        counter: Counter,
         c10d_store: Any = None,
         latency_s: float | None = None,
         on_left: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
-        self.counter = counter
+        self.counter = transport.counter
         self.engine = Engine(transport, rank, size, timeout_s=timeout_s, abort=abort)
         self._c10d_store = c10d_store
         """The store of the group's rendezvous; torch itself keeps only its C++ half alive."""

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from zooid.comm.traffic_counter import Counter
 from zooid.core.errors import CommError
 
 COLLECTIVE = 0
@@ -67,6 +68,9 @@ class Landing(Protocol):
 
 class Transport(Protocol):
     """Moves named messages between the ranks of one group. Every call returns at once."""
+
+    counter: Counter
+    """Counts this rank's messages and requests."""
 
     on_failure: Callable[[BaseException], None]
     """Called when the transport fails for the whole group, as when a peer gives up. The user of the transport sets it.

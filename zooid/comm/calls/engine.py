@@ -32,7 +32,7 @@ class _Pending:
     missing_ranks: Callable[[], list[int]]
 
 
-class _MemoryLanding:
+class MemoryLanding:
     """The memory of a point-to-point receive."""
 
     def __init__(self, memory: memoryview, done: Completion) -> None:
@@ -115,7 +115,7 @@ class Engine:
         done = Completion()
         message = Message(POINT_TO_POINT, tag, number)
         if self._add(f"receive from rank {source}", done, lambda: [source]):
-            self._transport.receive(message, source, memory.nbytes, _MemoryLanding(memory, done), _ending(done, then))
+            self._transport.receive(message, source, memory.nbytes, MemoryLanding(memory, done), _ending(done, then))
         return done
 
     def receive_any(
@@ -137,7 +137,7 @@ class Engine:
             return True
 
         if self._add("receive from any rank", done, lambda: others):
-            landing = _MemoryLanding(memory, done)
+            landing = MemoryLanding(memory, done)
             self._transport.receive_any(candidates, claim, memory.nbytes, landing, _ending(done, then))
         return done
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -103,7 +104,7 @@ class Reduction:
         if len(own) == 0:
             return
         if isinstance(own, torch.Tensor):
-            self._add(self._function, own, [(source, self._as_tensor(data)) for source, data in parts], rank)
+            self._add(self._function, own, [(n, torch.frombuffer(data, dtype=own.dtype)) for n, data in parts], rank)
         else:
             self._add(self._ufunc, own, [(n, np.frombuffer(data, own.dtype)) for n, data in parts], rank)
 
@@ -115,7 +116,7 @@ class Reduction:
 
     @staticmethod
     def _add(add: Callable[..., Any], own: Any, parts: list[tuple[int, Any]], rank: int) -> None:
-        ordered = [part for _, part in sorted([(rank, own), *parts], key=_first)]
+        ordered = [part for _, part in sorted([(rank, own), *parts], key=itemgetter(0))]
         total = ordered[0]
         memory = own if total is own else None
         """The memory of the sum so far, if it may be written to; `own` once it is part of the sum."""
@@ -123,10 +124,3 @@ class Reduction:
             memory = own if part is own else memory
             total = add(total, part, out=memory)
             memory = total
-
-    def _as_tensor(self, data: memoryview) -> torch.Tensor:
-        return torch.frombuffer(data, dtype=self._dtype)
-
-
-def _first(pair: tuple[int, Any]) -> int:
-    return pair[0]

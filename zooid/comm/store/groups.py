@@ -6,7 +6,6 @@ from zooid.comm.group_options import Options
 from zooid.comm.process_group import ProcessGroup
 from zooid.comm.rendezvous import leave
 from zooid.comm.store.store_transport import StoreTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore
 from zooid.store.privacy import make_private
@@ -25,19 +24,8 @@ class StoreGroups:
 
     def group(self, name: str, rank: int, size: int) -> ProcessGroup:
         make_private(self._objects, self._prefix)
-        counter = Counter()
-        transport = StoreTransport(
-            self._objects, f"{self._prefix}/{name}", rank, timeout_s=self._timeout_s, counter=counter
-        )
-        group = ProcessGroup(
-            transport,
-            rank,
-            size,
-            abort=self._abort,
-            timeout_s=self._timeout_s,
-            options=self._options,
-            counter=counter,
-        )
+        transport = StoreTransport(self._objects, f"{self._prefix}/{name}", rank, timeout_s=self._timeout_s)
+        group = ProcessGroup(transport, rank, size, abort=self._abort, timeout_s=self._timeout_s, options=self._options)
         self._groups[name] = group
         return group
 

@@ -165,7 +165,7 @@ class Poller:
                     pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
                     due_s = min(due_s, receive.last_poll_s + pause_s)
                 if due_s <= now_s:
-                    if not self._may_start(receive):
+                    if not DOWNLOADS.admits(self._num_active, self._active_bytes, receive.num_bytes):
                         break
                     self._waiting.remove(receive)
                     return receive
@@ -175,9 +175,6 @@ class Poller:
             self._changed.wait(None if wake_s is None else wake_s - now_s)
             self._num_idle -= 1
         return None
-
-    def _may_start(self, receive: PolledReceive) -> bool:
-        return DOWNLOADS.admits(self._num_active, self._active_bytes, receive.num_bytes)
 
     def _expect(self, receive: PolledReceive, now_s: float) -> None:
         if receive.expected_s is not None:

@@ -43,20 +43,12 @@ class StoreTransport:
     deletes a point-to-point message. The last rank to leave deletes the rest (see `rendezvous`).
     """
 
-    def __init__(
-        self,
-        objects: ObjectStore,
-        prefix: str,
-        rank: int,
-        *,
-        timeout_s: float,
-        counter: Counter,
-    ) -> None:
+    def __init__(self, objects: ObjectStore, prefix: str, rank: int, *, timeout_s: float) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
 
         self._rank = rank
         self._prefix = prefix
-        self._counter = counter
+        self.counter = counter = Counter()
         self._closed = Abort()
         self._store = RetryingStore(
             objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
@@ -92,7 +84,7 @@ class StoreTransport:
             except Exception as error:  # noqa: BLE001  # the waiter must hear of it
                 done(error)
                 return
-            self._counter.add(num_puts=1, num_messages_sent=1, sent_bytes=sealed.nbytes)
+            self.counter.add(num_puts=1, num_messages_sent=1, sent_bytes=sealed.nbytes)
             if message.kind == COLLECTIVE:
                 with self._lock:
                     self._unread.append((message.number, tuple(readers), key))
@@ -179,4 +171,4 @@ class StoreTransport:
             self._store.delete(keys)
         except StoreError:
             return  # the last rank to leave deletes them
-        self._counter.add(num_deletes=1)
+        self.counter.add(num_deletes=1)

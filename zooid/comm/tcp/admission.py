@@ -13,15 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from zooid.comm.tcp.handshake import (
-    CONFIRM_BYTES,
-    DONE,
-    HELLO_BYTES,
-    SETTLED,
-    Hello,
-    is_confirm,
-    welcome,
-)
+from zooid.comm.tcp.handshake import CONFIRM_BYTES, DONE, HELLO_BYTES, SETTLED, Hello, is_confirm, welcome
 from zooid.comm.tcp.sockets import prepare
 from zooid.core.errors import CommTimeout, DamagedMessage
 

@@ -13,7 +13,6 @@ from zooid.comm.tcp.connection import Connection
 from zooid.comm.tcp.heartbeat import Heartbeats, watched_by
 from zooid.comm.tcp.mesh import Mesh, streams_over
 from zooid.comm.tcp.tcp_transport import TcpTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 
 _LEAVE_TIMEOUT_S = 10.0
@@ -48,17 +47,10 @@ class MemberLinks:
         for the other members.
         """
         rank = names.index(self.name)
-        counter = Counter()
-        transport = TcpTransport(counter)
+        transport = TcpTransport()
+        options, latency_s = self._options, self._latency_s
         group = ProcessGroup(
-            transport,
-            rank,
-            len(names),
-            abort=abort,
-            timeout_s=timeout_s,
-            options=self._options,
-            latency_s=self._latency_s,
-            counter=counter,
+            transport, rank, len(names), abort=abort, timeout_s=timeout_s, options=options, latency_s=latency_s
         )
         peers = {peer: self._connections[name] for peer, name in enumerate(names) if peer != rank}
         transport.start({peer: connection.channel(channel) for peer, connection in peers.items()})

@@ -60,20 +60,9 @@ class Frame(NamedTuple):
 
     def pack(self, body_check: int | None = None) -> bytes:
         """Return the header as bytes, with the given checksum of its body if there is one."""
-        message = self.message
-        fields = _FIELDS.pack(
-            _MAGIC,
-            self.kind,
-            message.kind,
-            message.part,
-            self.channel,
-            message.tag,
-            message.number,
-            self.total_bytes,
-            self.offset,
-            self.num_bytes,
-            self.body_check if body_check is None else body_check,
-        )
+        kind, (space, tag, number, part), total_bytes, offset, num_bytes, check, channel = self
+        check = check if body_check is None else body_check
+        fields = _FIELDS.pack(_MAGIC, kind, space, part, channel, tag, number, total_bytes, offset, num_bytes, check)
         return fields + _CHECK.pack(zlib.crc32(fields))
 
     @classmethod

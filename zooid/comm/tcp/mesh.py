@@ -4,12 +4,11 @@ A rank publishes its endpoint and a secret in the rendezvous store. Higher ranks
 the secret; strangers and ranks of other runs are rejected.
 """
 
-import contextlib
 import secrets
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -22,15 +21,13 @@ from zooid.comm.tcp.loop import process_loop
 from zooid.comm.tcp.sockets import listen
 from zooid.comm.tcp.stream import Receiver, Stream
 from zooid.comm.tcp.tcp_transport import TcpTransport
-from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout
 from zooid.core.resources.addresses import own_addresses, own_network
 
 _READ_AHEAD_BYTES = 2**16
 """On the stream for small messages, one read takes many of them."""
-_TICK_S = 0.05
-_NUM_DIALED_AT_ONCE = 8
+_MAX_DIALS = 8
 _ROUND_TRIP_KEY = "tcp/round_trip_s"
 
 Streams = dict[int, dict[int, socket.socket]]
@@ -38,10 +35,10 @@ Streams = dict[int, dict[int, socket.socket]]
 
 
 def connect(
-    store: Any, rank: int, size: int, options: Options, *, timeout_s: float, abort: Abort, counter: Counter
+    store: Any, rank: int, size: int, options: Options, *, timeout_s: float, abort: Abort
 ) -> tuple[TcpTransport, float | None]:
     """Connect with all other ranks; return the transport and the round trip that all ranks agree on."""
-    transport = TcpTransport(counter)
+    transport = TcpTransport()
     mesh = Mesh(store, rank, size, options, timeout_s, abort)
     transport.start({peer: streams_over(sockets, peer, transport) for peer, sockets in mesh.connect().items()})
     try:
@@ -74,28 +71,31 @@ class Mesh:
         self._is_over = threading.Event()
         """Set when this rank has given up, so that its threads end."""
         self._round_trips_s: list[float] = []
-        self._failure: BaseException | None = None
 
     def connect(self) -> Streams:
-        """Return the sockets to all other ranks."""
+        """Return the sockets to all other ranks: lower ranks are dialed, higher ranks are admitted."""
         admission = self._listen() if self._rank + 1 < self._size else None
-        dialed: Streams = {}
-        admitting = self._start_admitting(admission)
-        try:
-            dialed = self._dial_all()
-            while admitting is not None and admitting.is_alive():
-                admitting.join(_TICK_S)
-                self._check()
-            if self._failure is not None:
-                raise self._failure
-        except BaseException:
-            self._is_over.set()
-            _close(dialed)
-            if admission is not None and admitting is not None:
-                admitting.join()
-                admission.close()
-            raise
-        return dialed | (admission.streams() if admission is not None else {})
+        dialer = Dialer(self._rank, own_network(), self._options.num_streams, self._deadline_s, self._check)
+        streams: Streams = {}
+        dials: dict[int, Future[tuple[dict[int, socket.socket], float]]] = {}
+        with ThreadPoolExecutor(1 + min(self._rank, _MAX_DIALS), "zooid-connect") as pool:
+            admitting = pool.submit(self._admit, admission)
+            try:
+                for peer in range(self._rank):
+                    dials[peer] = pool.submit(dialer.connect, peer, self._endpoint_of(peer))
+                for peer, dial in dials.items():
+                    streams[peer], round_trip_s = dial.result()
+                    self._round_trips_s.append(round_trip_s)
+                return streams | admitting.result()
+            except BaseException:
+                self._is_over.set()
+                pool.shutdown(cancel_futures=True)
+                opened = [dial.result()[0] for dial in dials.values() if not dial.cancelled() and not dial.exception()]
+                for sock in [sock for sockets in opened for sock in sockets.values()]:
+                    sock.close()
+                if admission is not None:
+                    admission.close()
+                raise
 
     def agree_on_latency(self) -> float | None:
         """Return the round trip from rank 1 to rank 0, which counts for all, since all must choose alike."""
@@ -128,42 +128,11 @@ class Mesh:
             raise
         return Admission(listener, secret, self._rank, self._size)
 
-    def _start_admitting(self, admission: Admission | None) -> threading.Thread | None:
+    def _admit(self, admission: Admission | None) -> Streams:
         if admission is None:
-            return None
-
-        def admit() -> None:
-            try:
-                admission.admit_all(self._deadline_s, self._timeout_s, self._check)
-            except BaseException as error:  # noqa: BLE001  # raised by `connect`, in the caller's thread
-                self._failure = error
-
-        thread = threading.Thread(target=admit, name="zooid-listener", daemon=True)
-        thread.start()
-        return thread
-
-    def _dial_all(self) -> Streams:
-        """Connect to all lower ranks, several at once."""
-        if self._rank == 0:
             return {}
-        dialer = Dialer(self._rank, own_network(), self._options.num_streams, self._deadline_s, self._check)
-        dialed: Streams = {}
-        with ThreadPoolExecutor(min(self._rank, _NUM_DIALED_AT_ONCE), "zooid-dial") as pool:
-            calls = []
-            try:
-                for peer in range(self._rank):
-                    calls.append((peer, pool.submit(dialer.connect, peer, self._endpoint_of(peer))))
-                for peer, call in calls:
-                    dialed[peer], round_trip_s = call.result()
-                    self._round_trips_s.append(round_trip_s)
-            except BaseException:
-                self._is_over.set()
-                for _, call in calls:
-                    if not call.cancel():
-                        with contextlib.suppress(Exception):
-                            _close({0: call.result()[0]})
-                raise
-        return dialed
+        admission.admit_all(self._deadline_s, self._timeout_s, self._check)
+        return admission.streams()
 
     def _endpoint_of(self, peer: int) -> Endpoint:
         left_s = max(0.001, self._deadline_s - time.monotonic())
@@ -173,9 +142,3 @@ class Mesh:
             self._abort.check()
             raise CommTimeout(f"rank {peer} did not come to the group within {self._timeout_s:g} s") from error
         return decode_endpoint(bytes(self._store.get(f"tcp/{peer}")), peer)
-
-
-def _close(streams: Streams) -> None:
-    for numbered in streams.values():
-        for sock in numbered.values():
-            sock.close()

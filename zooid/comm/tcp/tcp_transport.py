@@ -53,9 +53,9 @@ class _ReceiveFromAny:
 class TcpTransport:
     """All streams of one rank in one group; streams[rank][0] carries small messages, the others large ones."""
 
-    def __init__(self, counter: Counter) -> None:
+    def __init__(self) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-        self._counter = counter
+        self.counter = Counter()
         self._streams: Mapping[int, Sequence[Carrier]] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outboxes: dict[int, Outbox] = {}
@@ -74,7 +74,7 @@ class TcpTransport:
     def start(self, streams: Mapping[int, Sequence[Carrier]]) -> None:
         self._streams = streams
         for peer, (small, *large) in streams.items():
-            self._inboxes[peer] = Inbox(peer, len(large), small.send, self._counter, self._match_any)
+            self._inboxes[peer] = Inbox(peer, len(large), small.send, self.counter, self._match_any)
             self._outboxes[peer] = Outbox(small.send, partial(_send_pieces, large))
         for stream in self._all_streams():
             stream.start()
@@ -82,7 +82,7 @@ class TcpTransport:
     def send(
         self, message: Message, data: memoryview, readers: Sequence[int], done: Done, send_index: int | None = None
     ) -> None:
-        self._counter.add(num_messages_sent=len(readers), sent_bytes=data.nbytes * len(readers))
+        self.counter.add(num_messages_sent=len(readers), sent_bytes=data.nbytes * len(readers))
         all_sent = done if len(readers) == 1 else after_all(len(readers), done)
         for reader in readers:
             self._outboxes[reader].send(message, data, all_sent)
@@ -152,7 +152,8 @@ class TcpTransport:
             case FrameKind.LEAVE:
                 if body.nbytes:
                     reason = bytes(body).decode(errors="replace")
-                    self._fail(PeerLost(f"rank {peer} gave up: {reason}", cause=reason.partition(":")[0]))
+                    if not self._is_closed:
+                        self.on_failure(PeerLost(f"rank {peer} gave up: {reason}", cause=reason.partition(":")[0]))
                 else:
                     self._on_stream_end(peer, PeerLost(f"rank {peer} has left the group"))
             case FrameKind.HEARTBEAT:
@@ -217,10 +218,6 @@ class TcpTransport:
                     self._from_any.remove(waiting)
                     return source, message
         return None
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._is_closed:
-            self.on_failure(error)
 
 
 def _send_pieces(streams: Sequence[Carrier], message: Message, data: memoryview, done: Done) -> None:
