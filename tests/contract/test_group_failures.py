@@ -246,7 +246,7 @@ def test_a_monitored_barrier_names_who_is_missing_and_does_no_harm(open_ranks: O
         told = ranks.play(wait, ranks=[0, 2])
         named = "Ranks 1, 3" if wait_all_ranks else "Rank 1"
         assert told[0] == f"{named} failed to pass monitoredBarrier in 0.2 s"
-        assert "from rank 0, which did not let it go within 0.2 s; rank 0 knows who is missing" in told[1]
+        assert "from rank 0, which did not let it go within 0.2 s; rank 0 knows which ranks are missing" in told[1]
         for late in (1, 3):
             ranks.groups[late]._num_monitored = 1  # they missed the first
         assert ranks.play(pass_together) == [4.0] * 4

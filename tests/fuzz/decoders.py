@@ -287,7 +287,7 @@ def _check_sparse(data: bytes) -> None:
 def _meet(data: bytes) -> None:
     """Whatever a rank may find in the lobby."""
     store = _new_store()
-    lobby = _Lobby(store, 2, 0.0, 0.0, Abort())
+    lobby = _Lobby(store, 2, 0.0, Abort())
     for name, kind in (("call", _Call), ("here-1", _Here), ("go", _Go), ("refused", _Refused)):
         store.put(keys.lobby("stray", name), data)
         _refused(lambda name=name, kind=kind: lobby._read("stray", name, kind))  # type: ignore[misc]

@@ -100,7 +100,7 @@ def test_a_closed_lane_starts_nothing_and_its_threads_end() -> None:
         closing.result()
         queue.submit((), 0, late.set)
         held.gate.set()
-        until(lambda: not any(thread.is_alive() for thread in queue._threads._threads))
+        until(lambda: not any(thread.is_alive() for thread in queue._threads))
 
 
 def test_a_lane_that_is_busy_says_that_it_could_not_be_drained() -> None:

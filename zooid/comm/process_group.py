@@ -10,95 +10,24 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from zooid.comm import c10d_barrier
 from zooid.comm.calls import sparse
-from zooid.comm.calls.arguments import (
-    SUM,
-    check_count,
-    check_devices,
-    check_same_type,
-    check_times,
-    operation,
-    single,
-    split_sizes,
-    timeout_s,
-)
-from zooid.comm.calls.buffers import Buffers, FlatBuffer, PartBuffers, Scratch, flat_memory, incoming_parts, nothing
-from zooid.comm.calls.engine import Engine
-from zooid.comm.calls.gpu_copies import stage
+from zooid.comm.calls.arguments import SUM, check_count, check_same_type, check_times, operation, single, split_sizes
+from zooid.comm.calls.buffers import Buffers, FlatBuffer, PartBuffers, flat_memory, incoming_parts, nothing
+from zooid.comm.calls.group_base import GroupBase
 from zooid.comm.calls.profiler_events import begin_event, end_event, quietly
 from zooid.comm.calls.tensors import copy_into, flat_values, reduction_of, wire_view
 from zooid.comm.calls.tree_buffers import TreeBuffers
-from zooid.comm.calls.wire_codecs import CodedBuffer, Residuals, is_coded
+from zooid.comm.calls.wire_codecs import CodedBuffer, is_coded
 from zooid.comm.calls.work import Completion, JoinedWork, TransferWork
-from zooid.comm.group_options import Options
-from zooid.comm.transport_protocol import Transport
-from zooid.core.abort import Abort
 from zooid.core.errors import CommError
 from zooid.schedule import transfer_lists
-from zooid.schedule.all_reduce_choice import AllReduceChoice
 from zooid.schedule.grain_tree import Deal
-from zooid.schedule.rank_program import Program
-from zooid.schedule.transfer_lists import TransferList
 
 Tensor = torch.Tensor
-Start = Callable[[list[Tensor], int], Completion]
-"""Begins a call on tensors in CPU memory, under the number that was reserved for it."""
-
-_MAX_PROGRAMS = 1024
 
 
-class ProcessGroup(dist.ProcessGroup):
+class ProcessGroup(GroupBase):
     """A torch.distributed process group over any transport. Calls start at once and overlap."""
-
-    def __init__(
-        self,
-        transport: Transport,
-        rank: int,
-        size: int,
-        *,
-        abort: Abort,
-        timeout_s: float,
-        options: Options,
-        c10d_store: Any = None,
-        latency_s: float | None = None,
-        on_left: Callable[[], None] = lambda: None,
-    ) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]  # the stub lacks this constructor
-        self.counter = transport.counter
-        self.engine = Engine(transport, rank, size, timeout_s=timeout_s, abort=abort)
-        self._c10d_store = c10d_store
-        """The store of the group's rendezvous; torch itself keeps only its C++ half alive."""
-        self._num_monitored = 0
-        self._name = ""
-        self._description = ""
-        self._rank = rank
-        self._size = size
-        self._options = options
-        self._on_left = on_left
-        self._choice = AllReduceChoice(options.transport, options.all_reduce, size, latency_s)
-        self._programs: dict[int, Program] = {}
-        self._residuals = Residuals()
-        self._scratch = Scratch()
-        self._coalesced: list[TransferWork] | None = None
-
-    def getBackendName(self) -> str:  # noqa: N802
-        return "zooid"
-
-    _get_backend_name = getBackendName
-
-    # torch's own setters need one of torch's own backends below the group.
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        self._description = description
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._description
 
     # Reductions
 
@@ -182,12 +111,12 @@ class ProcessGroup(dist.ProcessGroup):
         return self._work("broadcast", [single(tensors, "broadcast")], start)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:
-        own = single(inputs, "all_gather")
+        own_part = single(inputs, "all_gather")
         parts = outputs[0] if isinstance(outputs[0], list | tuple) else outputs
         check_count(parts, self._size, "all_gather", "outputs")
         return self._work(
             "all_gather",
-            [own, *parts],
+            [own_part, *parts],
             lambda cpu, number: self._all_gather(cpu[0], cpu[1:], opts, number),
             result=parts,
             num_inputs=1,
@@ -238,7 +167,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> TransferWork:  # type: ignore[override]
         is_root = opts.rootRank == self._rank
-        own = single(outputs, "scatter")
+        output = single(outputs, "scatter")
         parts = list(inputs[0]) if is_root else []
         if is_root:
             check_count(parts, self._size, "scatter", "inputs")
@@ -251,7 +180,7 @@ class ProcessGroup(dist.ProcessGroup):
             buffers = PartBuffers(outgoing, {self._rank: values}, write_back)
             return self._run("scatter", transfer_lists.scatter(self._size, opts.rootRank), buffers, opts, number)
 
-        return self._work("scatter", [own, *parts], start, result=[own])
+        return self._work("scatter", [output, *parts], start, result=[output])
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:
         check_count(outputs, self._size, "all_to_all", "outputs")
@@ -287,15 +216,6 @@ class ProcessGroup(dist.ProcessGroup):
 
         return self._work("barrier", [], start)
 
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Pass a barrier that names missing ranks; see `zooid.comm.monitored_barrier`."""
-        limit_s = self.engine.timeout_s if timeout is None else getattr(timeout, "total_seconds", lambda: timeout)()
-        folder = f"monitored_barrier/{self._num_monitored}"
-        self._num_monitored += 1
-        c10d_barrier.monitored_barrier(
-            self._c10d_store, folder, self._rank, self._size, limit_s=limit_s, wait_all_ranks=wait_all_ranks
-        )
-
     # Messages
 
     def send(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
@@ -326,25 +246,7 @@ class ProcessGroup(dist.ProcessGroup):
         work.sources = sources
         return work
 
-    # Life
-
-    def abort(self) -> None:
-        """End every call of this group at once, and let all later ones fail."""
-        self.engine.abort("the process group was aborted")
-
-    def shutdown(self) -> None:
-        if self.engine.close():
-            self._on_left()
-        self._c10d_store = None
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self._coalesced = []
-
-    def _end_coalescing(self, device: torch.device) -> TransferWork:
-        works, self._coalesced = self._coalesced or [], None
-        return JoinedWork(works, [])
-
-    # How calls are made
+    # Parts that several calls have in common
 
     def _all_reduce(
         self, values: Tensor, opts: Any, number: int, *, kept_with: Tensor, then: Callable[[], None] = lambda: None
@@ -383,22 +285,22 @@ class ProcessGroup(dist.ProcessGroup):
         def start(cpu: list[Tensor], number: int) -> Completion:
             joined = torch.cat([part.detach().reshape(-1) for part in cpu[1:]])
             spans = tuple(pairwise(accumulate((part.numel() for part in cpu[1:]), initial=0)))
-            own = joined[slice(*spans[self._rank])]
+            own_sum = joined[slice(*spans[self._rank])]
             reduction = reduction_of(operation(opts), joined.dtype)
 
             def deliver() -> None:
                 if reduction.is_average:
-                    own.div_(self._size)
-                copy_into(cpu[0], own)
+                    own_sum.div_(self._size)
+                copy_into(cpu[0], own_sum)
 
             buffers = FlatBuffer(joined, self._rank, reduction, deliver, self._scratch)
             return self._run("reduce_scatter", transfer_lists.reduce_scatter(spans), buffers, opts, number)
 
         return self._work("reduce_scatter", [output, *parts], start, result=[output])
 
-    def _all_gather(self, own: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
-        incoming, write_back = incoming_parts(parts, own, self._rank)
-        buffers = PartBuffers({self._rank: flat_values(own)}, incoming, write_back)
+    def _all_gather(self, own_part: Tensor, parts: Sequence[Tensor], opts: Any, number: int) -> Completion:
+        incoming, write_back = incoming_parts(parts, own_part, self._rank)
+        buffers = PartBuffers({self._rank: flat_values(own_part)}, incoming, write_back)
         return self._run("all_gather", transfer_lists.all_gather(self._size, self._size), buffers, opts, number)
 
     def _all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any, number: int) -> Completion:
@@ -408,46 +310,3 @@ class ProcessGroup(dist.ProcessGroup):
         outgoing = {rank * size + reader: flat_values(part) for reader, part in enumerate(inputs)}
         buffers = PartBuffers(outgoing, numbered, write_back)
         return self._run("all_to_all", transfer_lists.all_to_all(size), buffers, opts, number)
-
-    def _run(self, name: str, transfers: TransferList, buffers: Buffers, opts: Any, number: int) -> Completion:
-        program = self._programs.get(id(transfers))
-        if program is None:
-            if len(self._programs) >= _MAX_PROGRAMS:
-                self._programs.clear()
-            # Over TCP a sender waits until its receive is posted: with rounds, ranks would wait for each other in a
-            # circle.
-            program = Program(transfers, self._rank, in_rounds=self._options.transport == "store")
-            self._programs[id(transfers)] = program
-        return self.engine.run(name, program, buffers, number, timeout_s(opts))
-
-    def _work(
-        self,
-        name: str,
-        tensors: Sequence[Tensor],
-        start: Start,
-        *,
-        result: Sequence[Tensor] | None = None,
-        number: int | None = None,
-        num_inputs: int | None = None,
-    ) -> TransferWork:
-        """Begin a call; GPU tensors are copied to CPU memory and back. The first `num_inputs` tensors are inputs."""
-        is_staged = not all(tensor.is_cpu for tensor in tensors)
-        if is_staged:
-            check_devices(tensors, name)
-        shown = tensors if result is None else result
-        reserved = self.engine.reserve() if number is None else number
-        event = begin_event(name, tensors[:num_inputs])
-        work: TransferWork
-        try:
-            if is_staged:
-                work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
-            else:
-                work = TransferWork(start(list(tensors), reserved), shown, name)
-        except Exception:
-            if number is None:
-                self.engine.skip(reserved)
-            raise
-        end_event(event, work)
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work

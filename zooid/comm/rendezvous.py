@@ -74,7 +74,7 @@ class Session:
 def meet(objects: ObjectStore, rank: int, size: int, *, timeout_s: float, abort: Abort) -> Session:
     """Wait until all ranks are here; CommTimeout names the missing ranks."""
     store = RetryingStore(objects, abort, give_up_s=timeout_s)
-    lobby = _Lobby(store, size, time.monotonic() + timeout_s, timeout_s, abort)
+    lobby = _Lobby(store, size, timeout_s, abort)
     return lobby.call() if rank == 0 else lobby.answer(rank)
 
 
@@ -96,10 +96,10 @@ def leave(objects: ObjectStore, prefixes: Sequence[str], rank: int, size: int, *
 class _Lobby:
     """One rank's part in a rendezvous."""
 
-    def __init__(self, store: ObjectStore, size: int, deadline_s: float, timeout_s: float, abort: Abort) -> None:
+    def __init__(self, store: ObjectStore, size: int, timeout_s: float, abort: Abort) -> None:
         self._store = store
         self._size = size
-        self._deadline_s = deadline_s
+        self._deadline_s = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
         self._abort = abort
         self._waited_s = 0.0
@@ -111,10 +111,10 @@ class _Lobby:
         latency_s = time.monotonic() - began_s
         while True:
             began_s = time.monotonic()
-            here = {key.rpartition("/")[2] for key in self._store.list(keys.lobby(session))}
+            present = {key.rpartition("/")[2] for key in self._store.list(keys.lobby(session))}
             latency_s = min(latency_s, time.monotonic() - began_s)
-            self._check_sizes(session, here)
-            missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in here]
+            self._check_sizes(session, present)
+            missing = [rank for rank in range(1, self._size) if f"here-{rank}" not in present]
             if not missing:
                 break
             self._pause(f"ranks {', '.join(map(str, missing))} did not come to {self._store.url}")
@@ -150,9 +150,9 @@ class _Lobby:
             _log_stray(str(error))
             return None
 
-    def _check_sizes(self, session: str, here: set[str]) -> None:
+    def _check_sizes(self, session: str, present: set[str]) -> None:
         """Reject ranks that expect another world size, and tell them why."""
-        for name in here:
+        for name in present:
             if name.startswith("here-") and (said := self._read(session, name, _Here)) and said.size != self._size:
                 why = (
                     f"rank 0 came to {self._store.url} with world_size={self._size}, but rank {name[5:]} with "

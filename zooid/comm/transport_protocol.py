@@ -78,7 +78,7 @@ class Transport(Protocol):
 
     @property
     def trouble(self) -> str | None:
-        """What keeps messages from moving at present, as far as this rank can see."""
+        """The reason why messages do not move at present, as far as this rank knows; None without trouble."""
 
     def send(
         self, message: Message, data: memoryview, readers: Sequence[int], done: Done, send_index: int | None = None

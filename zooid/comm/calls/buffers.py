@@ -29,14 +29,14 @@ def flat_memory(tensor: torch.Tensor, write: bool = True) -> tuple[torch.Tensor,
 
 
 def incoming_parts(
-    parts: Sequence[torch.Tensor], own: torch.Tensor, rank: int
+    parts: Sequence[torch.Tensor], own_part: torch.Tensor, rank: int
 ) -> tuple[dict[int, torch.Tensor], Finish]:
     """Return memory for the parts of other ranks, and a function that writes them back.
 
     This rank's own part is copied at once. On a rank that receives nothing, `parts` is empty.
     """
     if parts:
-        copy_into(parts[rank], own)
+        copy_into(parts[rank], own_part)
     flats = {source: flat_memory(part) for source, part in enumerate(parts) if source != rank}
 
     def write_back() -> None:

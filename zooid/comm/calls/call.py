@@ -111,7 +111,7 @@ class Call:
             if not self.done.is_done:
                 try:
                     event()
-                except Exception as error:  # noqa: BLE001  # every error must reach whoever waits for the call
+                except Exception as error:  # noqa: BLE001  # every error must reach the waiter
                     self.fail(error)
 
     def _next_round(self) -> None:

@@ -89,16 +89,12 @@ class Engine:
             self._num_messages[source, reader, tag] += 1
         return number
 
-    def skip(self, number: int) -> None:
-        """Count a call as finished that was rejected on this rank after its number was reserved."""
-        self._finish_collective(number)
-
     def run(
         self, name: str, program: Program, buffers: Buffers, number: int, timeout_s: float | None = None
     ) -> Completion:
         """Begin a collective call under the number that was reserved for it."""
         call = Call(f"{name} (call {number})", number, program, buffers, self._transport)
-        call.done.then(lambda: self._finish_collective(number))
+        call.done.then(lambda: self.finish_collective(number))
         if self._add(call.name, call.done, lambda: call.missing_ranks, timeout_s):
             call.start()
         return call.done
@@ -215,7 +211,8 @@ class Engine:
         if done.error is not None:
             self.fail(done.error)
 
-    def _finish_collective(self, number: int) -> None:
+    def finish_collective(self, number: int) -> None:
+        """Note that a collective call has ended, or was rejected after its number was reserved."""
         with self._lock:
             self._finished.add(number)
             before = self._watermark

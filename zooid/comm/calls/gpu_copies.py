@@ -59,7 +59,7 @@ def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequ
         try:
             copied_out.synchronize()
             call = start(on_host)
-        except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001  # the waiter must hear of it
             done.end(error)
             return
         call.then(lambda: _copiers.put(lambda: finish(call)))

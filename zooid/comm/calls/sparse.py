@@ -16,8 +16,8 @@ NUM_GATHERS = 3
 def all_reduce(tensor: torch.Tensor, num_ranks: int, gather: Gather) -> Completion:
     """Sum a sparse tensor over ranks, in place, with three gathers one after the other."""
     done = Completion()
-    own = tensor.detach().coalesce()
-    num_dims, entry = own.sparse_dim(), list(own.shape[own.sparse_dim() :])
+    coalesced = tensor.detach().coalesce()
+    num_dims, entry = coalesced.sparse_dim(), list(coalesced.shape[coalesced.sparse_dim() :])
     counts = [torch.zeros(1, dtype=torch.int64) for _ in range(num_ranks)]
     indices: list[torch.Tensor] = []
     values: list[torch.Tensor] = []
@@ -28,29 +28,29 @@ def all_reduce(tensor: torch.Tensor, num_ranks: int, gather: Gather) -> Completi
                 if gathered.error is not None:
                     raise gathered.error
                 following()
-            except Exception as error:  # noqa: BLE001  # whoever waits must hear of it
+            except Exception as error:  # noqa: BLE001  # the waiter must hear of it
                 done.end(error)
 
         gathered.then(end)
 
     def gather_indices() -> None:
-        check_counts([int(count) for count in counts], own.shape[:num_dims])
+        check_counts([int(count) for count in counts], coalesced.shape[:num_dims])
         indices.extend(torch.empty((num_dims, int(count)), dtype=torch.int64) for count in counts)
-        then(gather(1, own.indices(), indices), gather_values)
+        then(gather(1, coalesced.indices(), indices), gather_values)
 
     def gather_values() -> None:
-        values.extend(torch.empty([int(count), *entry], dtype=own.dtype) for count in counts)
-        then(gather(2, own.values(), values), add_up)
+        values.extend(torch.empty([int(count), *entry], dtype=coalesced.dtype) for count in counts)
+        then(gather(2, coalesced.values(), values), add_up)
 
     def add_up() -> None:
         for rank, gathered in enumerate(indices):
-            check_indices(gathered, own.shape[:num_dims], rank)
-        joined = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape, check_invariants=False)
+            check_indices(gathered, coalesced.shape[:num_dims], rank)
+        joined = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), tensor.shape, check_invariants=False)
         with torch.no_grad():  # a detached sparse tensor would keep its new indices to itself
             tensor.copy_(joined.coalesce())
         done.end()
 
-    then(gather(0, torch.tensor([own._nnz()]), counts), gather_indices)
+    then(gather(0, torch.tensor([coalesced._nnz()]), counts), gather_indices)
     return done
 
 

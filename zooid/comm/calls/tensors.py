@@ -99,14 +99,15 @@ class Reduction:
         """Return the same memory in the form `combine` takes: numpy stays on this thread; torch would wake others."""
         return flat if self._dtype in _IN_TORCH else flat.numpy()
 
-    def combine(self, own: Numbers, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
-        """Combine the parts into `own`, in rank order."""
-        if len(own) == 0:
+    def combine(self, values: Numbers, parts: Sequence[tuple[int, memoryview]], rank: int) -> None:
+        """Combine the parts into this rank's values, in rank order."""
+        if len(values) == 0:
             return
-        if isinstance(own, torch.Tensor):
-            self._add(self._function, own, [(n, torch.frombuffer(data, dtype=own.dtype)) for n, data in parts], rank)
+        if isinstance(values, torch.Tensor):
+            dtype = values.dtype
+            self._add(self._function, values, [(n, torch.frombuffer(data, dtype=dtype)) for n, data in parts], rank)
         else:
-            self._add(self._ufunc, own, [(n, np.frombuffer(data, own.dtype)) for n, data in parts], rank)
+            self._add(self._ufunc, values, [(n, np.frombuffer(data, values.dtype)) for n, data in parts], rank)
 
     def add(self, left: Numbers, right: Numbers, out: Numbers) -> Numbers:
         """Write the sum of two parts to `out`, and return it."""
@@ -115,12 +116,12 @@ class Reduction:
         return cast(Array, self._ufunc(left, right, out=out))
 
     @staticmethod
-    def _add(add: Callable[..., Any], own: Any, parts: list[tuple[int, Any]], rank: int) -> None:
-        ordered = [part for _, part in sorted([(rank, own), *parts], key=itemgetter(0))]
+    def _add(add: Callable[..., Any], values: Any, parts: list[tuple[int, Any]], rank: int) -> None:
+        ordered = [part for _, part in sorted([(rank, values), *parts], key=itemgetter(0))]
         total = ordered[0]
-        memory = own if total is own else None
-        """The memory of the sum so far, if it may be written to; `own` once it is part of the sum."""
+        memory = values if total is values else None
+        """The memory of the sum so far, if it may be written to; `values` once it is part of the sum."""
         for part in ordered[1:]:
-            memory = own if part is own else memory
+            memory = values if part is values else memory
             total = add(total, part, out=memory)
             memory = total

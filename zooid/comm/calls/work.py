@@ -20,26 +20,22 @@ class Completion:
         self._lock = threading.Lock()
         self._gate = threading.Lock()
         self._gate.acquire()
-        self._is_done = False
+        self.is_done = False
         self._callbacks: list[Callable[[], object]] = []
         self.error: BaseException | None = None
         self.made_s = time.perf_counter()
         self.began_s: float | None = None
-        """When the first bytes of a receive arrived."""
+        """Time at which the first bytes of a receive arrived."""
         self.ended_s: float | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self._is_done
 
     def end(self, error: BaseException | None = None) -> bool:
         """End it, and return False where it had already ended."""
         with self._lock:
-            if self._is_done:
+            if self.is_done:
                 return False
             self.error = error
             self.ended_s = time.perf_counter()
-            self._is_done = True
+            self.is_done = True
             callbacks, self._callbacks = self._callbacks, []
         if error is None:
             self._gate.release()
@@ -52,7 +48,7 @@ class Completion:
     def then(self, callback: Callable[[], object]) -> None:
         """Call back when it ends, or at once if it has."""
         with self._lock:
-            if not self._is_done:
+            if not self.is_done:
                 self._callbacks.append(callback)
                 return
         callback()

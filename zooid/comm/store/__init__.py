@@ -1,1 +1,1 @@
-"""Messages as objects: for ranks that accept no connections. All that they share is a folder of an object store."""
+"""Messages as objects, for ranks that accept no connections and share only a folder of an object store."""

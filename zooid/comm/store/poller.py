@@ -1,7 +1,6 @@
 """Polls the store for expected messages, with as few requests as it can."""
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ class PolledReceive:
     expected_after: int | None = None
     is_answer: bool = False
     expected_s: float | None = None
-    """When the message became expected; None before that."""
+    """Time since which the message is expected; None before that."""
     last_poll_s: float = 0.0
     next_poll_s: float = 0.0
     num_misses: int = 0
@@ -57,13 +56,14 @@ class PolledReceive:
         return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
 
 
-class Poller:
+class Poller(Threads[PolledReceive]):
     """A few threads that poll for all expected messages of a group, those of the earliest call first."""
 
     def __init__(
         self, store: ObjectStore, key_of: Callable[[int, Message], str], counter: Counter, progress: Progress,
         on_received: Callable[[int, Message, str, Opened], None], timeout_s: float,
     ) -> None:  # fmt: skip
+        super().__init__("zooid-receive", _MAX_THREADS)
         self._store = without_patience(store)
         self._outage = outage_of(store)
         self._is_local = store.url.startswith(("file://", "memory://"))
@@ -73,13 +73,6 @@ class Poller:
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
-        self._changed = threading.Condition()
-        self._waiting: list[PolledReceive] = []
-        self._threads = Threads("zooid-receive", self._work, _MAX_THREADS)
-        self._num_idle = 0
-        self._num_active = 0
-        self._active_bytes = 0
-        self._is_closed = False
         self.trouble: str | None = None
         """Why the store fails at present; None while it works."""
 
@@ -90,8 +83,8 @@ class Poller:
         num_bytes: int,
         landing: Landing,
         done: Done,
-        expected_after: int | None,
-        is_answer: bool,
+        expected_after: int | None = None,
+        is_answer: bool = False,
     ) -> None:
         candidates = [(source, message)]
         order = (message.kind, message.number, message.part)
@@ -110,28 +103,18 @@ class Poller:
             with self._changed:
                 self._changed.notify()
 
-    def close(self) -> None:
-        with self._changed:
-            self._is_closed = True
-            self._waiting.clear()
-            self._changed.notify_all()
-
-    def join(self, deadline_s: float) -> None:
-        """Wait for the threads of a closed poller."""
-        self._threads.join(deadline_s)
-
     def _add(self, receive: PolledReceive) -> None:
         with self._changed:
             if self._is_closed:
                 return
-            index = len(self._waiting)
-            while index and self._waiting[index - 1].order > receive.order:
+            index = len(self._queue)
+            while index and self._queue[index - 1].order > receive.order:
                 index -= 1
-            self._waiting.insert(index, receive)
+            self._queue.insert(index, receive)
             self._wake_one()
 
     def _wake_one(self) -> None:
-        if self._num_idle or not self._threads.start():
+        if self._num_idle or not self._start_thread():
             self._changed.notify()
 
     def _work(self) -> None:
@@ -142,7 +125,7 @@ class Poller:
                     return
                 self._num_active += 1
                 self._active_bytes += receive.num_bytes
-                if self._waiting:
+                if self._queue:
                     self._wake_one()
             try:
                 self._poll(receive)
@@ -155,7 +138,7 @@ class Poller:
         while not self._is_closed:
             now_s = time.monotonic()
             wake_s: float | None = None
-            for receive in self._waiting:
+            for receive in self._queue:
                 self._expect(receive, now_s)
                 if receive.expected_s is None:
                     continue
@@ -167,7 +150,7 @@ class Poller:
                 if due_s <= now_s:
                     if not DOWNLOADS.admits(self._num_active, self._active_bytes, receive.num_bytes):
                         break
-                    self._waiting.remove(receive)
+                    self._queue.remove(receive)
                     return receive
                 wake_s = due_s if wake_s is None else min(wake_s, due_s)
             receive = None  # type: ignore[assignment]  # its tensor may be freed while this thread waits
@@ -277,7 +260,7 @@ class Poller:
         with self._changed:
             self._num_active -= 1
             self._active_bytes -= receive.num_bytes
-            if self._waiting:
+            if self._queue:
                 self._changed.notify()
 
 

@@ -3,7 +3,6 @@
 import heapq
 import itertools
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,40 +12,24 @@ from zooid.schedule.transfer_lists import Window
 logger = logging.getLogger(__name__)
 
 
-class RequestQueue:
-    """Runs requests in the order of their priorities."""
+class RequestQueue(Threads[tuple[Any, int, int, Callable[[], None]]]):
+    """Runs requests in the order of their priorities.
+
+    The queue is a heap of (priority, order of submission, bytes, request).
+    """
 
     def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
-        self._name = name
+        super().__init__(name, max_threads)
         self._window = window
-        self._changed = threading.Condition()
-        self._queue: list[tuple[Any, int, int, Callable[[], None]]] = []
-        """A heap of (priority, order of submission, bytes, request)."""
         self._order = itertools.count()
-        self._threads = Threads(name, self._work, max_threads)
-        self._num_idle = 0
-        self._num_active = 0
-        self._active_bytes = 0
-        self._is_closed = False
 
     def submit(self, priority: Any, num_bytes: int, request: Callable[[], None]) -> None:
         with self._changed:
             if self._is_closed:
                 return
             heapq.heappush(self._queue, (priority, next(self._order), num_bytes, request))
-            if self._num_idle >= len(self._queue) or not self._threads.start():
+            if self._num_idle >= len(self._queue) or not self._start_thread():
                 self._changed.notify()
-
-    def close(self) -> None:
-        """Start no more requests; those in flight end by themselves."""
-        with self._changed:
-            self._is_closed = True
-            self._queue.clear()
-            self._changed.notify_all()
-
-    def join(self, deadline_s: float) -> None:
-        """Wait for the threads of a closed queue."""
-        self._threads.join(deadline_s)
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight."""
@@ -54,9 +37,7 @@ class RequestQueue:
             return self._changed.wait_for(lambda: not self._queue and self._num_active == 0, timeout_s)
 
     def _may_start(self) -> bool:
-        if not self._queue:
-            return False
-        return self._window.admits(self._num_active, self._active_bytes, self._queue[0][2])
+        return bool(self._queue) and self._window.admits(self._num_active, self._active_bytes, self._queue[0][2])
 
     def _work(self) -> None:
         while True:

@@ -12,7 +12,7 @@ from zooid.comm.store.poller import Poller
 from zooid.comm.store.request_queue import RequestQueue
 from zooid.comm.store.send_clock import Progress
 from zooid.comm.traffic_counter import Counter
-from zooid.comm.transport_protocol import COLLECTIVE, Candidates, Claim, Done, Landing, Message
+from zooid.comm.transport_protocol import COLLECTIVE, Done, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
 from zooid.schedule.transfer_lists import UPLOADS, Window
@@ -45,7 +45,6 @@ class StoreTransport:
 
     def __init__(self, objects: ObjectStore, prefix: str, rank: int, *, timeout_s: float) -> None:
         self.on_failure: Callable[[BaseException], None] = lambda error: None
-
         self._rank = rank
         self._prefix = prefix
         self.counter = counter = Counter()
@@ -57,6 +56,7 @@ class StoreTransport:
         self._deletes = RequestQueue("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
         self._progress = Progress()
         self._poller = Poller(objects, self._key_of, counter, self._progress, self._on_received, timeout_s)
+        self.receive, self.receive_any = self._poller.receive, self._poller.receive_any
         self._lock = threading.Lock()
         self._watermark = -1
         self._heard: defaultdict[int, int] = defaultdict(lambda: -1)
@@ -94,21 +94,6 @@ class StoreTransport:
             self._poller.wake()
 
         self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
-
-    def receive(
-        self,
-        message: Message,
-        source: int,
-        num_bytes: int,
-        landing: Landing,
-        done: Done,
-        expected_after: int | None = None,
-        is_answer: bool = False,
-    ) -> None:
-        self._poller.receive(message, source, num_bytes, landing, done, expected_after, is_answer)
-
-    def receive_any(self, candidates: Candidates, claim: Claim, num_bytes: int, landing: Landing, done: Done) -> None:
-        self._poller.receive_any(candidates, claim, num_bytes, landing, done)
 
     def finished(self, number: int) -> None:
         self._watermark = number

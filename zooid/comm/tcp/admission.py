@@ -1,4 +1,4 @@
-"""Admits the ranks of a group at a listener, and rejects everyone else.
+"""Admits the ranks of a group at a listener, and rejects all others.
 
 One thread serves all connections at once. A stranger is a connection that has not proved yet that it knows the secret.
 It has one deadline for its whole hello, and the number of strangers is limited: the oldest is rejected first. A rank
@@ -123,21 +123,19 @@ class Admission:
 
     def _serve(self, handshake: _Handshake) -> None:
         try:
-            if handshake.socket.fileno() >= 0 and self._read(handshake):
+            if handshake.socket.fileno() < 0:
+                return
+            data = handshake.socket.recv(handshake.num_expected - len(handshake.data))
+            if not data:
+                raise ConnectionError("it closed the connection")
+            handshake.data += data
+            if len(handshake.data) == handshake.num_expected:
                 self._advance(handshake)
         except BlockingIOError:
             pass
         except (OSError, DamagedMessage) as error:
             logger.debug("a connection is rejected: %s", error)
             self._reject(handshake)
-
-    def _read(self, handshake: _Handshake) -> bool:
-        """Read from a connection, but not beyond its next message; return whether that is complete."""
-        data = handshake.socket.recv(handshake.num_expected - len(handshake.data))
-        if not data:
-            raise ConnectionError("it hung up")
-        handshake.data += data
-        return len(handshake.data) == handshake.num_expected
 
     def _advance(self, handshake: _Handshake) -> None:
         message = bytes(handshake.data)

@@ -82,7 +82,7 @@ class Connection:
 
     @property
     def heard_s(self) -> float:
-        """When anything last arrived from the member, by this machine's monotonic clock."""
+        """Time at which data last arrived from the member, by this machine's monotonic clock."""
         return max(stream.heard_s for stream in self.streams)
 
     def lose(self, why: str) -> None:
@@ -111,7 +111,7 @@ class Connection:
             transport, rank = group
             return transport.body_of(rank, frame)
         if not is_known and frame.kind is FrameKind.PIECE:
-            raise CommError(f"it sent {frame.num_bytes} bytes of a message that nobody asked for")
+            raise CommError(f"it sent {frame.num_bytes} bytes of a message that was not asked for")
         return memoryview(bytearray(frame.num_bytes))
 
     def on_frame(self, peer: int, frame: Frame, body: memoryview) -> None:

@@ -38,13 +38,13 @@ class Dialer:
             for number in range(1, num_streams + 1):
                 streams[number], _ = self._open(peer, endpoint, [address], number, num_streams)
             streams[0].sendall(DONE)
-        except OSError as error:
-            _close(streams)
-            raise CommError(
-                f"rank {self._rank} lost its connection to rank {peer} during the rendezvous: {error}"
-            ) from error
-        except BaseException:
-            _close(streams)
+        except BaseException as error:
+            for sock in streams.values():
+                sock.close()
+            if isinstance(error, OSError):
+                raise CommError(
+                    f"rank {self._rank} lost its connection to rank {peer} during the rendezvous: {error}"
+                ) from error
             raise
         return streams, round_trip_s
 
@@ -111,8 +111,3 @@ class Dialer:
 
 def _left_s(deadline_s: float) -> float:
     return deadline_s - time.monotonic()
-
-
-def _close(streams: dict[int, socket.socket]) -> None:
-    for sock in streams.values():
-        sock.close()

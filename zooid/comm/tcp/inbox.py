@@ -147,7 +147,7 @@ class Inbox:
         with self._lock:
             receive = self._posted.get(frame.message)
             if receive is None or not receive.is_ready:
-                raise CommError(f"it sent {frame.num_bytes} bytes of a message that nobody asked for")
+                raise CommError(f"it sent {frame.num_bytes} bytes of a message that was not asked for")
             is_wrong_size = frame.total_bytes != receive.num_bytes
             size = piece_bytes(frame.total_bytes, self._num_streams)
             is_whole = frame.offset % size == 0 and frame.num_bytes == min(size, frame.total_bytes - frame.offset)

@@ -106,7 +106,7 @@ class Outbox:
         """Take credit back for small messages that the peer has received."""
         with self._lock:
             if self._credit_bytes + num_bytes > CREDIT_BYTES:
-                raise CommError(f"it returned credit for {num_bytes} bytes that nobody had sent")
+                raise CommError(f"it returned credit for {num_bytes} bytes that this rank had not sent")
             self._credit_bytes += num_bytes
 
     def close(self, why: str) -> list[Done]:

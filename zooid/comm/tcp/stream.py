@@ -109,7 +109,7 @@ class Stream:
         self._reading = threading.RLock()
         """Held while bytes are written to their destination."""
         self.heard_s = time.monotonic()
-        """When data last arrived."""
+        """Time at which data last arrived."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
