@@ -1,213 +1,214 @@
-"""Ranks meet through objects alone: exact counters, clear time-outs, and torch.distributed as with any backend."""
+"""Ranks that share nothing but a folder find each other, whatever earlier runs left there."""
 
 import json
-import subprocess
-import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from itertools import count
+import uuid
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from torch import distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # as in zooid.comm
 
-from zooid.comm import ObjectRendezvous, Options
+from zooid.comm.rendezvous import Session, leave, meet
 from zooid.core.abort import Abort
-from zooid.core.errors import CommAborted, CommTimeout, InputError
-from zooid.store import open_store
+from zooid.core.errors import CommAborted, CommError, CommTimeout
+from zooid.core.runs import keys
+from zooid.store import Faults, FaultyStore, ObjectStore, Rates, open_store
 
-_numbers = count()
-
-
-def rendezvous(timeout_s: float = 20.0, abort: Abort | None = None) -> ObjectRendezvous:
-    store = open_store(f"memory://rendezvous-{next(_numbers)}")
-    return ObjectRendezvous(store, "run/0", timeout_s=timeout_s, abort=abort)
+pytestmark = pytest.mark.timeout(30)
 
 
-@pytest.fixture
-def plain() -> ObjectRendezvous:
-    return rendezvous(timeout_s=2.0)
+@pytest.fixture(params=["memory", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    return open_store(tmp_path.as_uri() if request.param == "file" else f"memory://{uuid.uuid4().hex}")
 
 
-@pytest.fixture(params=["plain", "prefixed"])
-def meeting(request: pytest.FixtureRequest, plain: ObjectRendezvous) -> Store:
-    """By itself, and through the C++ wrapper in which torch.distributed puts every store."""
-    return PrefixStore("a/b", plain) if request.param == "prefixed" else plain
+def new_store() -> ObjectStore:
+    return open_store(f"memory://{uuid.uuid4().hex}")
 
 
-def test_the_last_value_set_is_the_one_got(meeting: Store) -> None:
-    meeting.set("key", "first")
-    meeting.set("key", "second")
-    assert meeting.get("key") == b"second"
-    meeting.set("empty", "")
-    assert meeting.get("empty") == b""
+def meet_all(store: ObjectStore, size: int, timeout_s: float = 10.0) -> list[Session]:
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(lambda rank: meet(store, rank, size, timeout_s=timeout_s, abort=Abort()), range(size)))
 
 
-@pytest.mark.parametrize("key", ["a/b", "a b", "ümlaut", "%2F", "a:b#c", "0"])
-def test_any_text_is_a_key(meeting: Store, key: str) -> None:
-    meeting.set(key, "here")
-    meeting.set("other", "there")
-    assert meeting.get(key) == b"here"
+def leave_all(store: ObjectStore, session: Session, size: int) -> None:
+    prefixes = (session.prefix, session.lobby)
+    with ThreadPoolExecutor(size) as pool:
+        list(pool.map(lambda rank: leave(store, prefixes, rank, size, timeout_s=10.0), range(size)))
 
 
-def test_keys_are_there_or_not(meeting: Store) -> None:
-    meeting.set("one", "1")
-    assert meeting.check(["one"])
-    assert not meeting.check(["one", "two"])
-    meeting.set("two", "2")
-    assert meeting.check(["one", "two"])
+def call_of(store: ObjectStore, session: str, size: int, *others: str) -> None:
+    """What a run that crashed left in the lobby."""
+    store.put(keys.lobby(session, "call"), json.dumps({"size": size}).encode())
+    for name in others:
+        store.put(keys.lobby(session, name), json.dumps({"latency_s": 1.0}).encode())
 
 
-def test_a_deleted_key_is_gone_and_can_be_set_again(meeting: Store) -> None:
-    meeting.set("key", "1")
-    meeting.set("key", "2")
-    assert meeting.delete_key("key")
-    assert not meeting.check(["key"])
-    assert not meeting.delete_key("key")
-    meeting.set("key", "3")
-    assert meeting.get("key") == b"3"
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_everyone_agrees_on_one_session(store: ObjectStore, size: int) -> None:
+    sessions = meet_all(store, size)
+    assert len(set(sessions)) == 1
+    assert 0 < sessions[0].latency_s < 10
+    assert sessions[0].prefix not in sessions[0].lobby
 
 
-def test_keys_are_counted(meeting: Store) -> None:
-    for key in ("one", "two", "two"):
-        meeting.set(key, key)
-    assert meeting.num_keys() == 2
+LEFT = {
+    "an unanswered call": ("call",),
+    "a call that some answered": ("call", "here-2"),
+    "a call that all answered": ("call", "here-1", "here-2"),
+    "a run that went": ("call", "here-1", "here-2", "go"),
+    "a go without its answers": ("call", "go"),
+    "answers without their call": ("here-1", "here-2"),
+    "a go without its call": ("here-1", "go"),
+}
 
 
-def test_compare_set_changes_only_what_is_as_expected(meeting: Store) -> None:
-    assert meeting.compare_set("key", "something", "new") == b"something"
-    assert not meeting.check(["key"])
-    assert meeting.compare_set("key", "", "first") == b"first"
-    assert meeting.compare_set("key", "wrong", "second") == b"first"
-    assert meeting.compare_set("key", "first", "second") == b"second"
-    assert meeting.get("key") == b"second"
+@pytest.mark.parametrize("left", LEFT)
+def test_nothing_of_an_earlier_run_is_taken(store: ObjectStore, left: str) -> None:
+    """Whatever it crashed at, and whether its session sorts before ours or after."""
+    for session in ("0000000000000000", "ffffffffffffffff"):
+        for name in LEFT[left]:
+            store.put(keys.lobby(session, name), json.dumps({"size": 3, "latency_s": 1.0}).encode())
+    sessions = meet_all(store, 3)
+    assert len(set(sessions)) == 1
+    assert not sessions[0].prefix.endswith(("0000000000000000", "ffffffffffffffff"))
 
 
-def test_additions_of_many_at_once_all_count(meeting: Store) -> None:
-    def add(_: int) -> list[int]:
-        return [meeting.add("count", 1) for _ in range(25)]
-
-    with ThreadPoolExecutor(8) as pool:
-        totals = [total for own in pool.map(add, range(8)) for total in own]
-    assert sorted(totals) == list(range(1, 201)), "every addition saw another total"
-    assert meeting.add("count", -200) == 0
-    assert meeting.get("count") == b"0"
+def test_an_earlier_run_may_have_been_of_another_size() -> None:
+    store = new_store()
+    call_of(store, "0000000000000000", 4)
+    assert len(set(meet_all(store, 2, timeout_s=1.0))) == 1
 
 
-def test_of_many_compare_sets_at_once_one_wins(meeting: Store) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda rank: meeting.compare_set("leader", "", f"rank {rank}"), range(8)))
-    assert set(answers) == {meeting.get("leader")}
+def test_runs_may_follow_each_other_in_one_folder(store: ObjectStore) -> None:
+    earlier = {meet_all(store, 3)[0] for _ in range(3)}
+    assert len(earlier) == 3, "none was left properly, and still each is another"
 
 
-def test_a_wait_ends_when_the_last_key_is_set(meeting: Store) -> None:
+def test_a_run_may_begin_while_the_one_before_is_being_left(store: ObjectStore) -> None:
+    """Ranks that are done with one run go on to the next at once."""
+    size = 3
+
+    def run_often(rank: int) -> list[str]:
+        prefixes = []
+        for _ in range(5):
+            session = meet(store, rank, size, timeout_s=10.0, abort=Abort())
+            prefixes.append(session.prefix)
+            leave(store, (session.prefix, session.lobby), rank, size, timeout_s=10.0)
+        return prefixes
+
+    with ThreadPoolExecutor(size) as pool:
+        runs = list(pool.map(run_often, range(size)))
+    assert runs[0] == runs[1] == runs[2]
+    assert len(set(runs[0])) == 5
+
+
+def test_when_the_last_has_left_nothing_remains(store: ObjectStore, tmp_path: Path) -> None:
+    (session, *_) = meet_all(store, 3)
+    for number in range(5):
+        store.put(f"{session.prefix}/group-0/calls/{number:08d}/000000", b"message")
+    store.put("plan.json", b"of somebody else")
+    for rank in (2, 0):
+        leave(store, (session.prefix, session.lobby), rank, 3, timeout_s=10.0)
+        assert len(store.list(session.prefix)) >= 5, "somebody may still read"
+    leave(store, (session.prefix, session.lobby), 1, 3, timeout_s=10.0)
+    assert store.list("") == ["plan.json"]
+    if store.url.startswith("file:"):
+        assert [path.name for path in tmp_path.iterdir()] == ["plan.json"], "folders are gone, too"
+
+
+def test_ranks_that_leave_at_once_remove_everything(store: ObjectStore) -> None:
+    for _ in range(5):
+        (session, *_) = meet_all(store, 4)
+        leave_all(store, session, 4)
+        assert store.list("") == []
+
+
+def test_ranks_that_did_not_come_are_named() -> None:
+    store = new_store()
     with ThreadPoolExecutor(1) as pool:
-        meeting.set("one", "1")
-        waiting = pool.submit(meeting.wait, ["one", "two"])
-        time.sleep(0.02)
-        assert not waiting.done()
-        meeting.set("two", "2")
-        waiting.result(timeout=5)
+        here = pool.submit(meet, store, 2, 4, timeout_s=0.5, abort=Abort())
+        with pytest.raises(CommTimeout, match=r"ranks 1, 3 did not come to memory://\w+ within 0.5 s"):
+            meet(store, 0, 4, timeout_s=0.5, abort=Abort())
+        with pytest.raises(CommTimeout, match="rank 0 did not come to"):
+            here.result()
 
 
-def test_a_key_that_nobody_sets_times_out_by_name(meeting: Store) -> None:
-    with pytest.raises(CommTimeout, match=r"no rank set the key '(a/b/)?late' at the rendezvous within 0.1 s"):
-        meeting.wait(["late"], timedelta(seconds=0.1))
+def test_a_missing_rank_0_is_named() -> None:
+    with pytest.raises(CommTimeout, match=r"rank 0 did not come to memory://\w+, or .* within 0.1 s"):
+        meet(new_store(), 1, 2, timeout_s=0.1, abort=Abort())
 
 
-def test_the_time_out_can_be_changed(meeting: Store) -> None:
-    meeting.set_timeout(timedelta(seconds=0.1))
-    begin_s = time.monotonic()
-    with pytest.raises(CommTimeout, match="late"):
-        meeting.get("late")
-    assert time.monotonic() - begin_s < 1.0
+def test_ranks_with_other_world_sizes_are_told() -> None:
+    store = new_store()
+    with ThreadPoolExecutor(1) as pool:
+        calling = pool.submit(meet, store, 0, 3, timeout_s=0.5, abort=Abort())
+        why = r"rank 0 came to memory://\w+ with world_size=3, but rank 1 with world_size=2: give every rank the same"
+        with pytest.raises(CommError, match=why):
+            meet(store, 1, 2, timeout_s=1.0, abort=Abort())
+        with pytest.raises(CommError, match=why):
+            calling.result()
 
 
-def test_an_abort_frees_a_wait() -> None:
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_abort_frees_who_waits(rank: int) -> None:
     abort = Abort()
-    meeting = rendezvous(abort=abort)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(meeting.get, "never")
+        waiting = pool.submit(meet, new_store(), rank, 2, timeout_s=60.0, abort=abort)
         abort.set("the run is over")
         with pytest.raises(CommAborted, match="the run is over"):
-            waiting.result(timeout=1)
+            waiting.result(timeout=2)
 
 
-def test_a_store_that_holds_no_messages_is_refused_for_them() -> None:
-    why = r"is a HashStore, which holds no messages; use pg_options=zooid.comm.Options\(transport='tcp'\)"
-    with pytest.raises(InputError, match=why):
-        dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1, pg_options=Options(transport="store"))
-    assert not dist.is_initialized()
+def test_a_store_that_fails_now_and_then_is_asked_again() -> None:
+    store = new_store()
+    faulty = FaultyStore(store, Faults.everywhere(Rates(error=0.15, lost_response=0.15)), seed=7)
+    wanted = {f"{name}.{fault}" for name in ("put", "list") for fault in ("error", "lost_response")}
+    num_meetings = 0
+    while num_meetings < 3 or not wanted <= faulty.counts.keys():  # sessions have random names, so faults differ
+        assert num_meetings < 100, f"only {sorted(faulty.counts)} were met"
+        (session, *_) = meet_all(faulty, 3)
+        leave_all(faulty, session, 3)
+        num_meetings += 1
+    assert all("/left/" in key for key in store.list("")), "at most a repeated farewell, which nobody reads"
 
 
-def test_a_store_that_holds_no_messages_is_good_for_meeting() -> None:
-    dist.init_process_group("zooid", store=HashStore(), rank=0, world_size=1)
-    try:
-        tensor = torch.ones(3)
-        dist.all_reduce(tensor)
-        assert tensor.tolist() == [1.0, 1.0, 1.0]
-    finally:
-        dist.destroy_process_group()
+class Vanishing:
+    """A store in which what was listed is removed by others before it can be read."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.url = inner.url
+        self.num_vanished = 0
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return getattr(self._inner, name)  # type: ignore[no-any-return]
+
+    def list(self, prefix: str, after: str = "") -> list[str]:
+        found = self._inner.list(prefix, after)
+        old = [key for key in found if "0000000000000000" in key]
+        self._inner.delete(old)
+        self.num_vanished += len(old)
+        return found
 
 
-def test_the_store_may_be_made_within_the_call() -> None:
-    """Torch keeps only the C++ half of a store; groups that are made later need the other half, too."""
-    dist.init_process_group("zooid", store=rendezvous(), rank=0, world_size=1)
-    try:
-        tensor = torch.ones(3)
-        dist.all_reduce(tensor, group=dist.new_group([0]))
-        assert tensor.tolist() == [1.0, 1.0, 1.0]
-    finally:
-        dist.destroy_process_group()
+def test_what_another_run_removes_meanwhile_does_no_harm() -> None:
+    store = new_store()
+    call_of(store, "0000000000000000", 2, "here-1", "go")
+    vanishing = Vanishing(store)
+    with ThreadPoolExecutor(2) as pool:
+        met: list[Future[Session]] = [
+            pool.submit(meet, vanishing, 1, 2, timeout_s=5.0, abort=Abort()),
+            pool.submit(meet, store, 0, 2, timeout_s=5.0, abort=Abort()),
+        ]
+        assert met[0].result() == met[1].result()
+    assert vanishing.num_vanished == 3
 
 
-PROGRAM = """
-import json, sys
-from datetime import timedelta
-import torch
-from torch import distributed as dist
-from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]  # as in zooid.comm
-from zooid.comm import ObjectRendezvous
-from zooid.store import open_store
-
-url, rank = sys.argv[1], int(sys.argv[2])
-meeting = ObjectRendezvous(open_store(url), "run/0", timeout_s=60.0)
-dist.init_process_group("zooid", store=meeting, rank=rank, world_size=2, timeout=timedelta(seconds=60))
-summed = torch.full((3,), float(rank + 1))
-dist.all_reduce(summed)
-largest = torch.full((40_000,), float(rank))
-dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=dist.new_group([0, 1]))
-alone = dist.new_group([1])
-if rank == 1:
-    dist.all_reduce(summed, group=alone)
-told = torch.full((1,), float(rank))
-dist.broadcast(told, src=1)
-gathered = [torch.empty(1) for _ in range(2)]
-dist.all_gather(gathered, torch.full((1,), float(10 * rank)))
-passed = torch.full((1,), 5.0)
-dist.send(passed, 1, tag=4) if rank == 0 else dist.recv(passed.zero_(), 0, tag=4)
-dist.barrier()
-dist.destroy_process_group()
-told, passed, gathered = told.item(), passed.item(), [part.item() for part in gathered]
-print(json.dumps([summed.tolist(), largest.unique().tolist(), told, gathered, passed]))
-"""
-
-
-def test_two_processes_that_share_only_a_folder_train_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, f"file://{tmp_path}"]
-    processes = [
-        subprocess.Popen([*command, str(rank)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    try:
-        answers = [process.communicate(timeout=90) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    for process, (output, errors) in zip(processes, answers, strict=True):
-        assert process.returncode == 0, errors
-        assert json.loads(output) == [[3.0, 3.0, 3.0], [1.0], 1.0, [0.0, 10.0], 5.0]
+def test_a_store_that_cannot_be_cleaned_is_reported_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+    store = FaultyStore(new_store(), Faults(delete=Rates(error=1)), seed=0)
+    (session, *_) = meet_all(store, 1)
+    leave(store, (session.prefix, session.lobby), 0, 1, timeout_s=0.05)
+    assert "the messages of the group could not be deleted from memory://" in caplog.text
+    assert store.counts["delete.error"] > 0
