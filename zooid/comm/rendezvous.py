@@ -56,7 +56,7 @@ class _Refused(msgspec.Struct):
     why: str
 
 
-_Said = TypeVar("_Said", _Call, _Here, _Go, _Refused)
+_LobbyMessage = TypeVar("_LobbyMessage", _Call, _Here, _Go, _Refused)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ class _Lobby:
         self._waited_s = 0.0
 
     def call(self) -> Session:
+        """Open a session as rank 0, and wait for the answers of all other ranks."""
         session = secrets.token_hex(8)
         began_s = time.monotonic()
         self._store.put(keys.lobby(session, "call"), b"{}")
@@ -122,6 +123,7 @@ class _Lobby:
         return Session(keys.session(session), keys.lobby(session), latency_s)
 
     def answer(self, rank: int) -> Session:
+        """Answer every new call of a rank 0, and return the first session that it begins."""
         nonce = secrets.token_hex(16)
         answered: set[str] = set()
         seen: set[str] = set()
@@ -130,16 +132,16 @@ class _Lobby:
             for session, name in objects:  # first, so that no call is answered that is for this rank's next rendezvous
                 if name == "go" and session in answered and (go := self._read(session, name, _Go)) is not None:
                     return Session(keys.session(session), keys.lobby(session), go.latency_s)
-                if name == "refused" and session in answered and (no := self._read(session, name, _Refused)):
-                    raise CommError(quoted(no.why))
+                if name == "refused" and session in answered and (refusal := self._read(session, name, _Refused)):
+                    raise CommError(quoted(refusal.why))
             for session, name in objects:
                 if name == "call" and session not in seen and self._read(session, name, _Call) is not None:
                     seen.add(session)
-                    if self._say_here(session, rank, nonce):
+                    if self._answer_call(session, rank, nonce):
                         answered.add(session)
             self._pause(f"rank 0 did not come to {self._store.url}, or did not hear all other ranks,")
 
-    def _read(self, session: str, what: str, kind: type[_Said]) -> _Said | None:
+    def _read(self, session: str, what: str, kind: type[_LobbyMessage]) -> _LobbyMessage | None:
         """Return a message in the lobby; None where it is listed but not yet readable, or is no such message."""
         key = keys.lobby(session, what)
         try:
@@ -153,15 +155,15 @@ class _Lobby:
     def _check_sizes(self, session: str, present: set[str]) -> None:
         """Reject ranks that expect another world size, and tell them why."""
         for name in present:
-            if name.startswith("here-") and (said := self._read(session, name, _Here)) and said.size != self._size:
+            if name.startswith("here-") and (answer := self._read(session, name, _Here)) and answer.size != self._size:
                 why = (
                     f"rank 0 came to {self._store.url} with world_size={self._size}, but rank {name[5:]} with "
-                    f"world_size={said.size}: give every rank the same"
+                    f"world_size={answer.size}: give every rank the same"
                 )
                 self._store.put(keys.lobby(session, "refused"), json.dumps({"why": why}).encode())
                 raise CommError(why)
 
-    def _say_here(self, session: str, rank: int, nonce: str) -> bool:
+    def _answer_call(self, session: str, rank: int, nonce: str) -> bool:
         """Answer a call; return False where an earlier run has answered it in this rank's name."""
         present = self._store.list(keys.lobby(session))
         if keys.lobby(session, f"here-{rank}") in present or keys.lobby(session, "go") in present:

@@ -25,6 +25,8 @@ _TICK_S = 0.25
 
 @dataclass
 class _Pending:
+    """A call in flight, with its deadline."""
+
     name: str
     limit_s: float
     deadline_s: float
