@@ -1,4 +1,4 @@
-"""`python -m zooid.profiler SPEC`: measure a job, links or all-reduces where this process runs, for the store."""
+"""`python -m zooid.profiler SPEC`: measure a job, links or all-reduces on this machine, and store the results."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from zooid.store import EventWriter, ObjectStore
 from zooid.store.member_program import end_process, run_any_member
 
 PRELOADS = ("torch", "zooid.profiler.job_profile", "zooid.profiler.probes.library_sweep", "torch.export._trace")
-"""What members import sooner or later; a process that forks members imports it once for all."""
+"""Modules that every member imports; a process that forks members imports them once for all of them."""
 
 
 def main() -> int:
@@ -28,7 +28,7 @@ def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
     import torch
 
     torch.set_num_threads(spec.num_threads)
-    job = load_job(spec.job_file)  # before what else takes half a second to import: a wrong job is refused sooner
+    job = load_job(spec.job_file)  # before imports that take half a second, so that a wrong job is reported sooner
 
     from zooid.profiler.job_profile import measure_job
 
@@ -54,7 +54,7 @@ def _sweep(spec: SweepSpec, store: ObjectStore) -> None:
 
 @contextmanager
 def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Members that measure together go on in step: one of them tells of all."""
+    """Members that measure together proceed in step, so that only the first one reports progress."""
     if spec.rank > 0:
         yield lambda done, total: None
         return
@@ -64,7 +64,7 @@ def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progr
 
 @contextmanager
 def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Progress as events in the store."""
+    """Report progress as events in the store."""
     with EventWriter(store, spec.member, spec.roster) as events:
 
         def progress(done: int, total: int) -> None:

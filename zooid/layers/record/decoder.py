@@ -29,8 +29,8 @@ from zooid.layers.record.literals import decode_literal, named_dtype
 from zooid.layers.record.nests import decode_nest
 from zooid.layers.record.operations import named_operation
 from zooid.layers.stages.layered_model import LayeredModel, ParameterHooks
-from zooid.layers.tracing.traced_program import Program
-from zooid.layers.tracing.values import Facts, Size, Value, note_facts
+from zooid.layers.tracing.traced_program import TracedProgram
+from zooid.layers.tracing.values import Facts, LinearSize, Value, note_facts
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,499}")
 _STATE_NAME = re.compile(r"[^\x00-\x1f\"'\\\x7f]{1,2000}")
@@ -64,8 +64,8 @@ def rebuild(layers: LayersRecord, constants: Tensors) -> LayeredModel:
     UnknownClass where the model returns objects of a class that only its own code imports.
     """
     model = LayeredModel(
-        _Rebuilding(layers.train, constants).program(),
-        _Rebuilding(layers.evaluation, constants).program(),
+        _ProgramDecoder(layers.train, constants).program(),
+        _ProgramDecoder(layers.evaluation, constants).program(),
         layers.names,
         frozenset(layers.persistent_names),
         dict(layers.aliases),
@@ -86,7 +86,7 @@ def _require(condition: bool, why: str) -> None:
         raise RecordError(f"the trace is not one that zooid has written: {why}; was it altered?")
 
 
-class _Rebuilding:
+class _ProgramDecoder:
     """The graph of one mode, node by node in the order of their numbers."""
 
     def __init__(self, record: ProgramRecord, constants: Tensors) -> None:
@@ -96,7 +96,7 @@ class _Rebuilding:
         self._nodes: list[fx.Node] = []
         self._names: set[str] = set()
 
-    def program(self) -> Program:
+    def program(self) -> TracedProgram:
         record = self._record
         inputs = [_with_facts(self._given(own.name), own) for own in record.inputs]
         state = {_with_facts(self._given(own.node.name), own.node): own.name for own in record.state}
@@ -113,7 +113,7 @@ class _Rebuilding:
         operations = [
             _with_facts(add_operation(self._graph, own, self._nodes, self._names), own) for own in record.operations
         ]
-        return Program(
+        return TracedProgram(
             operations=tuple(operations),
             inputs=tuple(inputs),
             state_names=state,
@@ -221,7 +221,7 @@ def _with_facts(node: fx.Node, record: NodeRecord) -> fx.Node:
 
 
 def _value(record: TensorRecord) -> Value:
-    sizes = [Size(size) if isinstance(size, int) else Size(*size) for size in record.sizes]
+    sizes = [LinearSize(size) if isinstance(size, int) else LinearSize(*size) for size in record.sizes]
     _require(len(sizes) <= _MOST_DIMENSIONS, f"a tensor has {len(sizes)} dimensions")
     for size in sizes:
         is_small = abs(size.fixed) < _LARGEST_SIZE and 0 <= size.per_sample < _LARGEST_SIZE

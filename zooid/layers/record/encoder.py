@@ -24,7 +24,7 @@ from zooid.layers.record.literals import dtype_name, encode_literal
 from zooid.layers.record.nests import encode_nest
 from zooid.layers.record.operations import NotRecorded, operation_name
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.traced_program import TracedProgram, opaque_call
 from zooid.layers.tracing.values import Value, facts_of
 
 _Numbers = dict[fx.Node, int]
@@ -49,7 +49,7 @@ def encode_trace(layered: LayeredModel, device: torch.device) -> EncodedTrace:
     A model that holds Python code cannot be recorded: members have to trace it themselves, and the record says why.
     """
     try:
-        _refuse_python_code(layered)
+        _reject_python_code(layered)
         constants = _Constants()
         train, evaluation = (_program(program, constants) for program in (layered.train, layered.evaluation))
         packed = constants.pack()
@@ -67,7 +67,7 @@ def encode_trace(layered: LayeredModel, device: torch.device) -> EncodedTrace:
     return EncodedTrace(Trace(fingerprint=layered.fingerprint, layers=layers), packed)
 
 
-def _refuse_python_code(layered: LayeredModel) -> None:
+def _reject_python_code(layered: LayeredModel) -> None:
     if layered.whole is not None:
         raise NotRecorded(f"the model is not cut: {layered.why_whole}")
     if layered.hooks.of_gradients or layered.hooks.after_accumulation:
@@ -110,7 +110,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _program(program: Program, constants: _Constants) -> ProgramRecord:
+def _program(program: TracedProgram, constants: _Constants) -> ProgramRecord:
     numbers: _Numbers = {}
     _number(numbers, (*program.inputs, *program.state_names, *program.constants, *program.operations))
     return ProgramRecord(

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from zooid.core.errors import LayerError
 from zooid.core.jobs.job import AutocastName
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.traced_program import TracedProgram
 from zooid.layers.tracing.values import facts_of, note_facts, value_of
 
 DTYPES: dict[AutocastName, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,7 +43,7 @@ def note_autocast(model: LayeredModel, name: AutocastName, device: torch.device)
                 ) from error
 
 
-def _run(program: Program, fakes: FakeTensorMode, device: torch.device) -> None:
+def _run(program: TracedProgram, fakes: FakeTensorMode, device: torch.device) -> None:
     values: dict[fx.Node, Any] = {}
     for node in (*program.inputs, *program.state_names):
         traced = value_of(node)

@@ -21,7 +21,7 @@ from zooid.core.errors import LayerError
 from zooid.core.jobs.job import Job
 from zooid.layers.disk_tensors import fits_whole, gradients_on_disk
 from zooid.layers.jobs.batches import Batch, flatten_inputs
-from zooid.layers.jobs.model_building import buffers_restored
+from zooid.layers.jobs.model_builder import buffers_restored
 from zooid.layers.jobs.objective import Objective
 from zooid.layers.stages.autocast import autocasting
 from zooid.layers.stages.layered_model import LayeredModel, Mode, apply_hooks
@@ -56,7 +56,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Ran:
+class RunResults:
     """What one forward and backward computed."""
 
     outputs: Tensors
@@ -70,7 +70,7 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
     The model's weights and buffers are as before in the end.
     """
     with buffers_restored(model):
-        chain = Chain(job, layered, model)
+        chain = StageChain(job, layered, model)
         for batch in batches:
             wanted = run_model(job, model, batch)
             with _as_layers(), contextlib.redirect_stderr(io.StringIO()):
@@ -81,8 +81,8 @@ def find_difference(job: Job, model: nn.Module, layered: LayeredModel, batches: 
         outputs = _model_outputs(job, model.eval(), batches[0])
         model.train()
         with _as_layers(), contextlib.redirect_stderr(io.StringIO()):
-            found_outputs = Chain(job, layered, model, "eval").outputs(batches[0])
-        return _first_difference(Ran(outputs, {}, {}), Ran(found_outputs, {}, {}))
+            found_outputs = StageChain(job, layered, model, "eval").outputs(batches[0])
+        return _first_difference(RunResults(outputs, {}, {}), RunResults(found_outputs, {}, {}))
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def _as_layers() -> Iterator[None]:
         raise LayerError(f"cut into layers it fails: {type(error).__name__}: {first_line}") from error
 
 
-def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
+def run_model(job: Job, model: nn.Module, batch: Batch) -> RunResults:
     """One forward and backward of the untouched model."""
     model.zero_grad()
     outputs = _model_outputs(job, model, batch)
@@ -106,7 +106,7 @@ def run_model(job: Job, model: nn.Module, batch: Batch) -> Ran:
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad()
-    return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
+    return RunResults({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
 
 
 def _model_outputs(job: Job, model: nn.Module, batch: Batch) -> Tensors:
@@ -116,7 +116,7 @@ def _model_outputs(job: Job, model: nn.Module, batch: Batch) -> Tensors:
         return _outputs(job, output, batch)
 
 
-class Chain:
+class StageChain:
     """All layers of a model as stages in a row, in one process."""
 
     def __init__(self, job: Job, layered: LayeredModel, model: nn.Module, mode: Mode = "train") -> None:
@@ -132,7 +132,7 @@ class Chain:
         self._buffers = buffers
         self._fits_whole = fits_whole(model)
 
-    def run(self, batch: Batch) -> Ran:
+    def run(self, batch: Batch) -> RunResults:
         """One forward and backward."""
         passed: list[_Passed] = []
         for stage in self._stages:
@@ -150,7 +150,7 @@ class Chain:
             self._backward(outputs["loss"], passed)
         gradients = self._after_accumulation(apply_hooks(self._hooks, self._gradients()))
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        return Ran({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
+        return RunResults({name: value.detach() for name, value in outputs.items()}, gradients, buffers)
 
     def _backward(self, loss: torch.Tensor, passed: list[_Passed]) -> None:
         torch.autograd.backward(loss)
@@ -208,7 +208,7 @@ def _outputs(job: Job, output: Any, batch: Batch) -> Tensors:
     return {"loss": loss, **{f"output {number}": leaf for number, leaf in enumerate(leaves)}}
 
 
-def _first_difference(wanted: Ran, found: Ran) -> Difference | None:
+def _first_difference(wanted: RunResults, found: RunResults) -> Difference | None:
     of_outputs = _between("the {}", wanted.outputs, found.outputs, is_in_forward=True)
     of_gradients = _between("the gradient of {}", wanted.gradients, found.gradients, is_in_forward=False)
     return of_outputs or of_gradients or _between("the buffer {}", wanted.buffers, found.buffers, is_in_forward=True)

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import TreeSpec
 
-from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.traced_program import TracedProgram, opaque_call
 from zooid.layers.tracing.values import Value, facts_of, state_value, value_of
 
 Mode = Literal["train", "eval"]
@@ -21,8 +21,8 @@ GradientHook = Callable[[torch.Tensor], Any]
 class LayeredModel:
     """A traced model: any run of its layers can become a stage."""
 
-    train: Program
-    evaluation: Program
+    train: TracedProgram
+    evaluation: TracedProgram
     names: tuple[str, ...]
     """Module path in which each layer begins."""
     persistent_names: frozenset[str]
@@ -45,7 +45,7 @@ class LayeredModel:
     def parameter_names(self) -> frozenset[str]:
         return self.train.parameter_names | self.evaluation.parameter_names
 
-    def program(self, mode: Mode) -> Program:
+    def program(self, mode: Mode) -> TracedProgram:
         return self.train if mode == "train" else self.evaluation
 
     def values_into(self, layer: int, mode: Mode = "train") -> tuple[Value, ...]:

@@ -18,8 +18,8 @@ from zooid.layers.jobs.batches import Batch, flatten_inputs
 from zooid.layers.stages.cut_watch import pass_cut
 from zooid.layers.stages.layered_model import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.stages.randomness import seed_layer
-from zooid.layers.tracing.opaque import OpaqueCall
-from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, opaque_call, written_arguments
+from zooid.layers.tracing.opaque_calls import OpaqueCall
+from zooid.layers.tracing.traced_program import OPERATIONS, TracedProgram, is_random, opaque_call, written_arguments
 from zooid.layers.tracing.values import Value, facts_of, is_number, is_sample_count, value_of
 
 
@@ -111,7 +111,7 @@ def build_stage(
         _adopt(model.whole.to(device), state, model.aliases)
         return Stage(model.whole, model, first_layer, end_layer, mode)
     program = model.program(mode)
-    building = _Building(program, state, torch.device(device), mode)
+    building = _StageBuilder(program, state, torch.device(device), mode)
     building.receive(program.values_into(first_layer), program.span(first_layer, end_layer))
     for position in program.span(first_layer, end_layer):
         if marked and position > program.starts[first_layer]:
@@ -144,8 +144,10 @@ def _direct(operation: OpOverload[..., Any]) -> Callable[..., Any]:
     return direct
 
 
-class _Building:
-    def __init__(self, program: Program, state: dict[str, torch.Tensor], device: torch.device, mode: Mode) -> None:
+class _StageBuilder:
+    def __init__(
+        self, program: TracedProgram, state: dict[str, torch.Tensor], device: torch.device, mode: Mode
+    ) -> None:
         self.graph = fx.Graph()
         self.root: dict[str, Any] = {}
         self._program = program

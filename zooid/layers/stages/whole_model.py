@@ -6,8 +6,8 @@ from torch.utils._pytree import tree_flatten
 
 from zooid.layers.jobs.batches import Batch
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
-from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, take_apart
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.opaque_calls import OpaqueCall, opaque_operation, take_apart
+from zooid.layers.tracing.traced_program import TracedProgram
 from zooid.layers.tracing.values import Facts, note_facts, tensor_facts
 
 
@@ -28,7 +28,7 @@ def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:
     )
 
 
-def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Program:
+def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> TracedProgram:
     """One operation, which uses all parameters and buffers, from the model's inputs to its output."""
     graph = fx.Graph()
     inputs, _ = tree_flatten((example.args, example.kwargs))
@@ -46,7 +46,7 @@ def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Progr
     operation = graph.call_function(opaque_operation(), ("#0", input_nodes, list(state)))
     operation.meta["opaque"] = call
     _, spec = tree_flatten(None)
-    return Program(
+    return TracedProgram(
         operations=(operation,),
         inputs=tuple(input_nodes),
         state_names=state,

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from torch import fx
 
-from zooid.layers.tracing.recomputation import Cut, Recomputing
-from zooid.layers.tracing.traced_program import Program, module_path, written_arguments
+from zooid.layers.tracing.recomputation import MinimalCrossing, TraceCut
+from zooid.layers.tracing.traced_program import TracedProgram, module_path, written_arguments
 from zooid.layers.tracing.values import value_of
 
 MAX_CROSSING = 12
@@ -22,12 +22,12 @@ _Use = tuple[str, str]
 """A parameter, and the path of a module that uses it."""
 
 
-def cut_alike(programs: tuple[Program, ...]) -> tuple[Program, ...]:
+def cut_alike(programs: tuple[TracedProgram, ...]) -> tuple[TracedProgram, ...]:
     """The programs, traces of one model in different modes, divided into layers that use the same parameters."""
-    finders = [_Finder(program) for program in programs]
+    finders = [_CutFinder(program) for program in programs]
     uses = _in_same_order([finder.first_uses for finder in finders])
-    found: list[tuple[Cut, ...]] = []
-    before = tuple(Cut(0, program.inputs) for program in programs)
+    found: list[tuple[TraceCut, ...]] = []
+    before = tuple(TraceCut(0, program.inputs) for program in programs)
     for last, use in pairwise(uses):
         places = [finder.best_cut(last, use, cut) for finder, cut in zip(finders, before, strict=True)]
         cuts = tuple(place for place in places if place is not None)
@@ -46,28 +46,28 @@ def cut_alike(programs: tuple[Program, ...]) -> tuple[Program, ...]:
     )
 
 
-class _Finder:
-    def __init__(self, program: Program) -> None:
+class _CutFinder:
+    def __init__(self, program: TracedProgram) -> None:
         self._program = program
-        self._recomputing = Recomputing(program)
+        self._crossing_values = MinimalCrossing(program)
         self.first_uses = _first_uses(program)
         self._forbidden = _changed_on_both_sides(program) | _aliased_writes(program)
 
-    def best_cut(self, last: _Use, use: _Use, before: Cut) -> Cut | None:
+    def best_cut(self, last: _Use, use: _Use, before: TraceCut) -> TraceCut | None:
         """The narrowest place between the operations that begin these two uses; None where no cut is allowed."""
         span = range(self.first_uses[last] + 1, self.first_uses[use] + 1)
         cuts = [self._cut(position, before) for position in span if position not in self._forbidden]
         return min((cut for cut in cuts if cut is not None), key=self._preference, default=None)
 
-    def _cut(self, position: int, before: Cut) -> Cut | None:
-        nodes = self._recomputing.least_crossing(position, before)
+    def _cut(self, position: int, before: TraceCut) -> TraceCut | None:
+        nodes = self._crossing_values.nodes_crossing(position, before)
         if nodes is None or not 0 < len(nodes) <= MAX_CROSSING:
             return None
         values = [value_of(node) for node in nodes]
         has_count = any(value is not None and value.batch_dimension is not None for value in values)
-        return Cut(position, nodes) if has_count and None not in values else None
+        return TraceCut(position, nodes) if has_count and None not in values else None
 
-    def _preference(self, cut: Cut) -> tuple[int, bool, int]:
+    def _preference(self, cut: TraceCut) -> tuple[int, bool, int]:
         """Narrow before wide, between modules before inside one, late before early."""
         operations = self._program.operations
         width = sum(value.num_bytes(1) for node in cut.crossing if (value := value_of(node)) is not None)
@@ -75,7 +75,7 @@ class _Finder:
         return width, is_inside, -cut.position
 
 
-def _first_uses(program: Program) -> dict[_Use, int]:
+def _first_uses(program: TracedProgram) -> dict[_Use, int]:
     """Positions of the operations that use a parameter for the first time in their module, one use for each."""
     seen: set[_Use] = set()
     uses: dict[_Use, int] = {}
@@ -98,7 +98,7 @@ def _in_same_order(each: list[dict[_Use, int]]) -> list[_Use]:
     return common
 
 
-def _changed_on_both_sides(program: Program) -> set[int]:
+def _changed_on_both_sides(program: TracedProgram) -> set[int]:
     """Cuts between two uses of one buffer that the forward changes."""
     uses: dict[str, list[int]] = {}
     for position, operation in enumerate(program.operations):
@@ -108,7 +108,7 @@ def _changed_on_both_sides(program: Program) -> set[int]:
     return {cut for used in uses.values() for cut in range(used[0] + 1, used[-1] + 1)}
 
 
-def _aliased_writes(program: Program) -> set[int]:
+def _aliased_writes(program: TracedProgram) -> set[int]:
     """Cuts across which one memory is known under a name that a later operation does not write through.
 
     A stage that writes to a value from before its cut gets a copy of it; other names of the same memory would not see
@@ -130,7 +130,7 @@ def _aliased_writes(program: Program) -> set[int]:
     return forbidden
 
 
-def _first_torn(programs: tuple[Program, ...], found: list[tuple[Cut, ...]]) -> int | None:
+def _first_torn(programs: tuple[TracedProgram, ...], found: list[tuple[TraceCut, ...]]) -> int | None:
     """Index of a cut that lies, in one of the modes, between uses of a buffer that another mode changes."""
     changed = frozenset[str]().union(*(program.written_buffers for program in programs))
     layers: dict[str, set[int]] = {}

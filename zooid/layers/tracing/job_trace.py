@@ -5,7 +5,7 @@ import torch
 from zooid.core.jobs.job import Job
 from zooid.layers.jobs.batches import Batch
 from zooid.layers.jobs.job_checks import default_device
-from zooid.layers.jobs.model_building import NeedsWeights, build_model, build_model_on_meta
+from zooid.layers.jobs.model_builder import NeedsWeights, build_model, build_model_on_meta
 from zooid.layers.stages.autocast import note_autocast
 from zooid.layers.stages.layered_model import LayeredModel
 from zooid.layers.stages.whole_model import whole_model

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from zooid.layers.tracing.values import Facts, Size, Value, is_floating, note_facts
+from zooid.layers.tracing.values import Facts, LinearSize, Value, is_floating, note_facts
 
 
 def note_traced_facts(graph: fx.Graph) -> None:
@@ -36,13 +36,13 @@ def _value(tensor: torch.Tensor) -> Value | None:
     return Value(tensor.dtype, tuple(size for size in sizes if size is not None))
 
 
-def _size_of(size: Any) -> Size | None:
+def _size_of(size: Any) -> LinearSize | None:
     if isinstance(size, int):
-        return Size(size)
+        return LinearSize(size)
     if not _follows_from_samples(size.node.expr):
         return None
     at = [_evaluate(size.node.expr, num_samples) for num_samples in (0, 1, 7)]
-    line = Size(at[0], at[1] - at[0])
+    line = LinearSize(at[0], at[1] - at[0])
     return line if line.of(7) == at[2] and line.per_sample > 0 else None
 
 

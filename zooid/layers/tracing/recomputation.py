@@ -9,7 +9,7 @@ from networkx.algorithms.flow import dinitz
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, written_arguments
+from zooid.layers.tracing.traced_program import OPERATIONS, TracedProgram, is_random, written_arguments
 from zooid.layers.tracing.values import is_number, value_of
 
 _WEIGHING_SAMPLES = 16
@@ -17,21 +17,21 @@ _WEIGHING_SAMPLES = 16
 
 
 @dataclass(frozen=True)
-class Cut:
+class TraceCut:
     """Before which operation, and what travels across."""
 
     position: int
     crossing: tuple[fx.Node, ...]
 
 
-class Recomputing:
+class MinimalCrossing:
     """For any set of live values, the smallest set from which all of them follow."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TracedProgram) -> None:
         self._program = program
-        self._known: dict[tuple[Cut, tuple[fx.Node, ...]], tuple[fx.Node, ...] | None] = {}
+        self._known: dict[tuple[TraceCut, tuple[fx.Node, ...]], tuple[fx.Node, ...] | None] = {}
 
-    def least_crossing(self, position: int, before: Cut) -> tuple[fx.Node, ...] | None:
+    def nodes_crossing(self, position: int, before: TraceCut) -> tuple[fx.Node, ...] | None:
         """What has to travel across a cut at this position, given what travelled across the cut before it; None where
         something is live that cannot travel. In the order in which values come to be."""
         live = self._program.live[position]
@@ -66,7 +66,7 @@ class Recomputing:
                 derived.add(operation)
         return frozenset(derived)
 
-    def _least(self, wanted: tuple[fx.Node, ...], before: Cut) -> tuple[fx.Node, ...] | None:
+    def _least(self, wanted: tuple[fx.Node, ...], before: TraceCut) -> tuple[fx.Node, ...] | None:
         """A minimum cut between what the stage before has and what is wanted, through what may be computed again."""
         graph = networkx.DiGraph()
         graph.add_edge("source", "nowhere", capacity=0)

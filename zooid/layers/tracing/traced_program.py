@@ -8,14 +8,14 @@ import torch
 from torch import fx
 from torch.utils._pytree import TreeSpec
 
-from zooid.layers.tracing.opaque import OpaqueCall
+from zooid.layers.tracing.opaque_calls import OpaqueCall
 from zooid.layers.tracing.values import facts_of, is_number
 
 OPERATIONS = ("call_function", "call_method")
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class TracedProgram:
     """What a model does in one mode, training or evaluation."""
 
     operations: tuple[fx.Node, ...]

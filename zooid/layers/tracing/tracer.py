@@ -12,15 +12,15 @@ from torch import fx, nn
 
 from zooid.core.errors import LayerError
 from zooid.layers.jobs.batches import Batch
-from zooid.layers.jobs.model_building import NeedsWeights, buffers_restored
+from zooid.layers.jobs.model_builder import NeedsWeights, buffers_restored
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
 from zooid.layers.stages.whole_model import whole_model
 from zooid.layers.tracing.cut_points import cut_alike
-from zooid.layers.tracing.exported import export, read_program
+from zooid.layers.tracing.exported_program import export, read_program
 from zooid.layers.tracing.fixed_results import CertainResults
-from zooid.layers.tracing.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
-from zooid.layers.tracing.traced_program import Program, module_path
-from zooid.layers.tracing.watch import Site, Watch, hooked_modules, opaque_modules
+from zooid.layers.tracing.opaque_calls import OpaqueCall, Results, Untraceable, known_calls, measure_results
+from zooid.layers.tracing.traced_program import TracedProgram, module_path
+from zooid.layers.tracing.watch import CodeLocation, Watch, hooked_modules, opaque_modules
 
 
 def trace(model: nn.Module, example: Batch) -> LayeredModel:
@@ -29,7 +29,7 @@ def trace(model: nn.Module, example: Batch) -> LayeredModel:
     Modules whose code a trace would lose, or cannot follow, become opaque operations. Where that takes the whole model,
     it is one layer, and `why_whole` says why.
     """
-    _refuse_lost_values(model)
+    _reject_lost_values(model)
     tracer = _Tracer(model, example.with_values())
     try:
         train, evaluation = cut_alike(tracer.programs())
@@ -60,10 +60,10 @@ class _Tracer:
         """What modules return in real runs, where that was needed."""
         self._by_value: set[str] = set()
         """Opaque modules that only run on real values."""
-        self._decided: dict[Site, bool] = {}
+        self._decided: dict[CodeLocation, bool] = {}
         """Conditions on values of which only one outcome does not raise."""
 
-    def programs(self) -> tuple[Program, Program]:
+    def programs(self) -> tuple[TracedProgram, TracedProgram]:
         """The programs of training and evaluation."""
         with _mode_kept(self._model):
             while True:
@@ -72,7 +72,7 @@ class _Tracer:
                 if train is not None and evaluation is not None:
                     return train, evaluation
 
-    def _traced(self, model: nn.Module) -> Program | None:
+    def _traced(self, model: nn.Module) -> TracedProgram | None:
         """The program of the model in its present mode; None where it has to be traced again, with more opaque."""
         with known_calls({}) as calls:
             watch = self._watch(calls, self._decided)
@@ -92,11 +92,11 @@ class _Tracer:
             return None
         return program
 
-    def _known(self) -> tuple[set[str], set[str], dict[Site, bool]]:
+    def _known(self) -> tuple[set[str], set[str], dict[CodeLocation, bool]]:
         """What decides how the next attempt goes."""
         return set(self._opaque), set(self._by_value), dict(self._decided)
 
-    def _watch(self, calls: dict[str, OpaqueCall], decided: dict[Site, bool]) -> Watch:
+    def _watch(self, calls: dict[str, OpaqueCall], decided: dict[CodeLocation, bool]) -> Watch:
         measured = {path: results for path, results in (self._measured or {}).items() if path in self._by_value}
         return Watch(self._model, calls, measured, decided)
 
@@ -150,7 +150,7 @@ class _Tracer:
                 self._make_opaque({_callable_path(self._model, path.rpartition(".")[0]): reason})
             self._by_value.add(path)
 
-    def _decide(self, site: Site) -> bool:
+    def _decide(self, site: CodeLocation) -> bool:
         """Whether a condition on values has one outcome that does nothing but raise; then the other one is taken."""
         for outcome in (True, False):
             with known_calls({}) as calls:
@@ -258,7 +258,7 @@ def _is_on_meta(model: nn.Module) -> bool:
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 
-def _refuse_lost_values(model: nn.Module) -> None:
+def _reject_lost_values(model: nn.Module) -> None:
     """On `meta`, tensors that are neither parameters nor buffers have lost their values for good."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -277,7 +277,7 @@ def _mode_kept(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-def _first_with_parameters(program: Program, start: int) -> fx.Node:
+def _first_with_parameters(program: TracedProgram, start: int) -> fx.Node:
     for operation in program.operations[start:]:
         if any(program.state_names.get(node) in program.parameter_names for node in operation.all_input_nodes):
             return operation

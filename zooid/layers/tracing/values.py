@@ -9,7 +9,7 @@ from torch import fx
 
 
 @dataclass(frozen=True)
-class Size:
+class LinearSize:
     """One dimension: so much, and so much more for every sample."""
 
     fixed: int
@@ -24,7 +24,7 @@ class Value:
     """A tensor that can cross a cut: at most one of its dimensions depends on the number of samples."""
 
     dtype: torch.dtype
-    sizes: tuple[Size, ...]
+    sizes: tuple[LinearSize, ...]
 
     @property
     def batch_dimension(self) -> int | None:
@@ -92,9 +92,9 @@ def state_value(node: fx.Node) -> Value:
 
 def tensor_facts(tensor: torch.Tensor, *, num_samples_first: bool = False) -> Facts:
     """The facts about a real tensor; its first dimension is that of the samples where that is said."""
-    sizes = [Size(size) for size in tensor.shape]
+    sizes = [LinearSize(size) for size in tensor.shape]
     if num_samples_first:
-        sizes[0] = Size(0, 1)
+        sizes[0] = LinearSize(0, 1)
     return Facts(Value(tensor.dtype, tuple(sizes)), is_floating(tensor), tensor.requires_grad)
 
 

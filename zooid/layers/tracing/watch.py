@@ -17,7 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.checkpoint import CheckpointFunction
 
-from zooid.layers.tracing.opaque import OpaqueCall, Recomputing, Results, Untraceable, opaque_operation, take_apart
+from zooid.layers.tracing.opaque_calls import OpaqueCall, Recomputing, Results, Untraceable, opaque_operation, take_apart
 
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _ORIGINAL_GENERATOR = getattr(torch.utils.checkpoint, _GENERATOR)
@@ -61,18 +61,18 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Site:
+class CodeLocation:
     """A place in somebody's code."""
 
     code: CodeType
     line: int
 
     @staticmethod
-    def of(frame: FrameType | None) -> "Site | None":
+    def of(frame: FrameType | None) -> "CodeLocation | None":
         """Where the innermost code runs that is not torch's."""
         while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
             frame = frame.f_back
-        return None if frame is None else Site(frame.f_code, frame.f_lineno)
+        return None if frame is None else CodeLocation(frame.f_code, frame.f_lineno)
 
     def is_raised_by(self, error: BaseException | None) -> bool:
         """Whether an error was raised by the very function that this place is in."""
@@ -99,11 +99,11 @@ class Watch:
     """What was seen in one traced forward."""
 
     def __init__(
-        self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results, decided: dict[Site, bool]
+        self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results, decided: dict[CodeLocation, bool]
     ) -> None:
         """`measured` are results of real runs, for modules that only run on real values."""
         self.paths = Paths(model)
-        self.undecided: Site | None = None
+        self.undecided: CodeLocation | None = None
         """Where a condition on values has ended the trace."""
         self._measured = measured
         self._decided = decided
@@ -149,7 +149,7 @@ class Watch:
         original = torch.Tensor.__bool__
 
         def truth(tensor: torch.Tensor) -> bool:
-            site = None if self.is_paused else Site.of(sys._getframe(1))
+            site = None if self.is_paused else CodeLocation.of(sys._getframe(1))
             if site in self._decided:
                 return self._decided[site]
             try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zooid.core.errors import LayerError
 from zooid.layers.jobs.batches import Batch, collate, varying_sizes
 from zooid.layers.jobs.job_checks import EXAMPLE_SIZE, CheckedJob, check_evaluation
-from zooid.layers.jobs.model_building import buffers_restored
+from zooid.layers.jobs.model_builder import buffers_restored
 from zooid.layers.stages.comparison import Difference, find_difference, run_model
 from zooid.layers.stages.layered_model import LayeredModel
 from zooid.layers.stages.whole_model import whole_model

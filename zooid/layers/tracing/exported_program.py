@@ -18,10 +18,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.jobs.batches import Batch
-from zooid.layers.jobs.model_building import NeedsWeights
+from zooid.layers.jobs.model_builder import NeedsWeights
 from zooid.layers.tracing.node_facts import note_traced_facts
-from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, without_objects
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.opaque_calls import OpaqueCall, opaque_operation, without_objects
+from zooid.layers.tracing.traced_program import TracedProgram
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
 """What a trace checks about itself; it would refuse autocast, and another device."""
@@ -107,7 +107,7 @@ def _silence() -> Iterator[None]:
 
 def read_program(
     exported: torch.export.ExportedProgram, aliases: Mapping[str, str], calls: Mapping[str, OpaqueCall]
-) -> Program:
+) -> TracedProgram:
     """The program of an exported model; `calls` are those that its opaque operations name."""
     _leave_out_assertions(exported.graph)
     note_traced_facts(exported.graph)
@@ -144,7 +144,7 @@ def read_program(
             node.meta["opaque"] = call = calls[str(node.args[0])]
             node.meta["nn_module_stack"] = {"": (call.path, type(call.target))}
     output = next(node for node in exported.graph.nodes if node.op == "output")
-    return Program(
+    return TracedProgram(
         operations=tuple(node for node in exported.graph.nodes if node.op == "call_function"),
         inputs=tuple(inputs),
         state_names=state_names,
