@@ -100,7 +100,8 @@ def _fit(points: Sequence[Point], bend: float) -> LineFit:
             coefficients[chosen] = _least_squares(columns[:, chosen])
             if (coefficients >= 0).all():
                 error = float(np.sqrt(np.mean((columns @ coefficients - 1) ** 2)))
-                fits.append(LineFit(*map(float, coefficients), bend, error))
+                fixed_s, s_per_sample, more_s_per_sample = map(float, coefficients)
+                fits.append(LineFit(fixed_s, s_per_sample, more_s_per_sample, bend, error))
     return min(fits, key=lambda fit: fit.error)  # the fixed part alone is always among them
 
 

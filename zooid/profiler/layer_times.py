@@ -227,10 +227,6 @@ class LayerTimer:
     def _run_stage(self, batch: Batch) -> tuple[Any, ...]:
         inputs = flatten_inputs(batch)
         if self.stage.first_layer > 0:
-            flags = self.stage.differentiable_inputs
-            inputs = [
-                value.detach().requires_grad_(flag) if isinstance(value, torch.Tensor) else value
-                for value, flag in zip(inputs, flags, strict=True)
-            ]
+            inputs = self.stage.detached(inputs)
         with grain_randomness(self.job.seed, 0, 0):
             return self.stage.run(*inputs)

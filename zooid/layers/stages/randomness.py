@@ -25,13 +25,13 @@ def seed_generators(seed: int) -> None:
 @contextlib.contextmanager
 def generators_restored() -> Iterator[None]:
     """On exit, the generators of torch, numpy and Python have the states that they had on entry."""
-    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch_state, numpy_state, python_state = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
     finally:
-        torch.set_rng_state(before[0])
-        np.random.set_state(before[1])
-        random.setstate(before[2])
+        torch.set_rng_state(torch_state)
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The layers of a job's model, traced without its weights where that is possible."""
+"""Traces a job's model, without its weights where that is possible."""
 
 import torch
 
@@ -13,9 +13,9 @@ from zooid.layers.tracing.tracer import trace
 
 
 def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
-    """The model's layers, without its weights where that is possible; to be run on this kind of device.
+    """Return the layers of the job's model for this kind of device.
 
-    `why_whole` is given where it is known that the model cannot be cut.
+    `why_whole` is the reason where the model is known to be uncuttable; it is then one layer.
     """
     if why_whole:
         return whole_model(build_model(job), example, why_whole)
