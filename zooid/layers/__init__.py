@@ -28,8 +28,7 @@ from zooid.layers.tracing.values import Value
 
 if TYPE_CHECKING:
     from zooid.layers.stages.faithful_layers import faithful_layers
-    from zooid.layers.tracing.job_trace import trace_job
-    from zooid.layers.tracing.tracer import trace
+    from zooid.layers.tracing.tracer import trace, trace_job
 
 __all__ = [
     "EXAMPLE_SIZE",
@@ -66,7 +65,7 @@ __all__ = [
 _LAZY = {
     "faithful_layers": "zooid.layers.stages.faithful_layers",
     "trace": "zooid.layers.tracing.tracer",
-    "trace_job": "zooid.layers.tracing.job_trace",
+    "trace_job": "zooid.layers.tracing.tracer",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

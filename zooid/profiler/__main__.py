@@ -10,7 +10,7 @@ from zooid.core.jobs.job import load_job
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import ProfileProgress
-from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec, TogetherSpec
+from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec
 from zooid.profiler.probes import probe_links
 from zooid.profiler.probes.probe_member import Progress
 from zooid.store import EventWriter, ObjectStore
@@ -32,13 +32,13 @@ def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
 
     from zooid.profiler.job_profile import measure_job
 
-    with _reported(spec, store) as progress:
+    with _progress_events(spec, store) as progress:
         profile = measure_job(job, spec, store, progress)
         store.put(keys.PROFILE, encode_record(profile))
 
 
 def _probe(spec: ProbeSpec, store: ObjectStore) -> None:
-    with _reported_by_first(spec, store) as progress:
+    with _progress_events(spec, store, spec.rank) as progress:
         probe_links(spec, store, progress, Abort())
 
 
@@ -48,23 +48,16 @@ def _sweep(spec: SweepSpec, store: ObjectStore) -> None:
     from zooid.profiler.probes.library_sweep import sweep_all_reduces
 
     torch.set_num_threads(spec.num_threads)
-    with _reported_by_first(spec, store) as progress:
+    with _progress_events(spec, store, spec.rank) as progress:
         sweep_all_reduces(spec, store, progress, Abort())
 
 
 @contextmanager
-def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Members that measure together proceed in step, so that only the first one reports progress."""
-    if spec.rank > 0:
+def _progress_events(spec: MemberSpec, store: ObjectStore, rank: int = 0) -> Iterator[Progress]:
+    """Report progress as events in the store; of members that measure together, only the first one reports."""
+    if rank > 0:
         yield lambda done, total: None
         return
-    with _reported(spec, store) as progress:
-        yield progress
-
-
-@contextmanager
-def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Report progress as events in the store."""
     with EventWriter(store, spec.member, spec.roster) as events:
 
         def progress(done: int, total: int) -> None:

@@ -12,7 +12,7 @@ from zooid.layers.jobs.model_builder import buffers_restored
 from zooid.layers.stages.comparison import Difference, find_difference, run_model
 from zooid.layers.stages.layered_model import LayeredModel
 from zooid.layers.stages.whole_model import whole_model
-from zooid.layers.tracing.job_trace import trace_job
+from zooid.layers.tracing.tracer import trace_job
 
 _LATER_SAMPLES = 3
 """Number of samples in the second batch; it differs from the example's, so that a fixed number shows."""

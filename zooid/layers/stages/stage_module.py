@@ -165,7 +165,7 @@ class _StageBuilder:
         self._received: tuple[fx.Node, ...] = ()
 
     def receive(self, crossing: tuple[fx.Node, ...], span: range) -> None:
-        """Add the values that cross in; those that operations write to are copied, since autograd needs the originals."""
+        """Add the values that cross in; values that are written to are copied, since autograd needs the originals."""
         self._received = crossing
         for node in crossing:
             self._values[node] = self.graph.placeholder(node.name)
