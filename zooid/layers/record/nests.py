@@ -76,13 +76,14 @@ def _named_class(name: Any) -> type:
     package = module_name.partition(".")[0]
     if package not in sys.modules:
         raise UnknownClass(f"results in the trace are a {name!r}, but the job's code has not imported {package!r}")
-    kind = _lookup(module_name, qualified_name)
+    kind: Any = _lookup(module_name, qualified_name)
     if not isinstance(kind, type):
         raise UnknownClass(f"results in the trace are a {name!r}, but there is no such class")
-    if kind not in pytree.SUPPORTED_NODES and not issubclass(kind, tuple):
-        if not dataclasses.is_dataclass(kind):
-            raise RecordError(f"results in the trace are a {name!r}, which torch does not look into; was it altered?")
-        pytree.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+    if kind in pytree.SUPPORTED_NODES or issubclass(kind, tuple):
+        return kind
+    if not dataclasses.is_dataclass(kind):
+        raise RecordError(f"results in the trace are a {name!r}, which torch does not look into; was it altered?")
+    pytree.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
     return kind
 
 

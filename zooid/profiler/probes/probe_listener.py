@@ -91,17 +91,12 @@ class ProbeListener:
                 sock, _ = self._server.accept()
                 if self._free_handshakes.acquire(blocking=False):
                     # In a thread of its own, so that a silent peer delays nobody else.
-                    threading.Thread(target=self._shake_hands, args=(sock,), name="zooid-hello", daemon=True).start()
+                    threading.Thread(target=self._admit, args=(sock,), name="zooid-hello", daemon=True).start()
                 else:
                     sock.close()
 
-    def _shake_hands(self, sock: socket.socket) -> None:
-        try:
-            self._admit(sock)
-        finally:
-            self._free_handshakes.release()
-
     def _admit(self, sock: socket.socket) -> None:
+        """Keep a connection if its peer knows the secret."""
         try:
             sock.settimeout(_CONNECT_TIMEOUT_S)
             secret, *numbers = _HELLO.unpack(_receive_exactly(sock, _HELLO.size))
@@ -111,6 +106,8 @@ class ProbeListener:
         except OSError:
             sock.close()
             return
+        finally:
+            self._free_handshakes.release()
         purpose = Purpose(*numbers)
         if purpose == TRIAL:
             sock.close()
