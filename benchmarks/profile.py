@@ -26,7 +26,8 @@ from benchmarks.models import Specimen, specimens
 from zooid.core.jobs.job import Job
 from zooid.core.plans.profile import TimePoint, times_at
 from zooid.layers import Batch, build_stage, flatten_inputs, trace
-from zooid.profiler.layer_times import LayerTimer, Measured
+from zooid.profiler.grain_times import GrainTimes
+from zooid.profiler.layer_times import LayerTimer
 
 MODELS = ("bert", "gpt2", "vit", "resnet", "convnext")
 QUICK_MODELS = ("mlp",)
@@ -75,7 +76,7 @@ class _Subject:
         alone = {stage: self._stage_alone(*stage) for stage in stages}
         times: dict[tuple[int, int], list[float]] = {stage: [] for stage in stages}
         unprobed: dict[int, list[float]] = {size: [] for size in UNPROBED}
-        measured = [Measured(size) for size in SIZES]
+        measured = [GrainTimes(size) for size in SIZES]
         buckets = _Buckets(copy.deepcopy(self._model), self._batches[STAGE_SIZE], self._eager_loss)
         for _ in range(REPEATS):  # in turn, so that a slow phase of the machine meets both sides
             for seen, size in zip(measured, SIZES, strict=True):

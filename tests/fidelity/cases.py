@@ -133,7 +133,7 @@ CASES = [
     Case(models.DictOutput, loss=of_logits),
     Case(models.TupleOutput, loss=of_logits),
     Case(models.ObjectOutput, loss=of_logits),
-    Case(models.OpinionOutput, "whole", "no tensor can be told", loss=of_logits),
+    Case(models.OpinionOutput, "whole", "no tensor can be found", loss=of_logits),
     Case(models.OwnLoss, loss=None),
     Case(models.PassesObjects),
     Case(models.EncoderDecoder),

@@ -167,8 +167,8 @@ def nothing_kept() -> Iterator[None]:
 def nothing_compared() -> Iterator[None]:
     """No comparison with the untouched model, and no look at its Python state."""
     with ExitStack() as mutations:
-        mutations.enter_context(patch("zooid.layers.stages.faithful.find_difference", lambda *args: None))
-        mutations.enter_context(patch("zooid.layers.stages.faithful.changed_attribute", lambda *args: ""))
+        mutations.enter_context(patch("zooid.layers.stages.faithful_layers.find_difference", lambda *args: None))
+        mutations.enter_context(patch("zooid.layers.stages.faithful_layers.changed_attribute", lambda *args: ""))
         yield
 
 

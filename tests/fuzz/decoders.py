@@ -49,8 +49,8 @@ from zooid.core.runs.timeline import Timeline, usage_by_member
 from zooid.core.text import has_credentials
 from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
-from zooid.profiler.probes.door import Address
-from zooid.profiler.probes.store_meeting import Gathering
+from zooid.profiler.probes.probe_barrier import ProbeBarrier
+from zooid.profiler.probes.probe_listener import Address
 from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
 from zooid.report.progress import LineView
 from zooid.store import EventReader, ObjectStore, open_store
@@ -310,8 +310,8 @@ def _gather(data: bytes) -> None:
             store.put(f"probe/meeting-000000/{name}", data)
         for rank, other in ((0, 1), (1, 0)):
             said = [[other, 0, [1.0]]] if kind is not Address else _ADDRESS
-            gathering = Gathering(store, "probe", ("a", "b"), rank, timeout_s=0.0, abort=Abort())
-            _refused(lambda gathering=gathering, said=said, kind=kind: gathering.meet("the end", said, kind))  # type: ignore[misc]
+            barrier = ProbeBarrier(store, "probe", ("a", "b"), rank, timeout_s=0.0, abort=Abort())
+            _refused(lambda barrier=barrier, said=said, kind=kind: barrier.meet("the end", said, kind))  # type: ignore[misc]
 
 
 _ADDRESS = Address(hosts=("127.0.0.1",), port=9, secret="0" * 64, network="here")

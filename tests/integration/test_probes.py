@@ -198,7 +198,7 @@ class TestLostMember:
         ("names", "said"),
         [
             (["m0", "m1"], "member m1 was lost while"),
-            (["m0"], "member m1 did not come to the first meeting within 2 s"),
+            (["m0"], "member m1 did not reach the start within 2 s"),
         ],
         ids=["while bytes flow", "at a meeting"],
     )

@@ -212,7 +212,7 @@ class TestWhatTheJobBrings:
         fields = {**EVALUATION, "scheduler": scheduler}
         job = load_job(write_hooked_job(tmp_path / "plateau.py", fields=fields))
         with pytest.raises(
-            JobError, match=r"mode 'max', but what it follows is better where it is smaller; give it mode"
+            JobError, match=r"mode 'max', but the value it follows is better when smaller; give it mode"
         ):
             check_job(job)
         watched = {**fields, "monitor": "zooid.Monitor(metric='accuracy', mode='max')"}

@@ -56,7 +56,7 @@ def job() -> Job:
 def no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which no model fits."""
     monkeypatch.setattr(disk_tensors, "memory_bytes", lambda: 0)
-    monkeypatch.setattr(disk_tensors, "LEAST_BYTES", 2**10)
+    monkeypatch.setattr(disk_tensors, "MIN_BYTES", 2**10)
 
 
 def of(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -120,8 +120,8 @@ class TestModelsThatDoNotFit:
 
 def test_a_model_that_fits_comes_back_to_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Building fills the share that stays in memory; only then is it known that all of it fits."""
-    monkeypatch.setattr(disk_tensors, "LEAST_BYTES", 2**10)
-    monkeypatch.setattr(disk_tensors, "_SHARE_IN_MEMORY", 0.0)
+    monkeypatch.setattr(disk_tensors, "MIN_BYTES", 2**10)
+    monkeypatch.setattr(disk_tensors, "_BUILD_FRACTION", 0.0)
     model = build_model(job())
     assert isinstance(model, Tied)
     assert not any(is_on_disk(tensor) for tensor in of(model).values())

@@ -28,10 +28,10 @@ from zooid.core.runs.roster import Roster, RosterMember
 from zooid.core.runs.spec import RunClaim
 from zooid.core.text import printable, quoted, without_credentials
 from zooid.core.units import format_duration
-from zooid.profiler.probes.door import Address
-from zooid.profiler.probes.probe_member import _refuse_gaps
-from zooid.profiler.probes.probe_rounds import Flow, Place, Round
-from zooid.profiler.probes.store_meeting import Gathering
+from zooid.profiler.probes.probe_barrier import ProbeBarrier
+from zooid.profiler.probes.probe_listener import Address
+from zooid.profiler.probes.probe_member import _check_complete
+from zooid.profiler.probes.probe_rounds import FlowIndex, ProbeFlow, ProbeRound
 from zooid.schedule.samples import SamplePlan
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
@@ -190,17 +190,17 @@ class TestMeetings:
 
     @pytest.mark.parametrize("damage", [b"", b"[", b"{}", b"[[0, 0]]", b'[[0, 0, ["fast"]]]', DEEP])
     def test_a_member_that_says_something_else_is_named(self, damage: bytes) -> None:
-        store = open_store("memory://damaged-gathering")
+        store = open_store("memory://damaged-barrier")
         store.put("probe/meeting-000000/000001", damage)
-        gathering = Gathering(store, "probe", ("a", "b"), 0, timeout_s=1.0, abort=Abort())
-        with pytest.raises(RecordError, match="of b is not what a member says at the end"):
-            gathering.meet("the end", [], list[tuple[int, int, list[float]]])
+        barrier = ProbeBarrier(store, "probe", ("a", "b"), 0, timeout_s=1.0, abort=Abort())
+        with pytest.raises(RecordError, match="of b is not a member's message at the end"):
+            barrier.meet("the end", [], list[tuple[int, int, list[float]]])
 
     @pytest.mark.parametrize("values", [[], [0.0], [-1.0], [1.0, float("nan")]])
     def test_measurements_with_gaps_are_refused(self, values: list[float]) -> None:
-        rounds = [Round("bandwidth", (Flow(0, 1),))]
-        with pytest.raises(CommError, match="flow 0 of measurement 0"):
-            _refuse_gaps(rounds, {Place(0, 0): values})
+        rounds = [ProbeRound("bandwidth", (ProbeFlow(0, 1),))]
+        with pytest.raises(CommError, match="flow 0 of round 0"):
+            _check_complete(rounds, {FlowIndex(0, 0): values})
 
     @pytest.mark.parametrize(("port", "secret"), [(0, "0" * 64), (2**16, "0" * 64), (9, "not hex"), (9, "0" * 63)])
     def test_an_address_that_is_none_is_refused(self, port: int, secret: str) -> None:

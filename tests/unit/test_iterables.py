@@ -136,21 +136,25 @@ def test_a_job_may_train_and_evaluate_on_iterable_data_sets() -> None:
 @pytest.mark.parametrize(
     ("data", "fields", "message"),
     [
-        (Numbered(), {}, "returned a Numbered, an iterable without a length; give job.num_samples, the samples of an"),
+        (
+            Numbered(),
+            {},
+            "returned a Numbered, an iterable without a length; give job.num_samples, the",
+        ),
         (Sized(), {"num_samples": 11}, r"job.num_samples is 11, but job.data\(\) has 10 samples; give at most 10"),
         (
             Numbered(7),
             {"num_samples": 8},
             r"job.data\(\) ended after 7 samples of epoch 0, but 8 are expected; correct",
         ),
-        (Failing(), {}, r"job.data\(\) raised OSError at position 7 of epoch 0: connection lost; mend or leave out"),
+        (Failing(), {}, r"job.data\(\) raised OSError at position 7 of epoch 0: connection lost; correct or leave out"),
         (iter([1, 2]), {}, "returned a list_iterator, which can be read only once; return an object whose __iter__"),
-        (DataLoader(Sized()), {}, "returned a DataLoader; return the data set that is in it: its batch_size, collate_"),
+        (DataLoader(Sized()), {}, "returned a DataLoader; return its data set instead, and give its batch_size"),
         (Sized(), {"data_workers": 2}, r"job.data_workers is 2, but job.data\(\) is iterable, .* give 1 or 0"),
-        (Shuffled(random.random), {}, r"sample 0 of job.data\(\) is another one when it is read again; .* set_epoch"),
-        (Shuffled(np.random.rand), {}, "is another one when it is read again"),
-        (Shuffled(lambda: float(torch.rand(1))), {}, "is another one when it is read again"),
-        ([(torch.ones(3), 1)] * 9, {"num_samples": 9}, "job.num_samples is 9, but job.data.. has a length of its own"),
+        (Shuffled(random.random), {}, r"sample 0 of job.data\(\) differs when it is read again; .* set_epoch"),
+        (Shuffled(np.random.rand), {}, "differs when it is read again"),
+        (Shuffled(lambda: float(torch.rand(1))), {}, "differs when it is read again"),
+        ([(torch.ones(3), 1)] * 9, {"num_samples": 9}, "job.num_samples is 9, but job.data.. has its own length"),
         (Sized(), {"evaluation": Numbered}, r"job.evaluation\(\) returned a Numbered, an iterable without a length"),
     ],
 )

@@ -31,11 +31,11 @@ def test_the_knee_is_within_the_gap_between_two_probed_sizes_in_which_it_is(
 ) -> None:
     points, bend = hinge
     sizes = [size for size, _ in points]
-    assume(one_line(points).miss > 0.051)
+    assume(one_line(points).error > 0.051)
     below = max((size for size in sizes if size < bend), default=sizes[0])  # at a size, both gaps beside it are meant
     above = min((size for size in sizes if size > bend), default=sizes[-1])
     assert below <= knee(points, largest_grain=sizes[-1]) <= above
-    assert two_lines(points).miss == pytest.approx(0.0, abs=1e-6)
+    assert two_lines(points).error == pytest.approx(0.0, abs=1e-6)
 
 
 @given(probed, st.floats(1e-4, 10.0), st.floats(1e-6, 1.0), st.integers(0, 1000))
@@ -61,8 +61,8 @@ def test_a_sharp_knee_is_found_to_the_sample_also_in_noise(bend: int) -> None:
 def test_a_bend_that_a_line_describes_well_enough_is_none() -> None:
     """From 1.0 to 1.1 seconds a sample: the line counts, and it has hardly a fixed part."""
     points = [(size, 0.1 + size + 0.1 * max(0, size - 16)) for size in SIZES]
-    assert one_line(points).miss < 0.05
-    assert two_lines(points).miss == pytest.approx(0.0, abs=1e-9)
+    assert one_line(points).error < 0.05
+    assert two_lines(points).error == pytest.approx(0.0, abs=1e-9)
     assert knee(points, 64) == 1
 
 
@@ -88,7 +88,7 @@ def test_no_other_place_to_meet_would_be_better() -> None:
     noise = random.Random(7)
     for _ in range(20):
         points = [(size, noise.uniform(0.2, 2.0) * size ** noise.uniform(0.0, 1.2)) for size in SIZES]
-        grid = [fitting._fit(points, bend).miss for bend in np.linspace(SIZES[0], SIZES[-1], 200)]
+        grid = [fitting._fit(points, bend).error for bend in np.linspace(SIZES[0], SIZES[-1], 200)]
         found = two_lines(points)
-        assert found.miss <= min(grid) + 1e-9
+        assert found.error <= min(grid) + 1e-9
         assert min(found.fixed_s, found.s_per_sample, found.more_s_per_sample) >= 0

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from tests.rebuilt import assert_same_bits, through_bytes
 from tests.unit import layer_models as models
 from zooid.layers import Batch, LayeredModel, Stage, build_stage, flatten_inputs, grain_randomness, trace
-from zooid.layers.jobs.model_building import NeedsWeights
+from zooid.layers.jobs.model_builder import NeedsWeights
 
 Build = Callable[[], nn.Module]
 Cuts = tuple[int, ...]

@@ -13,7 +13,7 @@ from tests.unit.layer_models import OwnLoss
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.layers import Batch, Objective, check_job, collate, flatten_inputs
-from zooid.layers.jobs.model_building import build_model, build_model_on_meta
+from zooid.layers.jobs.model_builder import build_model, build_model_on_meta
 
 Sample = tuple[Any, Any]
 
@@ -100,10 +100,13 @@ class Wrapped(nn.Module):
             r"job.batch_size is 9, but job.data\(\) has only 8 samples; give a batch size of at most 8",
         ),
         ({"data": lambda: Samples(sample, 1), "batch_size": 1}, "has 1 samples; at least 2 are needed"),
-        ({"data": Stream}, r"returned a Stream, an iterable without a length; give job.num_samples, the samples of an"),
+        (
+            {"data": Stream},
+            r"returned a Stream, an iterable without a length; give job.num_samples, the",
+        ),
         ({"data": Sizeless}, r"returned a Sizeless, which is not a data set; return one with __len__"),
         ({"data": failing(OSError("no such file"))}, r"job.data\(\) raised OSError: no such file"),
-        (given_samples(second_fails), r"job.data\(\)\[1\] raised OSError: the disk is gone; mend or leave out this"),
+        (given_samples(second_fails), r"job.data\(\)\[1\] raised OSError: the disk is gone; correct or leave out this"),
         (given_samples(lambda at: 3), r"job.data\(\)\[0\] is a int; give a pair \(inputs, target\), a dict"),
         (given_samples(lambda at: (1, 2, 3)), r"job.data\(\)\[0\] is a tuple of 3 values; give a pair"),
         (given_samples(lambda at: (torch.zeros(4), 0)), r"the model fails on .* \(inputs of shape \[\(2, 4\)\]\)"),
@@ -111,7 +114,7 @@ class Wrapped(nn.Module):
         ({"model": lambda: torch.relu}, r"job.model\(\) returned a builtin_function_or_method; .* an nn.Module"),
         (
             {"optimizer": failing(TypeError("no lr"))},
-            "job.optimizer fails: TypeError: no lr; .* for example lambda named",
+            "job.optimizer raised TypeError: no lr; .* for example lambda named",
         ),
         ({"optimizer": list}, "job.optimizer returned a list; it must return a torch.optim.Optimizer"),
         ({"loss": lambda output: output.mean()}, r"job.loss cannot take .*\(2, 2\).* called as loss\(output, target\)"),
@@ -119,16 +122,16 @@ class Wrapped(nn.Module):
         ({"loss": lambda output, target: output}, r"a tensor of shape \(2, 2\); a loss is .*reduction='none' set some"),
         ({"loss": lambda output, target: target.sum()}, "a tensor of torch.int64; it must be a floating-point scalar"),
         ({"loss": lambda output, target: (output, 2)}, r"a tensor of shape \(2, 2\); a loss is .*\(sum, weight\)"),
-        ({"loss": None}, "job.loss is None, but the model's output .Tensor. carries no .loss; give a loss, or inputs"),
+        ({"loss": None}, "job.loss is None, but the model's output .Tensor. has no .loss; give a loss, or inputs"),
         (
             {"loss": None, "model": lambda: nn.Sequential(Classifier(), Wrapped())},
-            "the model's output .dict. carries no .loss; give a loss",
+            "the model's output .dict. has no .loss; give a loss",
         ),
         (
             given_samples(lambda index: ("a film", index % 2)),
-            r"the inputs of samples .* this is text \('a film'\); make tokens of it",
+            r"the inputs of samples .* found text \('a film'\), but a model takes numbers; convert",
         ),
-        (given_samples(lambda index: (torch.zeros(3), "good")), r"the targets of samples .* this is text \('good'\)"),
+        (given_samples(lambda index: (torch.zeros(3), "good")), r"the targets of samples .* found text \('good'\)"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_what_to_do(changed: dict[str, Any], message: str) -> None:

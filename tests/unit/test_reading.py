@@ -172,7 +172,7 @@ def test_a_sample_that_raises_is_named_wherever_it_is_read(reader: Readers, num_
     step, grain, _ = [*upcoming(0)][len(good)]
     with pytest.raises(JobError) as raised:
         broken.read(step, grain)
-    text = "job.data()[17] raised OSError: image truncated\n(3 bytes not processed); mend or leave out this sample"
+    text = "job.data()[17] raised OSError: image truncated\n(3 bytes not processed); correct or leave out this sample"
     assert str(raised.value) == text
     if num_workers:
         assert "image truncated" in "".join(raised.value.__notes__), "the process's own traceback"

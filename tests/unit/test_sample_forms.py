@@ -125,18 +125,22 @@ def test_sizes_that_depend_on_the_samples_are_noticed() -> None:
 @pytest.mark.parametrize(
     ("data", "fields", "message"),
     [
-        (["some text"] * 4, {}, r"job.data\(\)\[0\]: this is text \('some text'\); make"),
+        (["some text"] * 4, {}, r"job.data\(\)\[0\]: found text \('some text'\), but"),
         (
             [("some text", 1)] * 4,
             {},
-            r"the inputs of samples of job.data\(\): this is text \('some text'\); make tokens of it",
+            r"the inputs of samples of job.data\(\): found text \('some text'\), but a model takes numbers; convert",
         ),
-        ([{"text": "some text"}] * 4, {}, r"this is text \('text': 'some text'\); make tokens of it in job.data or"),
-        (SAMPLES, {}, "cannot be stacked into a batch: .* or a job.collate that makes a batch of a list of samples"),
+        (
+            [{"text": "some text"}] * 4,
+            {},
+            r"found text \('text': 'some text'\), but a model takes numbers; convert it",
+        ),
+        (SAMPLES, {}, "cannot be stacked into a batch: .* or a job.collate that turns a list of samples into a batch"),
         (SAMPLES, {"collate": lambda samples: samples[0]["text"]}, "job.collate raised KeyError: 'text'; it is called"),
-        (SAMPLES, {"collate": lambda samples: "text"}, "what job.collate returns: this is text"),
-        (SAMPLES, {"collate": lambda samples: {"x": "text"}}, "the inputs that job.collate returns: this is text"),
-        (SAMPLES, {"collate": lambda samples: torch.ones(5, 3)}, r"input of shape \(5, 3\) of 2 samples; dimension 0"),
+        (SAMPLES, {"collate": lambda samples: "text"}, "what job.collate returns: found text"),
+        (SAMPLES, {"collate": lambda samples: {"x": "text"}}, "the inputs that job.collate returns: found text"),
+        (SAMPLES, {"collate": lambda samples: torch.ones(5, 3)}, r"input of shape \(5, 3\) for 2 samples; dimension 0"),
     ],
 )
 def test_what_cannot_become_a_batch_is_refused_with_what_to_do(data: Any, fields: dict[str, Any], message: str) -> None:

@@ -9,8 +9,9 @@ from torch import nn
 from tests.unit.layer_models import Skip
 from zooid.core.jobs.job import Job
 from zooid.layers import Batch, trace
+from zooid.profiler.grain_times import relative_spread
 from zooid.profiler.largest_grain import largest_that_fits, runs_within
-from zooid.profiler.layer_times import LayerTimer, relative_spread
+from zooid.profiler.layer_times import LayerTimer
 from zooid.profiler.tensor_memory import line_through, measure_layers
 
 WIDTH = 256

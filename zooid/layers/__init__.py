@@ -1,7 +1,6 @@
-"""Any nn.Module into layers, and any run of layers into one module. Parameters keep their names throughout.
+"""Cuts any nn.Module into layers, and turns any run of layers into one module. Parameters keep their names.
 
-Tracing imports a compiler, which takes seconds, and members that train do not need it: what traces loads when it is
-used.
+Tracing imports a compiler, which takes seconds and which training members do not need, so that it loads when used.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from zooid.layers.jobs.job_checks import (
     check_job,
     default_device,
 )
-from zooid.layers.jobs.model_building import build_model
+from zooid.layers.jobs.model_builder import build_model
 from zooid.layers.jobs.objective import Objective, sum_and_weight
 from zooid.layers.stages.autocast import autocasting
 from zooid.layers.stages.cut_watch import watching_cuts
@@ -28,9 +27,8 @@ from zooid.layers.stages.stage_module import Stage, build_stage
 from zooid.layers.tracing.values import Value
 
 if TYPE_CHECKING:
-    from zooid.layers.stages.faithful import faithful_layers
-    from zooid.layers.tracing.job_trace import trace_job
-    from zooid.layers.tracing.tracer import trace
+    from zooid.layers.stages.faithful_layers import faithful_layers
+    from zooid.layers.tracing.tracer import trace, trace_job
 
 __all__ = [
     "EXAMPLE_SIZE",
@@ -65,9 +63,9 @@ __all__ = [
 ]
 
 _LAZY = {
-    "faithful_layers": "zooid.layers.stages.faithful",
+    "faithful_layers": "zooid.layers.stages.faithful_layers",
     "trace": "zooid.layers.tracing.tracer",
-    "trace_job": "zooid.layers.tracing.job_trace",
+    "trace_job": "zooid.layers.tracing.tracer",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

@@ -1,4 +1,4 @@
-"""Times, bytes and memory of a model's layers on a device, and of the way to the store.
+"""Measures the times, bytes and memory of a model's layers on a device, and the links of its site.
 
-Itself a member: started by a platform as `python -m zooid.profiler SPEC`, so that a profile comes from the offers.
+A platform starts it as a member, `python -m zooid.profiler SPEC`, so that profiles are measured on the offers.
 """

@@ -1,4 +1,4 @@
-"""`python -m zooid.profiler SPEC`: measure a job, links or all-reduces where this process runs, for the store."""
+"""`python -m zooid.profiler SPEC`: measure a job, links or all-reduces on this machine, and store the results."""
 
 import sys
 import time
@@ -10,14 +10,14 @@ from zooid.core.jobs.job import load_job
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import ProfileProgress
-from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec, TogetherSpec
+from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec
 from zooid.profiler.probes import probe_links
 from zooid.profiler.probes.probe_member import Progress
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.member_program import end_process, run_any_member
 
 PRELOADS = ("torch", "zooid.profiler.job_profile", "zooid.profiler.probes.library_sweep", "torch.export._trace")
-"""What members import sooner or later; a process that forks members imports it once for all."""
+"""Modules that every member imports; a process that forks members imports them once for all of them."""
 
 
 def main() -> int:
@@ -28,17 +28,17 @@ def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:
     import torch
 
     torch.set_num_threads(spec.num_threads)
-    job = load_job(spec.job_file)  # before what else takes half a second to import: a wrong job is refused sooner
+    job = load_job(spec.job_file)  # before imports that take half a second, so that a wrong job is reported sooner
 
     from zooid.profiler.job_profile import measure_job
 
-    with _reported(spec, store) as progress:
+    with _progress_events(spec, store) as progress:
         profile = measure_job(job, spec, store, progress)
         store.put(keys.PROFILE, encode_record(profile))
 
 
 def _probe(spec: ProbeSpec, store: ObjectStore) -> None:
-    with _reported_by_first(spec, store) as progress:
+    with _progress_events(spec, store, spec.rank) as progress:
         probe_links(spec, store, progress, Abort())
 
 
@@ -48,23 +48,16 @@ def _sweep(spec: SweepSpec, store: ObjectStore) -> None:
     from zooid.profiler.probes.library_sweep import sweep_all_reduces
 
     torch.set_num_threads(spec.num_threads)
-    with _reported_by_first(spec, store) as progress:
+    with _progress_events(spec, store, spec.rank) as progress:
         sweep_all_reduces(spec, store, progress, Abort())
 
 
 @contextmanager
-def _reported_by_first(spec: TogetherSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Members that measure together go on in step: one of them tells of all."""
-    if spec.rank > 0:
+def _progress_events(spec: MemberSpec, store: ObjectStore, rank: int = 0) -> Iterator[Progress]:
+    """Report progress as events in the store; of members that measure together, only the first one reports."""
+    if rank > 0:
         yield lambda done, total: None
         return
-    with _reported(spec, store) as progress:
-        yield progress
-
-
-@contextmanager
-def _reported(spec: MemberSpec, store: ObjectStore) -> Iterator[Progress]:
-    """Progress as events in the store."""
     with EventWriter(store, spec.member, spec.roster) as events:
 
         def progress(done: int, total: int) -> None:

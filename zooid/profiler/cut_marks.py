@@ -1,9 +1,8 @@
-"""Readings at the cuts of a model that runs as a whole, forward and backward.
+"""Readings at the cuts of a model that runs as one module, forward and backward.
 
-Run one by one, small layers would seem slower than they are in a stage: each would pay for a call, for a tape of its
-own and for cold caches. So the whole run of layers is generated as one module, with a mark at each cut: an operation
-that does nothing but read a clock, and whose backward, which autograd calls when everything after the cut is done,
-reads it again.
+Small layers run one by one would seem slower than in a stage: each would pay for a call, an autograd graph of its own
+and cold caches. So all layers run as one module, with a mark at each cut. A mark is an operation that only reads a
+clock, in its forward and again in its backward, which autograd calls when everything after the cut is done.
 """
 
 import time
@@ -14,16 +13,16 @@ import torch
 
 
 class Clock(Protocol):
-    """Takes timestamps that can be turned into seconds afterwards."""
+    """Takes timestamps that can be converted to seconds afterwards."""
 
     def now(self) -> Any:
-        """A point in time."""
+        """Return a timestamp."""
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Between two points, when both have passed."""
+        """Return the seconds between two timestamps that have both passed."""
 
     def finish(self) -> None:
-        """Wait until all that was asked of the device is done."""
+        """Wait until the device has finished all its work."""
 
 
 class CpuClock:
@@ -34,11 +33,11 @@ class CpuClock:
         return end - begin
 
     def finish(self) -> None:
-        """Nothing is ever outstanding."""
+        """Return at once, since work on a CPU is never pending."""
 
 
 class CudaClock:
-    """Events in the stream: what the device itself did between them."""
+    """Records events in the stream, which measure the work of the device itself."""
 
     def now(self) -> torch.cuda.Event:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
@@ -57,13 +56,14 @@ def clock_for(device: torch.device) -> Clock:
 
 
 class Marks:
-    """What was read at every cut of one run: the time, say, or the memory in use."""
+    """The readings at every cut of one run, such as the time or the memory in use."""
 
     def __init__(self, read: Callable[[], Any]) -> None:
         self.read = read
         self.forward: dict[int, Any] = {}
-        """By the layer that begins at the cut."""
+        """Readings in the forward, by the layer that begins at the cut."""
         self.backward: dict[int, Any] = {}
+        """Readings in the backward, by the layer that begins at the cut."""
 
     def __call__(self, layer: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(_Mark.apply(self, layer, *tensors))  # type: ignore[no-untyped-call]
@@ -84,13 +84,13 @@ class _Mark(torch.autograd.Function):
 
 
 def run_backward(loss: torch.Tensor) -> None:
-    """Nothing where no parameter before it is trained, as in a span of frozen layers."""
+    """Run the backward of a loss, if it has one: a span of frozen layers has none."""
     if loss.requires_grad:
         torch.autograd.backward(loss)
 
 
 def ones_above(*tensors: torch.Tensor) -> torch.Tensor:
-    """A loss of zero, whose backward gives ones to each of these, as the layers above would give their gradients."""
+    """Return a loss of zero whose backward gives a gradient of ones to each tensor, in place of the layers above."""
     loss: torch.Tensor = _OnesAbove.apply(*tensors)  # type: ignore[no-untyped-call]
     return loss
 

@@ -1,31 +1,73 @@
-"""How much messages slow computing down: the processor time they take from it (FuncPipe's β, Appendix B).
+"""Interference: how neighbours on a machine, and messages, slow computing down (FuncPipe's β, Appendix B).
 
-A member's transfers and its layers share cores, caches and the interpreter. The same computation is timed with and
-without messages going on beside it, both times with all cores at work; what it loses, it loses to the messages.
+Members on one machine share its memory and caches. A member's transfers and its layers share cores, caches and the
+interpreter. The same computation is timed with and without messages in flight, both times with all cores busy. The
+difference is the cost of the messages.
 """
 
+import contextlib
+import ctypes
+import os
+import signal
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from zooid.comm.echo import StoreProbe
 from zooid.core.environment import profile_effort, rough_repeats
-from zooid.profiler.layer_times import median_is_known
-from zooid.profiler.shared_load import busy_neighbours
+from zooid.core.errors import TrainingError
+from zooid.profiler.grain_times import median_is_known
 from zooid.store import ObjectStore
 
 _SMALL_BYTES = 4 * 2**10
 _LARGE_BYTES = 2**20
 _PAUSE_S = 0.005
-"""Between two messages, about as often as a pipeline of small grains sends them."""
-_LEAST_ROUNDS = 3
-_MOST_ROUNDS = 8
+"""Pause between two messages, about that of a pipeline with small grains."""
+_MIN_ROUNDS = 3
+_MAX_ROUNDS = 8
 _ROUND_S = 0.1
-_ENOUGH = 0.1
-"""Rounds end when the cost is known to this part of itself: it is a small part of a step, so that this is plenty."""
+_PRECISION = 0.1
+"""Rounds end when the cost is known to this fraction of it, which suffices since the cost is a small part of a step."""
+_PR_SET_PDEATHSIG = 1
+
+
+@contextlib.contextmanager
+def busy_neighbours(count: int, work: Callable[[], None]) -> Iterator[None]:
+    """While inside, `count` copies of this process repeat `work`, which must only compute.
+
+    Copies are forked, so that they start at once with everything built. They touch neither the store nor any file.
+    """
+    parent = os.getpid()
+    children = []
+    try:
+        for _ in range(count):
+            child = os.fork()
+            if child == 0:
+                _repeat_forever(work, parent)
+            children.append(child)
+        yield
+        if ended := [child for child in children if os.waitpid(child, os.WNOHANG) != (0, 0)]:
+            children = [child for child in children if child not in ended]
+            raise TrainingError(
+                "a neighbour process ended while layers were measured, so that their times on a busy machine are "
+                "unknown; look for its error above, and measure again"
+            )
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _repeat_forever(work: Callable[[], None], parent: int) -> None:
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive a parent that was killed
+        while os.getppid() == parent:
+            work()
+    finally:
+        os._exit(1)
 
 
 @dataclass(frozen=True)
@@ -37,7 +79,7 @@ class MessageCost:
 
 
 def measure_message_cost(work: Callable[[], None], store: ObjectStore, num_neighbours: int) -> MessageCost:
-    """What sending or receiving takes from `work`, on cores that are all busy."""
+    """Return the processor time that sending or receiving takes from `work` while all cores are busy."""
     with busy_neighbours(num_neighbours, work):
         small_s = _cost_s(work, store, _SMALL_BYTES, num_neighbours + 1)
         large_s = _cost_s(work, store, _LARGE_BYTES, num_neighbours + 1)
@@ -46,10 +88,10 @@ def measure_message_cost(work: Callable[[], None], store: ObjectStore, num_neigh
 
 
 def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_cores: int) -> float:
-    """Per end of a message: the seconds lost, times the cores that share the loss. Quiet and busy rounds alternate."""
+    """Return the core-seconds lost per end of a message, from alternating rounds with and without messages."""
     costs: list[float] = []
-    for _ in range(rough_repeats(_MOST_ROUNDS)):
-        if len(costs) >= _LEAST_ROUNDS and median_is_known(costs, _ENOUGH):
+    for _ in range(rough_repeats(_MAX_ROUNDS)):
+        if len(costs) >= _MIN_ROUNDS and median_is_known(costs, _PRECISION):
             break
         quiet_s, _ = _pace(work, None)
         with _Chatter(store, num_bytes) as chatter:
@@ -60,7 +102,7 @@ def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_co
 
 
 def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, float]:
-    """Mean seconds of one piece of work, and the seconds of all of them."""
+    """Return the mean seconds of one run of `work`, and the seconds of all runs."""
     if chatter is not None:
         chatter.num_ends = 0
     begin_s = time.perf_counter()
@@ -74,14 +116,14 @@ def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, 
 
 
 class _Chatter:
-    """Two threads, as a member's lanes are: one sends a message now and then, the other waits for it and takes it."""
+    """Two threads, like the lanes of a member: one sends messages at intervals, the other receives them."""
 
     def __init__(self, store: ObjectStore, num_bytes: int) -> None:
         self.num_ends = 0
         self._probe = StoreProbe(store)
         self._data = memoryview(bytearray(num_bytes))
         self._num_sent: int | None = None
-        """How many messages there are in all, once that is known."""
+        """Number of all messages, once it is known."""
         self._stopping = threading.Event()
         self._threads = ThreadPoolExecutor(2)
         self._lanes: list[Future[None]] = []

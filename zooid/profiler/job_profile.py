@@ -1,10 +1,10 @@
-"""Makes the profile of a job: checks it, measures its layers at several grain sizes, and the way to the store."""
+"""The profile of a job: the job is checked, its layers are measured at several grain sizes, and so is the store."""
 
 import datetime
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -23,27 +23,25 @@ from zooid.core.plans.profile import (
 from zooid.core.resources.machine import num_cores
 from zooid.core.runs.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import CheckedJob, LayeredModel, check_job, collate, faithful_layers, trace_job
+from zooid.layers import CheckedJob, LayeredModel, check_job, collate, default_device, faithful_layers, trace_job
 from zooid.profiler.gpu_bandwidth import measure_copies
+from zooid.profiler.grain_times import GrainTimes
 from zooid.profiler.knee import knee
-from zooid.profiler.layer_times import Measured
 from zooid.profiler.memory_needs import memory_limit
+from zooid.profiler.probes.probe_member import Progress
 from zooid.profiler.spans import SpanMeasures, SpanTask, cut_spans, measure_spans, model_inputs
 from zooid.profiler.store_messages import probe_store
 from zooid.store import ObjectStore
 
 GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
-"""Grain sizes are probed as these parts of the batch, as far as they fit."""
-
-Progress = Callable[[int, int], None]
+"""The batch is divided by these numbers for the grain sizes to probe, as far as they fit."""
 
 
 def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Progress) -> Profile:
-    """The whole profile; `progress` is told how many of how many parts are done. A known profile that still holds is
-    returned as it is."""
+    """Measure a job's profile, or return the known profile if it is still valid."""
     num_parts = 7
     progress(0, num_parts)
-    device = _device(spec.device)
+    device = default_device() if spec.device == "auto" else torch.device(spec.device)
     imported_cpu_s = time.process_time()
     checked = check_job(job)
     layered = faithful_layers(checked)
@@ -55,8 +53,10 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         return spec.known
     limit_bytes = memory_limit(device, spec.memory_bytes)
     spans = cut_spans(layered, limit_bytes)
-    if len(spans) > 1:  # whose check reads and writes all of the model several times, which no member does that trains
-        startup_cpu_s = imported_cpu_s + _trace_cpu_s(checked)
+    if len(spans) > 1:  # checking such a model reads and writes it several times, which no training member does
+        begin_s = time.process_time()
+        trace_job(job, checked.example)
+        startup_cpu_s = imported_cpu_s + time.process_time() - begin_s
     task = SpanTask(checked, layered, spans, device, limit_bytes, spec.num_neighbours, spec.site, store)
     inputs = model_inputs(checked, _grain_sizes(job))
     measured = measure_spans(task, inputs, lambda done: progress(1 + done, num_parts))
@@ -90,12 +90,12 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         optimizer_bytes_per_parameter_byte=sum(measures.optimizer_bytes for measures in measured) / parameter_bytes,
         reduce_s_per_byte=sum(measures.reduce_s for measures in measured) / parameter_bytes,
         startup_cpu_s=startup_cpu_s,
-        runtime_bytes=max(measures.held.runtime_bytes for measures in measured),
+        runtime_bytes=max(measures.memory.runtime_bytes for measures in measured),
         inputs=Bytes(per_sample=layered.bytes_into(0, 1)),
-        memory_overhead=max(measures.held.overhead for measures in measured),
+        memory_overhead=max(measures.memory.overhead for measures in measured),
         spread=Spread(
-            of_steps=statistics.median(seen.step_spread for measures in measured for seen in measures.alone),
-            of_runs=statistics.median(seen.run_spread for measures in measured for seen in measures.alone),
+            of_steps=statistics.median(times.step_spread for measures in measured for times in measures.alone),
+            of_runs=statistics.median(times.run_spread for measures in measured for times in measures.alone),
         ),
         layers=layers,
         tied=tied,
@@ -106,7 +106,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
 def still_holds(
     known: Profile, layered: LayeredModel, job: Job, num_samples: int, device: DeviceKind, site: str
 ) -> bool:
-    """Whether nothing has changed since a profile was made: model, job, versions, device and where it stands."""
+    """Whether a profile is still valid: model, job, versions, device and site are the same."""
     return (
         known.model_fingerprint == layered.fingerprint
         and (known.zooid_version, known.torch_version) == (VERSION, str(torch.__version__))
@@ -117,18 +117,6 @@ def still_holds(
         and any(site in (link.from_site, link.to_site) for link in known.links)
         and not known.is_estimate
     )
-
-
-def _trace_cpu_s(checked: CheckedJob) -> float:
-    begin_s = time.process_time()
-    trace_job(checked.job, checked.example)
-    return time.process_time() - begin_s
-
-
-def _device(wanted: str) -> torch.device:
-    if wanted == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(wanted)
 
 
 def _device_kind(device: torch.device) -> DeviceKind:
@@ -144,7 +132,7 @@ def _device_kind(device: torch.device) -> DeviceKind:
 
 
 def _score(device: torch.device) -> float:
-    """Floating-point operations a second of a product of two matrices, in float32."""
+    """Return the floating-point operations per second of a float32 matrix product."""
     side = 8192 if device.type == "cuda" else 768
     left, right = torch.randn(2, side, side, device=device)
     times = []
@@ -164,26 +152,26 @@ def _grain_sizes(job: Job) -> list[int]:
 
 
 def _step_times(measured: Sequence[SpanMeasures]) -> list[tuple[int, float]]:
-    """By grain size, the seconds of one grain through all layers, at the sizes that every span was timed at."""
-    sizes = zip(*(measures.alone for measures in measured), strict=False)
-    return [(seen[0].num_samples, sum(statistics.median(each.steps_s) for each in seen)) for seen in sizes]
+    """Return the seconds of one grain through all layers, for each grain size at which every span was timed."""
+    by_size = zip(*(measures.alone for measures in measured), strict=False)
+    return [(spans[0].num_samples, sum(statistics.median(times.steps_s) for times in spans)) for spans in by_size]
 
 
-def _points(spans: Sequence[Sequence[Measured]]) -> list[tuple[TimePoint, ...]]:
-    """By layer, at the sizes that every span was timed at; none where there are none."""
+def _points(spans: Sequence[Sequence[GrainTimes]]) -> list[tuple[TimePoint, ...]]:
+    """Return the points of each layer at the grain sizes at which every span was timed."""
     num_sizes = min(len(sizes) for sizes in spans)
-    of_spans = [[seen.points() for seen in sizes[:num_sizes]] for sizes in spans]
-    return [points for sizes in of_spans for points in zip(*sizes, strict=True)]
+    span_points = [[times.points() for times in sizes[:num_sizes]] for sizes in spans]
+    return [points for sizes in span_points for points in zip(*sizes, strict=True)]
 
 
 def _layer_profiles(layered: LayeredModel, measured: Sequence[SpanMeasures]) -> tuple[LayerProfile, ...]:
-    lines = [lines for measures in measured for lines in measures.held.of_layers()]
+    lines = [lines for measures in measured for lines in measures.memory.of_layers()]
     alone = _points([measures.alone for measures in measured])
     crowded = _points([measures.crowded for measures in measured]) or [()] * layered.num_layers
     completed: set[str] = set()
     gradients: list[tuple[GradientReady, ...]] = []
     for ready in (ready for measures in measured for ready in measures.gradients):
-        # A parameter that several spans use is completed by the first of them, to which the backward comes last.
+        # The first of several spans that use a parameter completes its gradient, since the backward reaches it last.
         gradients.append(tuple(gradient for gradient in ready if gradient.name not in completed))
         completed |= {gradient.name for gradient in ready}
     return tuple(
@@ -195,7 +183,7 @@ def _layer_profiles(layered: LayeredModel, measured: Sequence[SpanMeasures]) -> 
 def _layer_profile(
     layered: LayeredModel,
     layer: int,
-    held: tuple[Bytes, Bytes, Bytes],
+    memory: tuple[Bytes, Bytes, Bytes],
     points: tuple[tuple[TimePoint, ...], tuple[TimePoint, ...]],
     gradients: tuple[GradientReady, ...],
 ) -> LayerProfile:
@@ -209,9 +197,9 @@ def _layer_profile(
         parameter_bytes=sum(size for name, size in sizes.items() if name in layered.parameter_names),
         buffer_bytes=sum(size for name, size in sizes.items() if name not in layered.parameter_names),
         boundary=Bytes(per_sample=per_sample, fixed=fixed),
-        activations=held[0],
-        forward_peak=held[1],
-        backward_peak=held[2],
+        activations=memory[0],
+        forward_peak=memory[1],
+        backward_peak=memory[2],
         points=alone,
         crowded_points=crowded,
         gradients=gradients,

@@ -1,4 +1,4 @@
-"""The largest grain that fits into memory, tried out by a child process that may fail."""
+"""The largest grain that fits into memory, found by trials in a child process that may fail."""
 
 import os
 import resource
@@ -12,16 +12,16 @@ import torch
 from zooid.layers.disk_tensors import give_back_freed
 
 _MARGIN = 0.95
-"""Of the memory that is allowed; the rest is for what comes and goes."""
+"""Fraction of the allowed memory that a trial may use; the rest is for temporary needs."""
 
 
-def largest_that_fits(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest size up to `most` that fits, by doubling and then bisection; 0 where not even one sample does."""
+def largest_that_fits(limit: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest size up to `limit` that fits, by doubling and bisection; 0 where not even 1 fits."""
     good, size = 0, 1
-    while size < most and fits(size):
-        good, size = size, min(2 * size, most)
-    if size == most and (good < most) and fits(most):
-        return most
+    while size < limit and fits(size):
+        good, size = size, min(2 * size, limit)
+    if size == limit and good < limit and fits(limit):
+        return limit
     bad = size
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -30,12 +30,11 @@ def largest_that_fits(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def runs_within(work: Callable[[], None], memory_bytes: int) -> bool:
-    """Whether a copy of this process can do the work without asking for more memory than this.
+    """Whether a forked copy of this process can do the work within this memory.
 
-    What it asks for beyond is refused to it; and should the kernel run out of memory first, it ends that copy and
-    nobody else.
+    Allocations beyond the limit fail. If the kernel runs out of memory first, it kills the copy and nobody else.
     """
-    give_back_freed()  # what the child takes counts beside it
+    give_back_freed()  # freed memory that is kept here would count beside the child's
     child = os.fork()
     if child == 0:
         _try(work, memory_bytes)
@@ -44,7 +43,7 @@ def runs_within(work: Callable[[], None], memory_bytes: int) -> bool:
 
 
 def runs_on_gpu(work: Callable[[], None]) -> bool:
-    """The same for the memory of a GPU, which refuses without harm."""
+    """Whether the work fits into the memory of the GPU, where a failed allocation does no harm."""
     try:
         work()
     except torch.OutOfMemoryError:
@@ -55,7 +54,7 @@ def runs_on_gpu(work: Callable[[], None]) -> bool:
 
 
 def _try(work: Callable[[], None], memory_bytes: int) -> None:
-    """In the child: never returns. One thread, since a pool of threads does not survive a fork."""
+    """Do the work in the child and exit, with one thread, since a pool of threads does not survive a fork."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

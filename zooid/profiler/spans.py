@@ -1,7 +1,7 @@
-"""Measures a model's layers: all of them together, or in spans where they do not fit into memory together.
+"""Measures a model's layers all together, or in spans where they do not fit into memory together.
 
-A span is a run of layers that fits. It is measured as the whole model would be, around copies of its own weights, on
-what the spans before it have passed on, and with gradients of ones from above. No more than one span is in memory.
+A span is a run of layers that fits. It is measured like a whole model, with copies of its own weights, on the values
+that the previous span passed on, and with gradients of ones from above. Only one span is in memory at a time.
 """
 
 import gc
@@ -12,7 +12,6 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from torch import nn
 
 from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import JobError
@@ -20,25 +19,25 @@ from zooid.core.plans.profile import GradientReady
 from zooid.core.resources.machine import anonymous_bytes
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
 from zooid.layers.disk_tensors import bring_to_memory, give_back_freed, room_for_state
-from zooid.profiler.interference import MessageCost, measure_message_cost
+from zooid.profiler.grain_times import GrainTimes
+from zooid.profiler.interference import MessageCost, busy_neighbours, measure_message_cost
 from zooid.profiler.largest_grain import largest_that_fits
-from zooid.profiler.layer_times import LayerTimer, Measured
-from zooid.profiler.memory_needs import Held, measure_memory, runs, surely_fits
-from zooid.profiler.shared_load import busy_neighbours
+from zooid.profiler.layer_times import LayerTimer
+from zooid.profiler.memory_needs import SpanMemory, measure_memory, runs, surely_fits
 from zooid.profiler.update_times import measure_optimizer, measure_reduction
 from zooid.store import ObjectStore
 
 SECONDS_ALONE = 8.0
 SECONDS_CROWDED = 4.0
 NUM_PARTS = 4
-"""Parts that progress is told of."""
+"""Number of parts in which progress is reported."""
 
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class SpanTask:
-    """What is the same for all spans of a model."""
+    """Everything that all spans of a model share."""
 
     checked: CheckedJob
     layered: LayeredModel
@@ -56,7 +55,7 @@ class SpanTask:
 
 @dataclass(frozen=True)
 class SpanInputs:
-    """Batches of what crosses into a span, at every grain size that is probed."""
+    """Batches of the values that cross into a span, for every grain size that is probed."""
 
     sizes: Sequence[int]
     batch_of: Callable[[int], Batch]
@@ -64,14 +63,14 @@ class SpanInputs:
 
 @dataclass(frozen=True)
 class SpanMeasures:
-    """Everything that was measured of a span's layers."""
+    """All measurements of a span's layers."""
 
-    held: Held
+    memory: SpanMemory
     largest_grain: int
-    alone: Sequence[Measured]
-    crowded: Sequence[Measured]
+    alone: Sequence[GrainTimes]
+    crowded: Sequence[GrainTimes]
     gradients: Sequence[Sequence[GradientReady]]
-    """Gradients that each layer completes, in the order of layers."""
+    """The gradients that each layer completes, by layer."""
     parameter_bytes: int
     optimizer_s: float
     optimizer_bytes: int
@@ -80,7 +79,7 @@ class SpanMeasures:
 
 
 def cut_spans(layered: LayeredModel, limit_bytes: int) -> list[Span]:
-    """All layers as one span where they fit into this memory, else as few as possible, each as long as it fits.
+    """Cut the layers into as few spans as fit into this memory, each as long as possible.
 
     A layer that is too large is a span of its own, and is tried.
     """
@@ -94,35 +93,34 @@ def cut_spans(layered: LayeredModel, limit_bytes: int) -> list[Span]:
 
 
 def model_inputs(checked: CheckedJob, sizes: Sequence[int]) -> SpanInputs:
-    """What crosses into a model's first layer: samples."""
+    """Return the inputs of the first span: samples of the job's data."""
     return SpanInputs(sizes, lambda size: collate(checked.data, range(size), checked.job))
 
 
 def measure_spans(task: SpanTask, inputs: SpanInputs, progress: Callable[[int], None]) -> list[SpanMeasures]:
-    """The spans in turn; `progress` is told how many of NUM_PARTS equal parts of all of it are done."""
+    """Measure the spans in turn; `progress` is called with the number of finished parts, out of NUM_PARTS in all."""
     measured: list[SpanMeasures] = []
-    num_told = 0
+    num_reported = 0
 
-    def tell(done: int) -> None:
-        nonlocal num_told
+    def report(done: int) -> None:
+        nonlocal num_reported
         num_done = (NUM_PARTS * len(measured) + done) // len(task.spans)
-        for number in range(num_told + 1, num_done + 1):
+        for number in range(num_reported + 1, num_done + 1):
             progress(number)
-        num_told = num_done
+        num_reported = num_done
 
-    with _settled_garbage():
+    with _frozen_garbage():
         for span in task.spans:
-            gc.collect()  # the span before this one: generated modules refer to themselves
+            gc.collect()  # frees the previous span: generated modules refer to themselves
             give_back_freed()
-            measures, inputs = _measure_span(task, span, inputs, tell)
+            measures, inputs = _measure_span(task, span, inputs, report)
             measured.append(measures)
     return measured
 
 
 @contextmanager
-def _settled_garbage() -> Iterator[None]:
-    """While inside, collections leave out what is there already, PyTorch's own objects above all: a fifth of a second
-    each time."""
+def _frozen_garbage() -> Iterator[None]:
+    """While inside, garbage collections skip existing objects, which saves a fifth of a second each time."""
     gc.collect()
     gc.freeze()
     try:
@@ -134,41 +132,43 @@ def _settled_garbage() -> Iterator[None]:
 def _measure_span(
     task: SpanTask, span: Span, inputs: SpanInputs, progress: Callable[[int], None]
 ) -> tuple[SpanMeasures, SpanInputs]:
-    """A span's measures, and what it passes on to the next."""
+    """Return a span's measurements, and the inputs of the next span."""
     timer = _timer(task, span)
-    held = measure_memory(timer, inputs.sizes, inputs.batch_of)
-    largest = _largest_grain(task, timer, held, inputs)
+    memory = measure_memory(timer, inputs.sizes, inputs.batch_of)
+    largest = _largest_grain(task, timer, memory, inputs)
     progress(1)
     batches = [inputs.batch_of(size) for size in inputs.sizes if size <= largest]
     if not batches:
         raise JobError(
-            f"a grain of {inputs.sizes[0]} samples does not fit into memory on {task.site}; the largest that does has "
-            f"{largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
+            f"a grain of {inputs.sizes[0]} samples does not fit into memory on {task.site}; the largest grain that "
+            f"fits has {largest}: give a larger batch size, a smaller job.grain_size, or an offer with more memory"
         )
     effort = profile_effort() * timer.num_layers / task.layered.num_layers
     alone = timer.measure(batches, seconds=SECONDS_ALONE * effort, num_rounds=rough_repeats(3))
     progress(2)
-    crowded: list[Measured] = []
+    crowded: list[GrainTimes] = []
     if task.num_neighbours and task.device.type == "cpu":
         with busy_neighbours(task.num_neighbours, partial(timer.run_once, batches[len(batches) // 2])):
             crowded = timer.measure(batches, seconds=SECONDS_CROWDED * effort, num_rounds=rough_repeats(2))
     progress(3)
     gradients = timer.gradients(batches[len(alone) // 2])
-    named = _parameters(task, timer)
+    # The optimizer of the whole model also updates parameters that no layer uses.
+    module = task.checked.model if task.is_whole else timer.stage.module
+    named = list(module.named_parameters())
     optimizer_s, optimizer_bytes = measure_optimizer(task.checked.job, named)
-    timer.stage.module.zero_grad()  # reducing takes as much memory again
+    timer.stage.module.zero_grad()  # the reduction needs as much memory again
     reduce_s = measure_reduction([parameter for _, parameter in named])
     progress(4)
     cost = MessageCost(0.0, 0.0)
     if task.device.type == "cpu" and timer.stage.is_last:
         cost = measure_message_cost(partial(timer.run_once, batches[0]), task.store, task.num_neighbours)
     measures = SpanMeasures(
-        held=held,
+        memory=memory,
         largest_grain=largest,
         alone=alone,
         crowded=crowded,
         gradients=gradients,
-        parameter_bytes=sum(parameter.numel() * parameter.element_size() for _, parameter in named),
+        parameter_bytes=sum(parameter.nbytes for _, parameter in named),
         optimizer_s=optimizer_s,
         optimizer_bytes=optimizer_bytes,
         reduce_s=reduce_s,
@@ -187,21 +187,15 @@ def _timer(task: SpanTask, span: Span) -> LayerTimer:
     return LayerTimer(job, task.layered, model, task.device)
 
 
-def _parameters(task: SpanTask, timer: LayerTimer) -> list[tuple[str, nn.Parameter]]:
-    """Those that an update changes: of the whole model also what no layer uses."""
-    module = task.checked.model if task.is_whole else timer.stage.module
-    return list(module.named_parameters())
+def _largest_grain(task: SpanTask, timer: LayerTimer, memory: SpanMemory, inputs: SpanInputs) -> int:
+    """Return the largest grain that fits; sizes that may not fit are tried on the device.
 
-
-def _largest_grain(task: SpanTask, timer: LayerTimer, held: Held, inputs: SpanInputs) -> int:
-    """What fits for certain is not tried; where it is close, the device itself is asked.
-
-    Only the sizes that are probed have crossed into a later span, so that it can try no others.
+    A later span can only try the probed sizes, since the previous span has passed on no others.
     """
-    most = inputs.sizes[-1]
-    if surely_fits(held, most, task.limit_bytes):
-        return most
+    max_size = inputs.sizes[-1]
+    if surely_fits(memory, max_size, task.limit_bytes):
+        return max_size
     fits = partial(runs, timer, inputs.batch_of, task.limit_bytes)
     if task.is_whole:
-        return largest_that_fits(most, fits)
+        return largest_that_fits(max_size, fits)
     return next((size for size in reversed(inputs.sizes) if fits(size)), 0)

@@ -1,11 +1,10 @@
-"""How long a message takes through the store, measured with the transport that training uses."""
+"""The time of a message through the store, measured with the transport that training uses."""
 
 import datetime
 import random
 import secrets
 import statistics
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -22,9 +21,9 @@ _HEAD_START_S = 0.03
 
 
 def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link, Link]:
-    """The links to and from the store: round trip of a small request, and bandwidth, each way.
+    """Measure the links to and from the store: the round trip of a small request, and the bandwidth.
 
-    A get is timed when its reader has waited for a while, as it does in training, so that polling is part of it.
+    A get includes polling, since its reader has waited for a while, as in training.
     """
     probe = StoreProbe(store)
     small = _times(probe, 0, _SMALL_BYTES, _SMALL_REPEATS)
@@ -56,24 +55,23 @@ def probe_store(store: ObjectStore, site: str, cost: MessageCost) -> tuple[Link,
 class _Times(NamedTuple):
     puts_s: list[float]
     gets_s: list[float]
-    """From the end of the put until a waiting reader has the bytes."""
+    """Seconds from the end of each put until a waiting reader has the bytes."""
 
 
 def _times(probe: StoreProbe, first: int, num_bytes: int, repeats: int) -> _Times:
+    def arrival_s(number: int) -> float:
+        probe.receive(number, num_bytes)
+        return time.perf_counter()
+
     data = memoryview(secrets.token_bytes(num_bytes))
     times = _Times([], [])
     with ThreadPoolExecutor(1) as reader:
         for number in range(first, first + repeats):
-            arrival = reader.submit(_timed, lambda n=number: probe.receive(n, num_bytes))  # type: ignore[misc]
-            time.sleep(_HEAD_START_S * random.uniform(1, 1.5))  # at no fixed place between two polls
+            arrival = reader.submit(arrival_s, number)
+            time.sleep(_HEAD_START_S * random.uniform(1, 1.5))  # not always at the same moment between two polls
             begin_s = time.perf_counter()
             probe.send(number, data)
             end_s = time.perf_counter()
             times.puts_s.append(end_s - begin_s)
             times.gets_s.append(max(0.0, arrival.result() - end_s))
     return times
-
-
-def _timed(call: Callable[[], object]) -> float:
-    call()
-    return time.perf_counter()

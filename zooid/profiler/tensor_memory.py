@@ -1,6 +1,5 @@
-"""What layers keep and need: every tensor's memory counted while a step runs, by layer."""
+"""The memory that each layer keeps and needs, from counting every tensor while a step runs."""
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,67 +10,49 @@ from torch.utils._pytree import tree_leaves
 
 from zooid.core.plans.profile import Bytes
 from zooid.layers import watching_cuts
+from zooid.layers.live_storages import LiveStorages
 from zooid.profiler.cut_marks import Marks, run_backward
 
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """Of one layer, for one grain of one size, in bytes."""
+    """Bytes that one layer needs for one grain of one size."""
 
     kept: int
-    """More than before, after its forward."""
+    """Bytes that remain allocated after the forward."""
     forward_peak: int
     backward_peak: int
 
 
 class MemoryMeter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the storages that operations make, from when they are made until nobody refers to them."""
+    """Counts the bytes of the storages that operations create, until nothing refers to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, existing: list[torch.Tensor]) -> None:
+        """`existing` tensors are not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = 0
         self.peak = 0
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._storages = LiveStorages()
+        for tensor in existing:
+            self._storages.add(tensor.untyped_storage(), 0)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor):
-                self._count(leaf.untyped_storage())
+            if isinstance(leaf, torch.Tensor) and (storage := leaf.untyped_storage()) not in self._storages:
+                self._storages.add(storage, storage.nbytes())
+                self.peak = max(self.peak, self._storages.num_bytes)
         return result
 
-    def know(self, tensors: list[torch.Tensor]) -> None:
-        """What was there before is not counted."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            self._known[storage._cdata] = weakref.ref(storage)
-
     def read(self) -> tuple[int, int]:
-        """What is live, and the most that was since it was read before."""
-        reading = (self.live, self.peak)
-        self.peak = self.live
+        """Return the bytes that are live, and their peak since the last reading."""
+        reading = (self._storages.num_bytes, self.peak)
+        self.peak = self._storages.num_bytes
         return reading
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        known = self._known.get(key)
-        if known is not None and known() is not None:
-            return
-        size = storage.nbytes()
-        self.live += size
-        self.peak = max(self.peak, self.live)
-
-        def freed(_: Any) -> None:
-            self.live -= size
-            self._known.pop(key, None)
-
-        self._known[key] = weakref.ref(storage, freed)
 
 
 def measure_layers(layers: range, before: list[torch.Tensor], forward: Callable[[], torch.Tensor]) -> list[LayerMemory]:
-    """Run one step under the meter. Gradients of parameters have to be there before, as `before`, like all state."""
-    meter = MemoryMeter()
-    meter.know(before)
+    """Run one step under the meter. `before` are all existing tensors, including the gradients of parameters."""
+    meter = MemoryMeter(before)
     marks = Marks(meter.read)
     with meter, watching_cuts(marks):
         marks.forward[layers.start] = meter.read()
@@ -84,7 +65,7 @@ def measure_layers(layers: range, before: list[torch.Tensor], forward: Callable[
 
 
 def _layer_memory(marks: Marks, layer: int) -> LayerMemory:
-    """From the mark before a layer to the one after it. Where none divides several layers, the last keeps it all."""
+    """Return the memory between the marks around a layer; among layers that no mark divides, the last keeps all."""
     forward, backward = marks.forward, marks.backward
     (live_before, _), (live_after, forward_peak) = forward[_before(forward, layer)], forward[_after(forward, layer)]
     (live_above, _), (_, backward_peak) = backward[_after(backward, layer)], backward[_before(backward, layer)]
@@ -104,7 +85,7 @@ def _before(marks: dict[int, tuple[int, int]], layer: int) -> int:
 
 
 def line_through(small: tuple[int, float], large: tuple[int, float]) -> Bytes:
-    """Bytes at two grain sizes as a fixed part and a part for each sample; at one size, all of it grows."""
+    """Split bytes at two grain sizes into fixed bytes and bytes per sample; with one size, all are per sample."""
     (few, few_bytes), (many, many_bytes) = small, large
     if few == many:
         return Bytes(per_sample=many_bytes / many)

@@ -1,4 +1,4 @@
-"""Times of what happens to parameters after a backward: gradients are added up, and the optimizer changes weights."""
+"""Times of the two updates after a backward: adding up gradients, and the optimizer step."""
 
 import statistics
 import time
@@ -10,17 +10,17 @@ from torch import nn
 from zooid.comm.calls.tensors import reduction_of, wire_view
 from zooid.core.jobs.job import Job
 from zooid.layers.disk_tensors import give_back_freed
-from zooid.profiler.layer_times import is_throttled
+from zooid.profiler.grain_times import is_throttled
 
 
 def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) -> tuple[float, int]:
-    """Time of one update of these parameters, and the bytes of state it keeps; weights are as before in the end."""
+    """Return the time of one optimizer step and the bytes of its state; the weights are restored."""
     named = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     if not named:
         return 0.0, 0
     for _, parameter in named:
         parameter.grad = None
-    give_back_freed()  # there may be no room for more than is measured
+    give_back_freed()  # memory may be too small to hold freed pages as well
     weights = [parameter.detach().clone() for _, parameter in named]
     gradients = [torch.zeros_like(parameter) for _, parameter in named]
     optimizer = job.optimizer(named)
@@ -33,12 +33,8 @@ def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) 
         if any(parameter.is_cuda for _, parameter in named):
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin_s)
-    state_bytes = sum(
-        value.numel() * value.element_size()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor)
-    )
+    state_values = [value for state in optimizer.state.values() for value in state.values()]
+    state_bytes = sum(value.nbytes for value in state_values if isinstance(value, torch.Tensor))
     with torch.no_grad():
         for (_, parameter), weight in zip(named, weights, strict=True):
             parameter.copy_(weight)
@@ -46,23 +42,23 @@ def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) 
 
 
 def measure_reduction(parameters: Sequence[nn.Parameter]) -> float:
-    """Time to gather all gradients into one buffer, and to add those of one other replica."""
+    """Return the time to gather all gradients into one buffer and to add those of one other replica."""
     if not parameters:
         return 0.0
     give_back_freed()
     gradients = [torch.zeros(p.numel(), dtype=p.dtype) for p in parameters]
-    own = torch.cat(gradients)  # which members keep from step to step
-    other = wire_view(own.clone())
-    adding = reduction_of(torch.distributed.ReduceOp.SUM, own.dtype)
+    buffer = torch.cat(gradients)  # members keep it from step to step
+    received = wire_view(buffer.clone())
+    reduction = reduction_of(torch.distributed.ReduceOp.SUM, buffer.dtype)
     times = []
     for _ in range(5):
         begin_s = time.perf_counter()
-        torch.cat(gradients, out=own)
-        adding.combine(adding.numbers(own), [(1, other)], 0)
+        torch.cat(gradients, out=buffer)
+        reduction.combine(reduction.numbers(buffer), [(1, received)], 0)
         times.append(time.perf_counter() - begin_s)
     return _typical(times)
 
 
 def _typical(times_s: list[float]) -> float:
-    """The median; the mean where this process is made to pause."""
+    """Return the median, or the mean where this process is throttled."""
     return statistics.fmean(times_s) if is_throttled() else statistics.median(times_s)

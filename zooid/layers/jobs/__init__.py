@@ -1,1 +1,1 @@
-"""The parts of a job, tried before anything starts: model, loss, samples and collated batches."""
+"""The parts of a job, which are checked before anything starts: model, loss, samples and collated batches."""

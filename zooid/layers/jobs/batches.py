@@ -1,4 +1,4 @@
-"""Samples of a data set as the tensors that a model takes."""
+"""Batches: samples of a data set as the tensors that a model takes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,10 +11,10 @@ from torch.utils._pytree import tree_flatten, tree_map
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.jobs.job import Job
 from zooid.layers.jobs.iterables import is_in_order
-from zooid.layers.jobs.sample_forms import inputs_and_target, refuse_text, stack
+from zooid.layers.jobs.sample_forms import inputs_and_target, reject_text, stack
 
 _NUM_SIZES_TRIED = 16
-"""Samples that are collated alone to see whether the sizes of batches depend on the samples."""
+"""Number of samples that are collated alone, to find out whether the sizes of batches depend on the samples."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,28 @@ class Batch:
     num_samples: int
 
     def to(self, device: torch.device | str) -> "Batch":
-        """On a device; a copy from pinned memory to a GPU goes on while the caller does. Samples are read into the
-        processor's memory, where they can stay."""
+        """Return the batch on a device; copies from pinned memory to a GPU are asynchronous."""
         kind = torch.device(device).type
-        if kind == "cpu":
+        if kind == "cpu":  # samples are always read into main memory
             return self
         return self.with_each(lambda tensor: tensor.to(device, non_blocking=kind == "cuda"))
 
     def resized(self, num_samples: int) -> "Batch":
-        """The same samples, cut off or repeated to this number."""
-        at = torch.arange(num_samples) % self.num_samples
-        resized = self.with_each(lambda tensor: tensor[at] if tensor.dim() else tensor)
+        """Return a batch of this many samples, by leaving out or repeating some."""
+        indices = torch.arange(num_samples) % self.num_samples
+        resized = self.with_each(lambda tensor: tensor[indices] if tensor.dim() else tensor)
         return replace(resized, num_samples=num_samples)
 
     def with_values(self) -> "Batch":
-        """The same, with zeros where tensors are on `meta`."""
+        """Return the batch with zeros in place of tensors on `meta`."""
         return self.with_each(lambda tensor: torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor)
 
     def pin_memory(self) -> "Batch":
-        """In memory from which a GPU reads by itself; under the name by which a DataLoader asks for that."""
+        """Return the batch in pinned memory; a DataLoader calls this method by its name."""
         return self.with_each(lambda tensor: tensor.pin_memory())
 
     def with_each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        """The same batch with every tensor changed."""
+        """Return the batch with a function applied to every tensor."""
 
         def changed(value: Any) -> Any:
             return change(value) if isinstance(value, torch.Tensor) else value
@@ -59,7 +58,7 @@ class Batch:
 
 
 def collate(data: Any, indices: Iterable[int], job: Job) -> Batch:
-    """The samples at these indices as one batch: by the job's own `collate`, or stacked as a DataLoader does it."""
+    """Return the samples at these indices as one batch, from the job's `collate` or stacked as by a DataLoader."""
     numbers = [int(index) for index in indices]
     samples = [_load(data, number) for number in numbers]
     if job.collate is not None:
@@ -75,12 +74,12 @@ def collate(data: Any, indices: Iterable[int], job: Job) -> Batch:
 
 
 def flatten_inputs(batch: Batch) -> list[Any]:
-    """The model's inputs in the order in which a trace numbers them."""
+    """Return the model's inputs in the order in which a trace numbers them."""
     return tree_flatten((batch.args, batch.kwargs))[0]
 
 
 def spread_indices(data: Any, count: int) -> list[int]:
-    """Indices of samples spread over a data set, or of its first ones where it is read in order."""
+    """Return indices spread over a data set, or the first ones where it is read in order."""
     num_samples = len(data)
     count = min(count, num_samples)
     if is_in_order(data):
@@ -89,30 +88,30 @@ def spread_indices(data: Any, count: int) -> list[int]:
 
 
 def varying_sizes(job: Job, data: Any, evaluation: Any = None) -> str:
-    """Why the sizes of a batch do not follow from its number of samples, from a few of them; empty where they do.
+    """Return why the sizes of a batch depend on more than its number of samples, judged by a few; "" if they do not.
 
-    Layers, and the messages between stages, are of sizes that were traced, with the number of samples alone left open.
+    In traced layers, and in messages between stages, all sizes are fixed but for the number of samples.
     """
     expected = _sizes(collate(data, range(2), job))
     for name, samples in (("data", data), ("evaluation", evaluation)):
-        # Without a collate of the job's own, samples of different sizes cannot be stacked anyway.
+        # Without a job.collate, samples of different sizes cannot be stacked anyway.
         count = _NUM_SIZES_TRIED if job.collate is not None else 1
         for index in spread_indices(samples, count) if samples is not None else ():
             sizes = _sizes(collate(samples, [index], job))
             if sizes != expected:
                 return (
-                    f"inputs have different sizes: {_in_words(expected)} for the first two samples of job.data(), and "
-                    f"{_in_words(sizes)} for sample {index} of job.{name}(); pad all samples to one length"
+                    f"inputs have different sizes: {_format_sizes(expected)} for the first two samples of job.data(), "
+                    f"and {_format_sizes(sizes)} for sample {index} of job.{name}(); pad all samples to one length"
                 )
     return ""
 
 
 def _sizes(batch: Batch) -> list[tuple[int, ...]]:
-    """Those of a batch's inputs, without the number of samples."""
+    """Return the sizes of a batch's inputs, without the number of samples."""
     return [tuple(value.shape[1:]) for value in flatten_inputs(batch) if isinstance(value, torch.Tensor)]
 
 
-def _in_words(sizes: list[tuple[int, ...]]) -> str:
+def _format_sizes(sizes: list[tuple[int, ...]]) -> str:
     return ", ".join("×".join(map(str, size)) or "a number" for size in sizes)
 
 
@@ -132,17 +131,17 @@ def _collated(job: Job, samples: list[Any]) -> Batch:
     except Exception as error:
         raise JobError(
             f"job.collate raised {type(error).__name__}: {error}; it is called with a list of {len(samples)} samples "
-            "of job.data() and returns a batch of them, for any number of samples from 1 on"
+            "of job.data(), and must return a batch for any number of samples from 1 on"
         ) from error
     inputs, target = inputs_and_target(value, "what job.collate returns", has_loss=job.loss is not None)
-    refuse_text("the inputs that job.collate returns", inputs)
+    reject_text("the inputs that job.collate returns", inputs)
     inputs, target = tree_map(_as_tensor, (inputs, target))
     batch = _batch(inputs, target, len(samples))
     for tensor in flatten_inputs(batch):
         if isinstance(tensor, torch.Tensor) and (tensor.dim() == 0 or len(tensor) != len(samples)):
             raise JobError(
-                f"job.collate made an input of shape {tuple(tensor.shape)} of {len(samples)} samples; dimension 0 of "
-                "every input must be that of the samples"
+                f"job.collate returned an input of shape {tuple(tensor.shape)} for {len(samples)} samples; dimension 0 "
+                "of every input must be the number of samples"
             )
     return batch
 
@@ -155,8 +154,8 @@ def _load(data: Any, index: int) -> Any:
     try:
         return data[index]
     except ZooidError:
-        raise  # it says itself what to do, as those of shards do
+        raise  # the message already says what to do, for example for shards
     except Exception as error:
         raise JobError(
-            f"job.data()[{index}] raised {type(error).__name__}: {error}; mend or leave out this sample"
+            f"job.data()[{index}] raised {type(error).__name__}: {error}; correct or leave out this sample"
         ) from error

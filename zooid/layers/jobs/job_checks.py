@@ -1,4 +1,4 @@
-"""Tries a job's parts on two samples before anything is started, and says what does not fit."""
+"""Checks of a job's parts, which run on a few samples before anything is started."""
 
 import inspect
 from dataclasses import dataclass
@@ -14,19 +14,19 @@ from zooid.core.jobs.loss_form import LossForm
 from zooid.layers.jobs.batches import Batch, collate, spread_indices
 from zooid.layers.jobs.iterables import OrderedSamples, is_iterable
 from zooid.layers.jobs.loss_trials import find_form
-from zooid.layers.jobs.model_building import buffers_restored, build_model, call
+from zooid.layers.jobs.model_builder import buffers_restored, build_model, call
 from zooid.layers.jobs.objective import Objective, sum_and_weight
 from zooid.layers.stages.autocast import autocasting
 
 EXAMPLE_SIZE = 2
-"""Samples of an example: a dynamic batch dimension cannot be traced from one."""
+"""Number of samples in an example; a dynamic batch dimension cannot be traced from one."""
 _NUM_OTHER_PAIRS = 3
-"""Pairs of samples on which a loss is tried beside the example."""
+"""Number of pairs of samples, besides the example, on which a loss is tried."""
 
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """A job that is known to fit together, with what was built to find out."""
+    """A job whose parts fit together, with the model and data that were built to check it."""
 
     job: Job
     data: Any
@@ -40,13 +40,13 @@ class CheckedJob:
 
 
 def default_device() -> torch.device:
-    """A GPU where there is one."""
+    """Return the GPU if there is one, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def check_data(job: Job) -> Any:
-    """Build the data set and refuse one that a step cannot be drawn from."""
-    data = _by_position(job, "data", job.num_samples)
+    """Build the data set, and raise JobError if a step cannot draw from it."""
+    data = _indexed_data(job, "data", job.num_samples)
     if len(data) < EXAMPLE_SIZE:
         raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
     if job.batch_size > len(data):
@@ -58,40 +58,40 @@ def check_data(job: Job) -> Any:
 
 
 def check_evaluation(job: Job) -> Any:
-    """The data set to evaluate on; None where the job has none."""
+    """Build the data set to evaluate on; None where the job has none."""
     if job.evaluation is None:
         return None
-    data = _by_position(job, "evaluation", None)
+    data = _indexed_data(job, "evaluation", None)
     if len(data) == 0:
         raise JobError("job.evaluation() has no samples; give some, or leave job.evaluation out")
     return data
 
 
-def _by_position(job: Job, name: str, num_samples: int | None) -> Any:
-    """The data set that the job's function of this name builds, whose samples can be asked for by number."""
+def _indexed_data(job: Job, name: str, num_samples: int | None) -> Any:
+    """Call the job's function of this name, and return its data set with indices."""
     data = call(name, getattr(job, name))
     if is_iterable(data):
         if job.data_workers > 1:
             raise JobError(
-                f"job.data_workers is {job.data_workers}, but job.{name}() is iterable, so that each of the processes "
+                f"job.data_workers is {job.data_workers}, but job.{name}() is iterable, so that each worker process "
                 "would read all of it; give 1 or 0, or return a map-style data set"
             )
         return OrderedSamples(name, data, num_samples)
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise JobError(
             f"job.{name}() returned a {type(data).__name__}, which is not a data set; return one with __len__ and "
-            "__getitem__(index) -> (inputs, target), or an iterable one"
+            "__getitem__(index) -> (inputs, target), or an iterable data set"
         )
     if num_samples is not None:
         raise JobError(
-            f"job.num_samples is {num_samples}, but job.{name}() has a length of its own, {len(data)}; leave "
-            "job.num_samples out: it is for data sets that can only be iterated over"
+            f"job.num_samples is {num_samples}, but job.{name}() has its own length, {len(data)}; leave out "
+            "job.num_samples, which is only for iterable data sets"
         )
     return data
 
 
 def check_job(job: Job) -> CheckedJob:
-    """Build data, model and optimizer, run one forward and the loss; raise JobError for what does not fit."""
+    """Build data, model and optimizer, and run the model and the loss; raise JobError if they do not fit together."""
     data = check_data(job)
     example = collate(data, range(EXAMPLE_SIZE), job)
     model = build_model(job)
@@ -112,7 +112,7 @@ def check_job(job: Job) -> CheckedJob:
 
 
 def _other_pairs(job: Job, data: Any) -> list[Batch]:
-    """Pairs of samples from all over the data: the first two may be too much alike to tell how samples weigh."""
+    """Return pairs of samples spread over the data, since the first two may be too similar to show their weights."""
     indices = spread_indices(data, 2 * _NUM_OTHER_PAIRS)
     half = len(indices) // 2
     return [collate(data, pair, job) for pair in zip(indices[:half], indices[half : 2 * half], strict=True)]
@@ -132,7 +132,7 @@ def _forward(model: nn.Module, example: Batch, data: str = "data") -> Any:
         shapes = [tuple(value.shape) for value in (*example.args, *example.kwargs.values()) if hasattr(value, "shape")]
         raise JobError(
             f"the model fails on the first {example.num_samples} samples of job.{data}() (inputs of shape {shapes}): "
-            f"{type(error).__name__}: {error}; the samples' inputs must be what the model's forward takes"
+            f"{type(error).__name__}: {error}; samples must have the inputs that the model's forward takes"
         ) from error
 
 
@@ -152,17 +152,16 @@ def _check_loss(job: Job, output: Any, example: Batch) -> None:
 
 
 def _check_numbers(what: str, value: Any, example: Batch) -> None:
-    """Training from what is not a number would only spread it."""
+    """Raise JobError for NaN, which training would only spread."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and bool(leaf.isnan().any()):
             raise JobError(
                 f"{what} is not a number (NaN) on the first {example.num_samples} samples of job.data(), with initial "
-                "weights; look for NaN in the samples, a division by zero, or the logarithm of something negative"
+                "weights; look for NaN in the samples, a division by zero, or the logarithm of a negative number"
             )
 
 
 def _check_metrics(job: Job, model: nn.Module, example: Batch) -> None:
-    """On the first sample of the evaluation data."""
     output = _forward(model.eval(), example, "evaluation")
     model.train()
     for name, metric in job.metrics.items():
@@ -182,7 +181,7 @@ def _check_optimizer(job: Job, model: nn.Module) -> None:
         optimizer = job.optimizer(list(model.named_parameters()))
     except Exception as error:
         raise JobError(
-            f"job.optimizer fails: {type(error).__name__}: {error}; it is called with named parameters, "
+            f"job.optimizer raised {type(error).__name__}: {error}; it is called with named parameters, "
             "for example lambda named: torch.optim.AdamW(named, lr=1e-3)"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -190,7 +189,7 @@ def _check_optimizer(job: Job, model: nn.Module) -> None:
     if _needs_closure(optimizer):
         raise JobError(
             f"job.optimizer returned a {type(optimizer).__name__}, whose step needs a closure that computes the loss "
-            "again; a step here runs every sample once: give one whose step needs no closure, such as torch.optim.AdamW"
+            "again; a step here runs every sample once: give an optimizer without a closure, such as torch.optim.AdamW"
         )
     build_scheduler(job, optimizer)
 
@@ -201,14 +200,14 @@ def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def build_scheduler(job: Job, optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler | None:
-    """The job's learning-rate scheduler, which follows the number of steps or the results of evaluations."""
+    """Build the job's learning-rate scheduler, which follows the number of steps or the results of evaluations."""
     if job.scheduler is None:
         return None
     try:
         scheduler = job.scheduler(optimizer)
     except Exception as error:
         raise JobError(
-            f"job.scheduler fails: {type(error).__name__}: {error}; it is called with the optimizer, for example "
+            f"job.scheduler raised {type(error).__name__}: {error}; it is called with the optimizer, for example "
             "lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)"
         ) from error
     if not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
@@ -227,7 +226,7 @@ def _check_plateau(job: Job, scheduler: torch.optim.lr_scheduler.ReduceLROnPlate
     mode = "min" if job.monitor is None else job.monitor.mode
     if scheduler.mode != mode:
         raise JobError(
-            f"job.scheduler returned a ReduceLROnPlateau of mode {scheduler.mode!r}, but what it follows is better "
-            f"where it is {'smaller' if mode == 'min' else 'larger'}; give it mode={mode!r}, or name a metric and its "
+            f"job.scheduler returned a ReduceLROnPlateau of mode {scheduler.mode!r}, but the value it follows is "
+            f"better when {'smaller' if mode == 'min' else 'larger'}; give it mode={mode!r}, or name a metric and its "
             "mode in job.monitor"
         )

@@ -1,4 +1,4 @@
-"""The forms of a loss or metric as one: a sum and the weight to divide it by, which add up over grains."""
+"""Converts every form of a loss or metric into one: a sum and its weight, which both add up over grains."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,16 +19,16 @@ _MEAN = LossForm()
 
 @dataclass(frozen=True)
 class Objective:
-    """A job's loss in the form that it was found to have."""
+    """A job's loss, with the form that was found for it."""
 
     job: Job
     form: LossForm = _MEAN
 
     def weight(self, batch: Batch, num_samples: int) -> float:
-        """What a grain weighs in a step, or an evaluation, of so many samples; where the loss does not say it itself.
+        """Return the weight of a grain in a step or evaluation of `num_samples`, unless the loss itself returns one.
 
-        Sums are divided by 1 in the end, so that the weights of all grains have to be 1 together. To count labels is
-        cheapest where they have been read: on the processor.
+        Summed losses are finally divided by 1, so that the weights of all grains must add up to 1. Labels are counted
+        most cheaply in main memory, where they were read.
         """
         if self.form.kind == "sum":
             return batch.num_samples / num_samples
@@ -37,46 +37,46 @@ class Objective:
         return float(batch.num_samples)
 
     def sum_and_weight(self, output: Any, target: Any, weight: float) -> tuple[torch.Tensor, float]:
-        """The summed loss of a grain, differentiable, and its weight: the given one, unless the loss returns one."""
+        """Return the differentiable summed loss of a grain, and its weight, which the loss itself may return."""
         value = loss_value(self.job, output, target)
         if isinstance(value, tuple) and len(value) == 2:
             return _pair("job.loss", value)
         scalar = _scalar("job.loss", value)
         if self.form.kind == "sum":
             return scalar, weight
-        if weight == 0:  # the mean over no labels is not a number, but counts for nothing
+        if weight == 0:  # the mean over no labels is NaN, but counts for nothing
             return torch.where(scalar.isnan(), torch.zeros_like(scalar), scalar) * 0.0, weight
         return scalar * weight, weight
 
 
 def loss_value(job: Job, output: Any, target: Any) -> Any:
-    """What the loss returns, or the loss that the model's output carries."""
+    """Return the value of the job's loss, or the loss in the model's output."""
     if job.loss is not None:
         return job.loss(output, target)
     value = getattr(output, "loss", None)
     if value is None:
         raise JobError(
-            f"job.loss is None, but the model's output ({type(output).__name__}) carries no .loss; "
+            f"job.loss is None, but the model's output ({type(output).__name__}) has no .loss; "
             "give a loss, or inputs with which the model computes its own"
         )
     return value
 
 
 def labels_of(form: LossForm, batch: Batch) -> torch.Tensor:
-    """The labels that a mean over labels is taken over."""
+    """Return the labels over which the loss is a mean."""
     labels = batch.kwargs[form.labels] if form.labels else batch.target
     assert isinstance(labels, torch.Tensor)
     return labels
 
 
 def count_labels(form: LossForm, labels: torch.Tensor) -> int:
-    """How many of the labels count."""
+    """Return the number of labels that are not ignored."""
     counted = labels[..., 1:] if form.is_shifted else labels
     return int((counted != form.ignored).sum())
 
 
 def sum_and_weight(what: str, value: Any, num_samples: int) -> tuple[torch.Tensor, float]:
-    """From a mean over samples, or from a sum and its weight."""
+    """Return the sum and weight of a value, which is a mean over samples or already such a pair."""
     if isinstance(value, tuple) and len(value) == 2:
         return _pair(what, value)
     return _scalar(what, value) * num_samples, float(num_samples)

@@ -1,4 +1,4 @@
-"""Traces as records: what a member needs in order to build stages without the model's code and without a compiler."""
+"""Traces as records, from which a member builds stages without the model's code and without a compiler."""
 
 from zooid.layers.record.decoder import decode_constants, decode_trace, rebuild
 from zooid.layers.record.encoder import EncodedTrace, encode_trace

@@ -1,7 +1,8 @@
-"""A traced model as a record, with the tensors that its code contains; or the reason why there can be none."""
+"""Encodes a traced model as a record, with the tensors in its code, or with the reason why there is none."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from zooid.layers.record.literals import dtype_name, encode_literal
 from zooid.layers.record.nests import encode_nest
 from zooid.layers.record.operations import NotRecorded, operation_name
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.traced_program import TracedProgram, opaque_call
 from zooid.layers.tracing.values import Value, facts_of
 
 _Numbers = dict[fx.Node, int]
@@ -32,24 +33,24 @@ _Numbers = dict[fx.Node, int]
 
 @dataclass(frozen=True)
 class EncodedTrace:
-    """A trace, and beside it the constants as safetensors; empty where it has none."""
+    """A trace, and its constants as safetensors, which are empty where it has none."""
 
     trace: Trace
     constants: bytes = b""
 
     @property
     def data(self) -> bytes:
-        """The trace as compact JSON: it is read by programs, and as large as the model is long."""
+        """The trace as compact JSON, since it grows with the model and only programs read it."""
         return msgspec.json.encode(self.trace)
 
 
 def encode_trace(layered: LayeredModel, device: torch.device) -> EncodedTrace:
-    """The record of a traced model; `device` is what the types of its values were found out for.
+    """Return the record of a traced model; the types of its values hold for this kind of device.
 
-    A model that holds Python code cannot be recorded: members have to trace it themselves, and the record says why.
+    A model with Python code cannot be recorded. Members then trace it themselves, and the record says why.
     """
     try:
-        _refuse_python_code(layered)
+        _reject_python_code(layered)
         constants = _Constants()
         train, evaluation = (_program(program, constants) for program in (layered.train, layered.evaluation))
         packed = constants.pack()
@@ -67,12 +68,12 @@ def encode_trace(layered: LayeredModel, device: torch.device) -> EncodedTrace:
     return EncodedTrace(Trace(fingerprint=layered.fingerprint, layers=layers), packed)
 
 
-def _refuse_python_code(layered: LayeredModel) -> None:
+def _reject_python_code(layered: LayeredModel) -> None:
     if layered.whole is not None:
         raise NotRecorded(f"the model is not cut: {layered.why_whole}")
     if layered.hooks.of_gradients or layered.hooks.after_accumulation:
         names = sorted({*layered.hooks.of_gradients, *layered.hooks.after_accumulation})
-        raise NotRecorded(f"the model's code has put a hook on the parameter {names[0]}")
+        raise NotRecorded(f"the model's code has registered a hook on the parameter {names[0]}")
     for program in (layered.train, layered.evaluation):
         for operation in program.operations:
             if (call := opaque_call(operation)) is not None:
@@ -81,20 +82,20 @@ def _refuse_python_code(layered: LayeredModel) -> None:
 
 @dataclass
 class _Constants:
-    """Tensors that the model's code contains; those of both modes are one where they are equal."""
+    """The tensors in the model's code; equal tensors of both modes are stored once."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def name_of(self, tensor: torch.Tensor) -> str:
         is_plain = tensor.layout == torch.strided and not tensor.requires_grad
-        own = tensor.detach().cpu().clone(memory_format=torch.contiguous_format) if is_plain else tensor
-        if not is_plain or own.stride() != tensor.stride():
-            raise NotRecorded("its code contains a tensor that is trained, or whose numbers do not lie in a row")
+        copied = tensor.detach().cpu().clone(memory_format=torch.contiguous_format) if is_plain else tensor
+        if not is_plain or copied.stride() != tensor.stride():
+            raise NotRecorded("its code contains a tensor that is trained or not contiguous")
         for name, known in self.tensors.items():
-            if known.dtype == own.dtype and known.shape == own.shape and _bits(known).equal(_bits(own)):
+            if known.dtype == copied.dtype and known.shape == copied.shape and _bits(known).equal(_bits(copied)):
                 return name
         name = f"constant_{len(self.tensors)}"
-        self.tensors[name] = own
+        self.tensors[name] = copied
         return name
 
     def pack(self) -> bytes:
@@ -103,19 +104,18 @@ class _Constants:
         try:
             return save(self.tensors)
         except (KeyError, ValueError) as error:
-            raise NotRecorded("its code contains a tensor of a type that safetensors does not have") from error
+            raise NotRecorded("its code contains a tensor of a type that safetensors does not support") from error
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1).view(torch.uint8)
 
 
-def _program(program: Program, constants: _Constants) -> ProgramRecord:
-    numbers: _Numbers = {}
-    _number(numbers, (*program.inputs, *program.state_names, *program.constants, *program.operations))
+def _program(program: TracedProgram, constants: _Constants) -> ProgramRecord:
+    numbers = _number((*program.inputs, *program.state_names, *program.constants, *program.operations))
     return ProgramRecord(
-        inputs=tuple(_given(node) for node in program.inputs),
-        state=tuple(StateRecord(name=name, node=_given(node)) for node, name in program.state_names.items()),
+        inputs=tuple(_placeholder(node) for node in program.inputs),
+        state=tuple(StateRecord(name=name, node=_placeholder(node)) for node, name in program.state_names.items()),
         parameters=tuple(sorted(program.parameter_names)),
         constants=tuple(_constant(node, constant, constants) for node, constant in program.constants.items()),
         operations=tuple(_operation(operation, numbers) for operation in program.operations),
@@ -126,12 +126,12 @@ def _program(program: Program, constants: _Constants) -> ProgramRecord:
     )
 
 
-def _number(numbers: _Numbers, nodes: Iterable[fx.Node]) -> None:
-    numbers.update({node: number for number, node in enumerate(nodes)})
+def _number(nodes: Iterable[fx.Node]) -> _Numbers:
+    return {node: number for number, node in enumerate(nodes)}
 
 
-def _given(node: fx.Node) -> NodeRecord:
-    """A node that the graph is given: an input, a parameter or a buffer."""
+def _placeholder(node: fx.Node) -> NodeRecord:
+    """Return the record of an input, a parameter or a buffer."""
     return NodeRecord(name=node.name, literal=encode_literal(facts_of(node).literal, {}), **_facts(node))
 
 
@@ -177,19 +177,11 @@ def _graph(module: fx.GraphModule, constants: _Constants) -> GraphRecord:
     operations = by_kind.get("call_function", [])
     [output] = by_kind["output"]
     if len(inputs) + len(attributes) + len(operations) + 1 != len(module.graph.nodes):
-        raise NotRecorded("an operation calls a graph with calls of modules in it")
-    numbers: _Numbers = {}
-    _number(numbers, (*inputs, *attributes, *operations))
+        raise NotRecorded("an operation calls a graph that calls modules")
+    numbers = _number((*inputs, *attributes, *operations))
     return GraphRecord(
         inputs=tuple(node.name for node in inputs),
-        constants=tuple(_constant(node, _attribute(module, str(node.target)), constants) for node in attributes),
+        constants=tuple(_constant(node, attrgetter(str(node.target))(module), constants) for node in attributes),
         nodes=tuple(_operation(node, numbers) for node in operations),
         output=encode_literal(output.args[0], numbers),
     )
-
-
-def _attribute(module: fx.GraphModule, path: str) -> Any:
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found

@@ -1,7 +1,7 @@
 """Arguments of operations as plain JSON.
 
-None, truth values, integers, finite floats, texts and lists stand for themselves. Everything else is an object with one
-field that says what it is: `{"node": 3}`, `{"tuple": […]}`, `{"dtype": "float32"}`, `{"float": "inf"}`.
+None, booleans, integers, finite floats, strings and lists stand for themselves. Everything else is an object with one
+field, whose name is its kind: `{"node": 3}`, `{"tuple": […]}`, `{"dtype": "float32"}`, `{"float": "inf"}`.
 """
 
 import math
@@ -15,15 +15,15 @@ from torch import fx
 from zooid.core.errors import RecordError
 from zooid.layers.record.operations import NotRecorded
 
-_MOST_NESTED = 16
-_LARGEST = 2**63
+_MAX_DEPTH = 16
+_INT_LIMIT = 2**63
 _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,4})?")
 
 
 def _named(kind: type) -> dict[str, Any]:
-    """Objects of this type by their names in the module torch, without their second names."""
-    found = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, kind)}
-    return {name: value for name, value in found.items() if getattr(torch, name, None) is value}
+    """Return the objects of this type in the module torch by their canonical names."""
+    named = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, kind)}
+    return {name: value for name, value in named.items() if getattr(torch, name, None) is value}
 
 
 DTYPES: dict[str, torch.dtype] = _named(torch.dtype)
@@ -39,16 +39,16 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def named_dtype(name: Any) -> torch.dtype:
-    found: torch.dtype = _one_of(DTYPES, name, "type")
-    return found
+    dtype: torch.dtype = _one_of(DTYPES, name, "type")
+    return dtype
 
 
 def encode_literal(value: Any, numbers: dict[fx.Node, int]) -> Any:
-    """An argument as JSON; nodes become the numbers that they have here."""
+    """Return an argument as JSON; nodes become these numbers."""
     match value:
         case None | bool() | str():
             return value
-        case int() if -_LARGEST <= value < _LARGEST:
+        case int() if -_INT_LIMIT <= value < _INT_LIMIT:
             return int(value)
         case float():
             return value if math.isfinite(value) else {"float": str(value)}
@@ -76,22 +76,32 @@ def encode_literal(value: Any, numbers: dict[fx.Node, int]) -> Any:
 
 
 def decode_literal(data: Any, nodes: Sequence[fx.Node], depth: int = 0) -> Any:
-    """An argument from JSON; numbers of nodes become these nodes."""
-    if depth > _MOST_NESTED:
-        raise RecordError(f"an argument in the trace is nested more than {_MOST_NESTED} deep; was it altered?")
+    """Return an argument from JSON; numbers of nodes become these nodes."""
+    if depth > _MAX_DEPTH:
+        raise RecordError(f"an argument in the trace is nested more than {_MAX_DEPTH} deep; was it altered?")
+
+    def decode(item: Any) -> Any:
+        return decode_literal(item, nodes, depth + 1)
+
     if data is None or isinstance(data, (bool, int, float, str)):
         return data
     if isinstance(data, (list, tuple)):
-        return [decode_literal(item, nodes, depth + 1) for item in data]
+        return [decode(item) for item in data]
     if isinstance(data, dict) and len(data) == 1:
-        [(kind, content)] = data.items()
-        if kind in _CONTAINERS and isinstance(content, (list, dict)):
-            return _CONTAINERS[kind](content, lambda item: decode_literal(item, nodes, depth + 1))
-        if kind == "node" and type(content) is int and 0 <= content < len(nodes):
-            return nodes[content]
-        if kind in _SIMPLE:
-            return _SIMPLE[kind](content)
-    raise _refused(data)
+        match next(iter(data.items())):
+            case "tuple", list(content):
+                return tuple(decode(item) for item in content)
+            case "dict", dict(content):
+                return {key: decode(item) for key, item in content.items()}
+            case "slice", [start, stop, step]:
+                return slice(decode(start), decode(stop), decode(step))
+            case "node", int(number) if type(number) is int and 0 <= number < len(nodes):
+                return nodes[number]
+            case "float", "inf" | "-inf" | "nan" as text:
+                return float(text)
+            case kind, content if kind in _SIMPLE:
+                return _SIMPLE[kind](content)
+    raise _invalid(data)
 
 
 def _one_of(known: dict[str, Any], name: Any, what: str) -> Any:
@@ -100,14 +110,8 @@ def _one_of(known: dict[str, Any], name: Any, what: str) -> Any:
     return known[name]
 
 
-def _refused(data: Any) -> RecordError:
-    return RecordError(f"an argument in the trace is {str(data)[:80]!r}, which stands for nothing; was it altered?")
-
-
-def _float(text: Any) -> float:
-    if text not in ("inf", "-inf", "nan"):
-        raise _refused(text)
-    return float(text)
+def _invalid(data: Any) -> RecordError:
+    return RecordError(f"an argument in the trace is {str(data)[:80]!r}, which has no meaning; was it altered?")
 
 
 def _complex(parts: Any) -> complex:
@@ -115,7 +119,7 @@ def _complex(parts: Any) -> complex:
         real, imaginary = parts
         return complex(float(real), float(imaginary))
     except (TypeError, ValueError) as error:
-        raise _refused(parts) from error
+        raise _invalid(parts) from error
 
 
 def _device(name: Any) -> torch.device:
@@ -123,29 +127,11 @@ def _device(name: Any) -> torch.device:
         if isinstance(name, str) and _DEVICE.fullmatch(name):
             return torch.device(name)
     except RuntimeError as error:
-        raise _refused(name) from error
-    raise _refused(name)
+        raise _invalid(name) from error
+    raise _invalid(name)
 
 
-def _tuple(content: Any, decode: Callable[[Any], Any]) -> tuple[Any, ...]:
-    return tuple(decode(item) for item in content) if isinstance(content, list) else _raise(content)
-
-
-def _dict(content: Any, decode: Callable[[Any], Any]) -> dict[str, Any]:
-    return {key: decode(item) for key, item in content.items()} if isinstance(content, dict) else _raise(content)
-
-
-def _slice(content: Any, decode: Callable[[Any], Any]) -> slice:
-    return slice(*map(decode, content)) if isinstance(content, list) and len(content) == 3 else _raise(content)
-
-
-def _raise(content: Any) -> Any:
-    raise _refused(content)
-
-
-_CONTAINERS: dict[str, Callable[[Any, Callable[[Any], Any]], Any]] = {"tuple": _tuple, "dict": _dict, "slice": _slice}
 _SIMPLE: dict[str, Callable[[Any], Any]] = {
-    "float": _float,
     "complex": _complex,
     "dtype": named_dtype,
     "device": _device,

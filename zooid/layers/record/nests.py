@@ -1,7 +1,7 @@
-"""How a model's results are nested, as a record, and back as torch's own description of it.
+"""The nesting of a model's results as a record, and the conversion back to torch's TreeSpec.
 
-Results may be objects of a class, such as transformers' outputs. A record names the class, and a member looks for it
-among what the job's own code has imported. Nothing is imported but modules of packages that are there already.
+Results may be objects of a class, such as transformers' outputs. A record names the class, and a member looks it up in
+packages that the job's code has imported. Nothing else is imported.
 """
 
 import collections
@@ -20,7 +20,7 @@ from zooid.layers.record.operations import NotRecorded
 
 _PLAIN: dict[str, Any] = {"tuple": tuple, "list": list, "dict": dict, "ordered_dict": collections.OrderedDict}
 _NAMED_TUPLE = "named_tuple"
-_MOST_NESTED = 32
+_MAX_DEPTH = 32
 
 
 class UnknownClass(RecordError):
@@ -38,9 +38,9 @@ def encode_nest(spec: TreeSpec) -> NestRecord:
 
 
 def decode_nest(record: NestRecord, depth: int = 0) -> TreeSpec:
-    """UnknownClass where the nest has a class that is not there."""
-    if depth > _MOST_NESTED:
-        raise RecordError(f"results in the trace are nested more than {_MOST_NESTED} deep; was it altered?")
+    """Return the nesting from its record; raise UnknownClass for a class that is not imported."""
+    if depth > _MAX_DEPTH:
+        raise RecordError(f"results in the trace are nested more than {_MAX_DEPTH} deep; was it altered?")
     if not record.kind:
         return pytree.treespec_leaf()
     children = [decode_nest(child, depth + 1) for child in record.children]
@@ -51,13 +51,13 @@ def decode_nest(record: NestRecord, depth: int = 0) -> TreeSpec:
 
 
 def _spec(kind: Any, context: Any, children: list[TreeSpec]) -> TreeSpec:
-    """The description, tried once: a context that does not fit the children is found now."""
+    """Return a TreeSpec after one trial, which fails if the context does not fit the children."""
     spec = TreeSpec(kind, context, children)
     try:
         pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     except Exception as error:
         raise RecordError(
-            f"results in the trace are a {kind.__name__} of {len(children)} parts, which torch refuses "
+            f"results in the trace are a {kind.__name__} of {len(children)} parts, which torch does not accept "
             f"({type(error).__name__}: {error}); was it altered?"
         ) from error
     return spec
@@ -71,30 +71,30 @@ def _class_name(kind: Any) -> str:
 
 
 def _named_class(name: Any) -> type:
-    """The class of results of this name; RecordError where its name leads to anything else."""
+    """Return the class of results with this name; raise RecordError for anything else."""
     module_name, _, qualified_name = str(name).partition(":")
     package = module_name.partition(".")[0]
     if package not in sys.modules:
         raise UnknownClass(f"results in the trace are a {name!r}, but the job's code has not imported {package!r}")
-    found = _lookup(module_name, qualified_name)
-    if not isinstance(found, type):
+    kind: Any = _lookup(module_name, qualified_name)
+    if not isinstance(kind, type):
         raise UnknownClass(f"results in the trace are a {name!r}, but there is no such class")
-    if found not in pytree.SUPPORTED_NODES and not issubclass(found, tuple):
-        if not dataclasses.is_dataclass(found):
-            raise RecordError(f"results in the trace are a {name!r}, which torch does not look into; was it altered?")
-        pytree.register_dataclass(found, serialized_type_name=f"{found.__module__}.{found.__qualname__}")
-    kind: type = found
+    if kind in pytree.SUPPORTED_NODES or issubclass(kind, tuple):
+        return kind
+    if not dataclasses.is_dataclass(kind):
+        raise RecordError(f"results in the trace are a {name!r}, which torch does not look into; was it altered?")
+    pytree.register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
     return kind
 
 
 def _lookup(module_name: str, qualified_name: str) -> Any:
-    """What has this name in a module; its package may load the module only now."""
+    """Return the object with this name in a module, which its package may load lazily; None if there is none."""
     if module_name not in sys.modules:
         try:
             importlib.import_module(module_name)
         except ImportError:
             return None
-    found: Any = sys.modules[module_name]
+    value: Any = sys.modules[module_name]
     for part in qualified_name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value

@@ -1,4 +1,4 @@
-"""The operations that a record may name, and nothing else: a record never leads to an import or to other code."""
+"""The operations that a record may name; a record never causes an import or runs other code."""
 
 import math
 import operator
@@ -16,7 +16,7 @@ _NAMESPACES = ("aten", "prims")
 _NEEDS_FILES = ("aten::from_file", "aten::save")
 """Operations in these namespaces that read or write files."""
 _HIGHER_ORDER = ("cond", "map_impl", "scan", "while_loop", "wrap_with_autocast", "wrap_with_set_grad_enabled")
-"""Operations that call graphs of the record."""
+"""Operations that call sub-graphs of the record."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{
         f"operator.{name}": getattr(operator, name)
@@ -32,16 +32,16 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     },
     "round": round,
 }  # fmt: skip
-"""Functions on numbers, and on the tuples that operations return."""
+"""Functions on numbers, and on tuples that operations return."""
 _FUNCTION_NAMES = {function: name for name, function in _FUNCTIONS.items()}
 
 
 class NotRecorded(Exception):
-    """A trace has something that a record cannot hold; the message says what."""
+    """A trace contains something that a record cannot hold; the message says what."""
 
 
 def operation_name(target: Any) -> str:
-    """The name by which a record knows an operation."""
+    """Return the name of an operation in records."""
     if isinstance(target, OpOverload):
         if _is_allowed(target):
             return str(target)
@@ -55,13 +55,13 @@ def operation_name(target: Any) -> str:
 
 @cache
 def named_operation(name: str) -> Callable[..., Any]:
-    """The operation of this name; RecordError where records may not name it."""
+    """Return the operation with this name; raise RecordError if records may not name it."""
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
     namespace, _, rest = name.partition(".")
     if namespace == "higher_order" and rest in _HIGHER_ORDER:
-        found: Callable[..., Any] = getattr(torch.ops.higher_order, rest)
-        return found
+        higher_order: Callable[..., Any] = getattr(torch.ops.higher_order, rest)
+        return higher_order
     packet_name, _, overload = rest.partition(".")
     if namespace in _NAMESPACES and packet_name.isidentifier() and overload.isidentifier():
         packet = getattr(getattr(torch.ops, namespace), packet_name, None)
@@ -75,5 +75,5 @@ def named_operation(name: str) -> Callable[..., Any]:
 
 
 def _is_allowed(operation: OpOverload[..., Any]) -> bool:
-    """True for torch's own operations that compute from tensors and numbers alone."""
+    """Whether an operation is torch's own and computes only from tensors and numbers."""
     return operation.namespace in _NAMESPACES and operation._schema.name not in _NEEDS_FILES

@@ -1,1 +1,1 @@
-"""Runs of layers as modules that train like the model itself."""
+"""Stages: runs of layers as modules that train like the model itself."""

@@ -1,7 +1,7 @@
-"""Autocast, applied when layers run: the forward computes in a smaller type where torch.autocast sees fit.
+"""Autocast, which is applied when layers run: the forward computes in a smaller type where torch.autocast chooses so.
 
-A trace knows nothing of that, but what crosses a cut has to be known before it comes: so the traced operations are run
-once on tensors without data, under autocast, and the values take their types from there.
+A trace contains no autocast, but the types of the values that cross a cut must be known beforehand. So the traced
+operations run once under autocast on tensors without data, and the values take their types from there.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from zooid.core.errors import LayerError
 from zooid.core.jobs.job import AutocastName
 from zooid.layers.stages.layered_model import LayeredModel
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.traced_program import TracedProgram
 from zooid.layers.tracing.values import facts_of, note_facts, value_of
 
 DTYPES: dict[AutocastName, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -24,7 +24,7 @@ _NUM_SAMPLES = 2
 
 
 def autocasting(name: AutocastName | None, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """For a forward and its loss."""
+    """Return the context in which a forward and its loss run."""
     if name is None:
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[name])
@@ -38,12 +38,12 @@ def note_autocast(model: LayeredModel, name: AutocastName, device: torch.device)
                 _run(program, fakes, device)
             except Exception as error:
                 raise LayerError(
-                    f"the model's types under autocast cannot be found out: {type(error).__name__}: {error}; leave "
-                    "job.autocast out, or convert the model to a smaller type yourself"
+                    f"the types of the model's values under autocast are unknown: {type(error).__name__}: {error}; "
+                    "leave out job.autocast, or convert the model to a smaller type yourself"
                 ) from error
 
 
-def _run(program: Program, fakes: FakeTensorMode, device: torch.device) -> None:
+def _run(program: TracedProgram, fakes: FakeTensorMode, device: torch.device) -> None:
     values: dict[fx.Node, Any] = {}
     for node in (*program.inputs, *program.state_names):
         traced = value_of(node)
@@ -55,12 +55,12 @@ def _run(program: Program, fakes: FakeTensorMode, device: torch.device) -> None:
         is_tensor = isinstance(constant, torch.Tensor)
         values[node] = fakes.from_tensor(constant).to(device) if is_tensor else constant
 
-    def placed(argument: Any) -> Any:
+    def on_device(argument: Any) -> Any:
         return device if isinstance(argument, torch.device) else argument
 
     for operation in program.operations:
         arguments = fx.node.map_arg((operation.args, operation.kwargs), values.__getitem__)
-        args, kwargs = tree_map(placed, arguments)
+        args, kwargs = tree_map(on_device, arguments)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": device}
         assert callable(operation.target)

@@ -1,4 +1,4 @@
-"""Cuts inside a stage that someone wants to watch: values pass through them unchanged."""
+"""Watchers of the cuts inside a stage, through which values pass unchanged."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def watching_cuts(watcher: Watcher) -> Iterator[None]:
 
 
 def pass_cut(layer: int, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Called by generated stages at each cut inside them that is marked."""
+    """Pass values at a marked cut to all watchers; generated stages call this function."""
     for watcher in _watchers:
         values = watcher(layer, *values)
     return values

@@ -1,4 +1,4 @@
-"""A traced model: any run of its layers can become a stage."""
+"""A traced model that is cut into layers, and the hooks and names of its parameters."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import TreeSpec
 
-from zooid.layers.tracing.traced_program import Program, opaque_call
+from zooid.layers.tracing.traced_program import TracedProgram, opaque_call
 from zooid.layers.tracing.values import Value, facts_of, state_value, value_of
 
 Mode = Literal["train", "eval"]
@@ -21,21 +21,21 @@ GradientHook = Callable[[torch.Tensor], Any]
 class LayeredModel:
     """A traced model: any run of its layers can become a stage."""
 
-    train: Program
-    evaluation: Program
+    train: TracedProgram
+    evaluation: TracedProgram
     names: tuple[str, ...]
-    """Module path in which each layer begins."""
+    """The path of the module in which each layer begins."""
     persistent_names: frozenset[str]
-    """Names that a state dict of the model has, without aliases."""
+    """Names in the model's state dict, without aliases."""
     aliases: dict[str, str]
-    """Names of the state dict that share the tensor of an earlier name (tied parameters)."""
+    """Names in the state dict of tied parameters, with the earlier names of the same tensors."""
     hooks: "ParameterHooks"
     whole: nn.Module | None = None
-    """The untouched model, where it is trained as one stage because it cannot be cut."""
+    """The untouched model, which is trained as one stage where it cannot be cut."""
     input_spec: TreeSpec | None = None
-    """How the whole model's inputs are nested."""
+    """The nesting of the whole model's inputs."""
     why_whole: str = ""
-    """Why it cannot be cut, in words; empty where it can."""
+    """The reason why the model cannot be cut; empty where it can."""
 
     @property
     def num_layers(self) -> int:
@@ -45,25 +45,25 @@ class LayeredModel:
     def parameter_names(self) -> frozenset[str]:
         return self.train.parameter_names | self.evaluation.parameter_names
 
-    def program(self, mode: Mode) -> Program:
+    def program(self, mode: Mode) -> TracedProgram:
         return self.train if mode == "train" else self.evaluation
 
     def values_into(self, layer: int, mode: Mode = "train") -> tuple[Value, ...]:
-        """What travels into this layer; for layer 0 the model's own inputs that are tensors."""
+        """Return the tensors that cross into this layer; for layer 0, the model's inputs."""
         values = [value_of(node) for node in self.program(mode).values_into(layer)]
         return tuple(value for value in values if value is not None)
 
     def bytes_into(self, layer: int, num_samples: int) -> int:
-        """Bytes of the values that travel into this layer in training."""
+        """Return the bytes of the values that cross into this layer in training."""
         return sum(value.num_bytes(num_samples) for value in self.values_into(layer))
 
     def state_of(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
-        """Names of the parameters and buffers that these layers use in either mode, in order of first use."""
+        """Return the names of the parameters and buffers that these layers use in either mode, by first use."""
         both = [program.state_of(first_layer, end_layer) for program in (self.train, self.evaluation)]
         return tuple(dict.fromkeys(name for names in both for name in names))
 
     def state_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
-        """Bytes of the parameters and buffers that these layers use, by name."""
+        """Return the bytes of the parameters and buffers that these layers use, by name."""
         return {name: self._sizes[name] for name in self.state_of(first_layer, end_layer)}
 
     @cached_property
@@ -72,14 +72,13 @@ class LayeredModel:
         return frozenset(name for node, name in nodes if name in self.parameter_names and facts_of(node).requires_grad)
 
     def trained_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
-        """Bytes of the parameters of these layers that are trained, in the order in which a backward completes their
-        gradients: what is used first comes last."""
+        """Return the bytes of these layers' trained parameters, in the order in which a backward completes them."""
         sizes = self.state_bytes(first_layer, end_layer)
         return {name: size for name, size in reversed(sizes.items()) if name in self._trained_names}
 
     @cached_property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """Parameters that several layers use, and which."""
+        """Names of the parameters that several layers use, with these layers."""
         users: dict[str, list[int]] = {}
         for layer in range(self.num_layers):
             for name in self.state_of(layer, layer + 1):
@@ -89,12 +88,12 @@ class LayeredModel:
 
     @cached_property
     def unused_names(self) -> frozenset[str]:
-        """Names of the state dict that no layer uses."""
+        """Names in the state dict that no layer uses."""
         return self.persistent_names - set(self.state_of(0, self.num_layers))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes when the model's operations, parameters, shapes or cuts change."""
+        """A digest of the model's operations, parameters, shapes and cuts."""
         digest = hashlib.blake2b(digest_size=16)
         for program in (self.train, self.evaluation):
             for node, name in program.state_names.items():
@@ -117,16 +116,16 @@ class LayeredModel:
 
 @dataclass(frozen=True)
 class ParameterHooks:
-    """Hooks that the model's own code has put on parameters, by the parameters' names."""
+    """Hooks that the model's code has registered on parameters, by name of the parameter."""
 
     of_gradients: Mapping[str, tuple[GradientHook, ...]] = field(default_factory=dict)
-    """Called with a gradient; may return another one in its place."""
+    """Hooks that are called with a gradient, and may return another one."""
     after_accumulation: Mapping[str, tuple[GradientHook, ...]] = field(default_factory=dict)
-    """Called with the parameter, when its gradient is complete."""
+    """Hooks that are called with the parameter when its gradient is complete."""
 
 
 def parameter_hooks(model: nn.Module) -> ParameterHooks:
-    """The hooks that are on a model's parameters now."""
+    """Return the hooks on a model's parameters."""
     named = dict(model.named_parameters())
     before = {name: tuple((p._backward_hooks or {}).values()) for name, p in named.items()}
     after = {name: tuple((getattr(p, _AFTER, None) or {}).values()) for name, p in named.items()}
@@ -137,10 +136,10 @@ def parameter_hooks(model: nn.Module) -> ParameterHooks:
 
 
 def apply_hooks(hooks: ParameterHooks, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Complete gradients, after the hooks that the model has put on its parameters."""
+    """Apply the hooks on parameters to complete gradients, and return the results."""
     changed = dict(gradients)
-    for name, own in hooks.of_gradients.items():
-        for hook in own if name in changed else ():
+    for name, parameter_hooks in hooks.of_gradients.items():
+        for hook in parameter_hooks if name in changed else ():
             result = hook(changed[name])
             changed[name] = changed[name] if result is None else result
     return changed
@@ -150,7 +149,7 @@ _AFTER = "_post_accumulate_grad_hooks"
 
 
 def remove_parameter_hooks(model: nn.Module) -> None:
-    """Take the hooks off the parameters; whoever does so calls them when a step's gradients are complete."""
+    """Remove the hooks from the parameters; the caller runs them when the gradients of a step are complete."""
     for parameter in model.parameters():
         for hooks in (parameter._backward_hooks, getattr(parameter, _AFTER, None)):
             if hooks:
@@ -158,7 +157,7 @@ def remove_parameter_hooks(model: nn.Module) -> None:
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Names of a state dict that share the tensor of an earlier name."""
+    """Return the names in a state dict that share a tensor with an earlier name, which they are mapped to."""
     first: dict[int, str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -170,7 +169,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def persistent_names(model: nn.Module, aliases: Mapping[str, str]) -> frozenset[str]:
-    """Names that a state dict of the model has, without aliases."""
+    """Return the names in the model's state dict, without aliases."""
     return frozenset(aliases.get(name, name) for name in model.state_dict(keep_vars=True))
 
 

@@ -1,8 +1,8 @@
-"""A run of layers as one generated module: speed of the model itself, names of the model itself."""
+"""Generates one module from a run of layers, with the speed and the parameter names of the model itself."""
 
 import copy
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, cast
@@ -18,14 +18,14 @@ from zooid.layers.jobs.batches import Batch, flatten_inputs
 from zooid.layers.stages.cut_watch import pass_cut
 from zooid.layers.stages.layered_model import LayeredModel, Mode, remove_parameter_hooks
 from zooid.layers.stages.randomness import seed_layer
-from zooid.layers.tracing.opaque import OpaqueCall
-from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, opaque_call, written_arguments
-from zooid.layers.tracing.values import Value, facts_of, is_number, is_sample_count, value_of
+from zooid.layers.tracing.opaque_calls import OpaqueCall
+from zooid.layers.tracing.traced_program import OPERATIONS, TracedProgram, is_random, opaque_call, written_arguments
+from zooid.layers.tracing.values import Value, facts_of, is_number, value_of
 
 
 @dataclass(frozen=True)
 class Stage:
-    """`module` maps the values that cross into the first layer to those that cross out of the last one."""
+    """A run of layers; `module` maps the values that cross into it to the values that cross out of it."""
 
     module: nn.Module
     model: LayeredModel
@@ -34,7 +34,7 @@ class Stage:
     mode: Mode
 
     def run(self, *inputs: Any) -> tuple[Any, ...]:
-        """From the values that cross in to those that cross out."""
+        """Map the values that cross in to the values that cross out."""
         if self.model.whole is None:
             values: tuple[Any, ...] = self.module(*inputs)
             return values
@@ -51,7 +51,7 @@ class Stage:
 
     @property
     def differentiable_inputs(self) -> tuple[bool, ...]:
-        """For each value that crosses in, whether a gradient travels back."""
+        """For each value that crosses in, whether its gradient is sent back."""
         return self._differentiable(self.first_layer) if self.first_layer > 0 else (False,) * self._num_inputs
 
     @property
@@ -59,7 +59,7 @@ class Stage:
         return () if self.is_last else self._differentiable(self.end_layer)
 
     def inputs_of(self, batch: Batch) -> list[Any]:
-        """A batch's inputs, which must have the sizes that were traced: with others, results could be wrong."""
+        """Return a batch's inputs; raise JobError unless they have the traced sizes, since results could be wrong."""
         inputs = flatten_inputs(batch)
         if self.model.whole is not None:  # nothing was traced
             return inputs
@@ -72,8 +72,15 @@ class Stage:
             )
         return inputs
 
+    def detached(self, values: Sequence[Any]) -> list[Any]:
+        """Return values that cross in, detached from the graph that computed them, and ready for gradients."""
+        return [
+            value.detach().requires_grad_(is_differentiable) if isinstance(value, torch.Tensor) else value
+            for value, is_differentiable in zip(values, self.differentiable_inputs, strict=True)
+        ]
+
     def model_output(self, values: tuple[Any, ...]) -> Any:
-        """What the model itself would return, from the last stage's values."""
+        """Return the model's output, given the values of the last stage."""
         if self.model.whole is not None:
             return values[0]
         return tree_unflatten(list(values), self.model.program(self.mode).output_spec)
@@ -101,9 +108,9 @@ def build_stage(
     *,
     marked: bool = False,
 ) -> Stage:
-    """Generate the module of layers [first_layer, end_layer) around the given parameters and buffers.
+    """Generate the module of layers [first_layer, end_layer) with these parameters and buffers.
 
-    One that is `marked` can be watched at the cuts inside it.
+    The cuts inside a `marked` stage can be watched.
     """
     if model.whole is not None:
         bring_to_memory(model.whole)
@@ -111,32 +118,32 @@ def build_stage(
         _adopt(model.whole.to(device), state, model.aliases)
         return Stage(model.whole, model, first_layer, end_layer, mode)
     program = model.program(mode)
-    building = _Building(program, state, torch.device(device), mode)
-    building.receive(program.values_into(first_layer), program.span(first_layer, end_layer))
+    builder = _StageBuilder(program, state, torch.device(device), mode)
+    builder.receive(program.values_into(first_layer), program.span(first_layer, end_layer))
     for position in program.span(first_layer, end_layer):
         if marked and position > program.starts[first_layer]:
-            building.mark(position)
-        building.seed(position)
-        building.add(program.operations[position])
-    building.give(program.outputs if end_layer == model.num_layers else program.values_into(end_layer))
-    module = fx.GraphModule(building.root, building.graph, class_name="Stage")
+            builder.mark(position)
+        builder.seed(position)
+        builder.add(program.operations[position])
+    builder.give(program.outputs if end_layer == model.num_layers else program.values_into(end_layer))
+    module = fx.GraphModule(builder.root, builder.graph, class_name="Stage")
     return Stage(module.train(mode == "train"), model, first_layer, end_layer, mode)
 
 
 def _adopt(module: nn.Module, state: Mapping[str, torch.Tensor], aliases: Mapping[str, str]) -> None:
-    """Give a module these values. Its tensors stay the same objects, since its code may hold them elsewhere, too."""
+    """Copy these values into a module, whose tensors stay the same objects, since its code may hold references."""
     with torch.no_grad():
-        for name, own in (*module.named_parameters(), *module.named_buffers()):
-            given = state[aliases.get(name, name)]
-            if given is not own:
-                own.copy_(given)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            values = state[aliases.get(name, name)]
+            if values is not tensor:
+                tensor.copy_(values)
 
 
 @cache
 def _direct(operation: OpOverload[..., Any]) -> Callable[..., Any]:
-    """The operation without the Python function around it, which takes 1 % of a small transformer's forward.
+    """Return the operation without its Python wrapper, which takes 1 % of a small transformer's forward.
 
-    It has a name of its own, by which generated code calls it.
+    Generated code calls it by its name.
     """
     direct = partial(operation._op)
     direct.__name__ = str(operation).replace(".", "_")  # type: ignore[attr-defined]
@@ -144,8 +151,10 @@ def _direct(operation: OpOverload[..., Any]) -> Callable[..., Any]:
     return direct
 
 
-class _Building:
-    def __init__(self, program: Program, state: dict[str, torch.Tensor], device: torch.device, mode: Mode) -> None:
+class _StageBuilder:
+    def __init__(
+        self, program: TracedProgram, state: dict[str, torch.Tensor], device: torch.device, mode: Mode
+    ) -> None:
         self.graph = fx.Graph()
         self.root: dict[str, Any] = {}
         self._program = program
@@ -156,7 +165,7 @@ class _Building:
         self._received: tuple[fx.Node, ...] = ()
 
     def receive(self, crossing: tuple[fx.Node, ...], span: range) -> None:
-        """Take what crosses in. What the operations write to is copied: the original belongs to autograd."""
+        """Add the values that cross in; values that are written to are copied, since autograd needs the originals."""
         self._received = crossing
         for node in crossing:
             self._values[node] = self.graph.placeholder(node.name)
@@ -166,21 +175,21 @@ class _Building:
                 self._values[node] = self.graph.call_function(torch.ops.aten.clone.default, (self._values[node],))
 
     def seed(self, position: int) -> None:
-        """Random numbers of a layer depend on the layer, not on the stage that it is in."""
+        """Seed the generators at the start of a layer, so that its random numbers do not depend on the stage."""
         program = self._program
         layer = program.start_layers.get(position)
         if layer is None:
             return
-        operations = [program.operations[at] for at in program.span(layer, layer + 1)]
+        operations = [program.operations[index] for index in program.span(layer, layer + 1)]
         if any(is_random(operation) for operation in operations):
             calls = [opaque_call(operation) for operation in operations]
             outside_torch = any(call is not None and call.draws_outside_torch for call in calls)
             self.graph.call_function(seed_layer, (layer, outside_torch))
 
     def mark(self, position: int) -> None:
-        """Let the values at a cut pass where they can be watched: those with gradients.
+        """Pass the values with gradients at a cut to watchers.
 
-        What is written to is copied afterwards, as it is where a stage begins at this cut.
+        Values that are written to are copied afterwards, as in a stage that begins at this cut.
         """
         layer = self._program.start_layers.get(position)
         if layer is None:
@@ -201,8 +210,8 @@ class _Building:
             self._values[operation] = self._call(call, operation)
             return
         copied = self.graph.node_copy(operation, self._values.__getitem__)
-        copied.args = tree_map(self._placed, copied.args)
-        copied.kwargs = tree_map(self._placed, copied.kwargs)
+        copied.args = tree_map(self._on_device, copied.args)
+        copied.kwargs = tree_map(self._on_device, copied.kwargs)
         if "device" in copied.kwargs:
             copied.kwargs = {**copied.kwargs, "device": self._device}
         if isinstance(copied.target, OpOverload):
@@ -210,26 +219,26 @@ class _Building:
         self._values[operation] = copied
 
     def _call(self, call: OpaqueCall, operation: fx.Node) -> fx.Node:
-        """The original code of an opaque operation, around the stage's own parameters and buffers."""
+        """Call the original code of an opaque operation with the stage's parameters and buffers."""
         inputs, state = cast(tuple[list[fx.Node], list[fx.Node]], operation.args[1:])
         tensors = [self.root[self._program.state_names[node]] for node in state]
         caller = call.caller(tensors, self._mode, self._device)
-        given = [[self._values[node] for node in nodes] for nodes in (inputs, state)]
-        return self.graph.call_function(caller, tuple(given))
+        arguments = [[self._values[node] for node in nodes] for nodes in (inputs, state)]
+        return self.graph.call_function(caller, tuple(arguments))
 
-    def give(self, wanted: tuple[Any, ...]) -> None:
-        for node in wanted:
+    def give(self, outputs: tuple[Any, ...]) -> None:
+        for node in outputs:
             if isinstance(node, fx.Node):
                 self._provide(node)
-        self.graph.output(tuple(self._values[node] if isinstance(node, fx.Node) else node for node in wanted))
+        self.graph.output(tuple(self._values[node] if isinstance(node, fx.Node) else node for node in outputs))
 
     def _provide(self, node: fx.Node) -> None:
-        """Something from before the stage that did not cross: state, a number, or a value that is computed again."""
+        """Add a node from before the stage that did not cross: state, a number, or a recomputed value."""
         if node in self._values:
             return
         if node in self._program.state_names or node in self._program.constants:
             self._values[node] = self._attribute(node)
-        elif is_sample_count(node):
+        elif facts_of(node).is_sample_count:
             self._values[node] = self._read_sample_count()
         else:
             assert is_number(node) or node.op in OPERATIONS, f"{node} did not cross"
@@ -239,7 +248,7 @@ class _Building:
         name = self._program.state_names.get(node)
         if name is None:
             name = f"_constant_{node.name}"
-            self.root[name] = self._own_constant(self._program.constants[node])
+            self.root[name] = self._constant(self._program.constants[node])
         elif name in self._program.parameter_names:
             tensor = self._state[name]
             is_trained = facts_of(node).requires_grad  # a checkpoint does not say which parameters are frozen
@@ -248,22 +257,22 @@ class _Building:
             self.root[name] = self._state[name]
         return self.graph.get_attr(name)
 
-    def _own_constant(self, constant: Any) -> Any:
+    def _constant(self, constant: Any) -> Any:
         if isinstance(constant, torch.Tensor):
             return constant.to(self._device)
         if not isinstance(constant, fx.GraphModule):
             return constant
-        placed = copy.deepcopy(constant)
-        for node in placed.graph.nodes:
-            node.args, node.kwargs = tree_map(self._placed, node.args), tree_map(self._placed, node.kwargs)
-        placed.recompile()
-        return placed
+        copied = copy.deepcopy(constant)
+        for node in copied.graph.nodes:
+            node.args, node.kwargs = tree_map(self._on_device, node.args), tree_map(self._on_device, node.kwargs)
+        copied.recompile()
+        return copied
 
-    def _placed(self, argument: Any) -> Any:
+    def _on_device(self, argument: Any) -> Any:
         return self._device if isinstance(argument, torch.device) else argument
 
     def _read_sample_count(self) -> fx.Node:
-        """From the first dimension of a received tensor that depends on it."""
+        """Compute the number of samples from a size of a received tensor that depends on it."""
         for node in self._received:
             value = value_of(node)
             dimension = None if value is None else value.batch_dimension
@@ -276,4 +285,4 @@ class _Building:
             if line.per_sample > 1:
                 size = self.graph.call_function(operator.floordiv, (size, line.per_sample))
             return size
-        raise AssertionError("every cut is crossed by a tensor of the batch")
+        raise AssertionError("a tensor of the batch crosses every cut")

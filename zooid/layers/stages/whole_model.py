@@ -1,4 +1,4 @@
-"""A model that cannot be cut, as one layer: the untouched module."""
+"""A model that cannot be cut, as one layer that is the untouched module."""
 
 import torch
 from torch import fx, nn
@@ -6,13 +6,14 @@ from torch.utils._pytree import tree_flatten
 
 from zooid.layers.jobs.batches import Batch
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
-from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, take_apart
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.tracing.opaque_calls import OpaqueCall, opaque_operation
+from zooid.layers.tracing.structures import take_apart
+from zooid.layers.tracing.traced_program import TracedProgram
 from zooid.layers.tracing.values import Facts, note_facts, tensor_facts
 
 
 def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:
-    """The model as a single layer, which is trained by calling the model itself; `why` says why it cannot be cut."""
+    """Return the model as a single layer, which calls the model itself; `why` says why it cannot be cut."""
     aliases = tied_names(model)
     program = _program(model, example, aliases)
     return LayeredModel(
@@ -28,8 +29,8 @@ def whole_model(model: nn.Module, example: Batch, why: str) -> LayeredModel:
     )
 
 
-def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Program:
-    """One operation, which uses all parameters and buffers, from the model's inputs to its output."""
+def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> TracedProgram:
+    """Return a program of one operation, which uses all parameters and buffers."""
     graph = fx.Graph()
     inputs, _ = tree_flatten((example.args, example.kwargs))
     input_nodes = [graph.placeholder(f"input_{number}") for number in range(len(inputs))]
@@ -46,7 +47,7 @@ def _program(model: nn.Module, example: Batch, aliases: dict[str, str]) -> Progr
     operation = graph.call_function(opaque_operation(), ("#0", input_nodes, list(state)))
     operation.meta["opaque"] = call
     _, spec = tree_flatten(None)
-    return Program(
+    return TracedProgram(
         operations=(operation,),
         inputs=tuple(input_nodes),
         state_names=state,

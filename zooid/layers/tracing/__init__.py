@@ -1,1 +1,1 @@
-"""From a model's forward to a flat program of operations with places to cut."""
+"""Traces a model's forward as a flat program of operations, and finds its cut points."""

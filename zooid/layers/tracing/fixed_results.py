@@ -1,7 +1,7 @@
-"""Functions of torch that a trace stumbles over, although what they give is certain.
+"""Functions of torch that a trace cannot follow, although their results, or the sizes of these, are fixed.
 
-Models that can skip layers at random draw a uniform number and compare it with a probability, also where that is 0. No
-trace can follow a branch on a random value, but this one has a single course. The loss of connectionist temporal
+Models that can skip layers at random compare a uniform random number with a probability, even where that is 0. No trace
+can follow a branch on a random value, but this branch has only one outcome. The loss of connectionist temporal
 classification keeps tensors whose sizes depend on values, but returns a single number.
 """
 
@@ -20,10 +20,10 @@ _CTC = (torch.ctc_loss, F.ctc_loss)
 _MARK = "_zooid_is_uniform"
 
 
-class CertainResults(TorchFunctionMode):
-    """While active, `rand < p` is False for p ≤ 0 and True for p ≥ 1, and `rand >= p` the opposite.
+class FixedResults(TorchFunctionMode):
+    """While active, `rand < p` is False for p ≤ 0 and True for p ≥ 1, and `rand >= p` is the opposite.
 
-    `ctc_loss` becomes one opaque operation, whose result has the size that its reduction says.
+    `ctc_loss` becomes one opaque operation, and its reduction determines the size of the result.
     """
 
     def __init__(self, watch: Watch) -> None:

@@ -1,5 +1,5 @@
-"""Which values need not travel: those computed from the inputs alone, such as masks, where computing them again from
-fewer bytes is cheaper than sending them."""
+"""Chooses the values that cross a cut. Values that follow from the inputs, such as masks, are recomputed after the cut
+where they can be computed from fewer bytes."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,40 +9,44 @@ from networkx.algorithms.flow import dinitz
 from torch import fx
 from torch.utils.flop_counter import flop_registry
 
-from zooid.layers.tracing.traced_program import OPERATIONS, Program, is_random, written_arguments
+from zooid.layers.tracing.traced_program import OPERATIONS, TracedProgram, is_random, written_arguments
 from zooid.layers.tracing.values import is_number, value_of
 
 _WEIGHING_SAMPLES = 16
-"""Bytes are compared for grains of this size, since some values do not grow with it."""
+"""Bytes are compared for grains of this size, since some values do not grow with the grain."""
 
 
 @dataclass(frozen=True)
-class Cut:
-    """Before which operation, and what travels across."""
+class TraceCut:
+    """A cut of a traced program."""
 
     position: int
+    """Index of the first operation after the cut."""
     crossing: tuple[fx.Node, ...]
+    """The values that cross the cut."""
 
 
-class Recomputing:
-    """For any set of live values, the smallest set from which all of them follow."""
+class MinimalCrossing:
+    """Finds the smallest set of values from which all live values follow."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TracedProgram) -> None:
         self._program = program
-        self._known: dict[tuple[Cut, tuple[fx.Node, ...]], tuple[fx.Node, ...] | None] = {}
+        self._known: dict[tuple[TraceCut, tuple[fx.Node, ...]], tuple[fx.Node, ...] | None] = {}
 
-    def least_crossing(self, position: int, before: Cut) -> tuple[fx.Node, ...] | None:
-        """What has to travel across a cut at this position, given what travelled across the cut before it; None where
-        something is live that cannot travel. In the order in which values come to be."""
+    def nodes_crossing(self, position: int, before: TraceCut) -> tuple[fx.Node, ...] | None:
+        """Return the values that must cross a cut at this position, in the order of their computation.
+
+        `before` is the previous cut. The result is None where a live value cannot cross.
+        """
         live = self._program.live[position]
         derived = tuple(node for node in live if node in self._derived)
         if (before, derived) not in self._known:
-            self._known[before, derived] = self._least(derived, before)
+            self._known[before, derived] = self._minimum_cut(derived, before)
         chosen = self._known[before, derived]
         if chosen is None:
             return None
-        wanted = {*chosen, *(node for node in live if node not in self._derived)}
-        return tuple(sorted(wanted, key=self._order.__getitem__))
+        crossing = {*chosen, *(node for node in live if node not in self._derived)}
+        return tuple(sorted(crossing, key=self._order.__getitem__))
 
     @cached_property
     def _order(self) -> dict[fx.Node, int]:
@@ -51,9 +55,9 @@ class Recomputing:
 
     @cached_property
     def _derived(self) -> frozenset[fx.Node]:
-        """Values that follow from inputs, constants and buffers that never change; none that is ever written to.
+        """The values that follow from inputs, constants and fixed buffers, and that are never written to.
 
-        Numbers are not among them: every stage has them anyway.
+        Numbers are not among them, since every stage has them anyway.
         """
         program = self._program
         changing = program.written_buffers | program.parameter_names
@@ -66,23 +70,23 @@ class Recomputing:
                 derived.add(operation)
         return frozenset(derived)
 
-    def _least(self, wanted: tuple[fx.Node, ...], before: Cut) -> tuple[fx.Node, ...] | None:
-        """A minimum cut between what the stage before has and what is wanted, through what may be computed again."""
+    def _minimum_cut(self, wanted: tuple[fx.Node, ...], before: TraceCut) -> tuple[fx.Node, ...] | None:
+        """Return a minimum cut, by bytes, between the values before the cut and those wanted after it."""
         graph = networkx.DiGraph()
         graph.add_edge("source", "nowhere", capacity=0)
         graph.add_edge("nowhere", "sink", capacity=0)
-        nodes = self._behind(wanted)
-        reachable: dict[fx.Node, bool] = {}
+        nodes = self._derived_ancestors(wanted)
+        is_available: dict[fx.Node, bool] = {}
         for node in sorted(nodes, key=self._order.__getitem__):
             sources = [source for source in node.all_input_nodes if source in nodes]
-            is_there = node in before.crossing or self._order[node] >= before.position
-            can_follow = node.op in OPERATIONS and not _is_heavy(node)
-            reachable[node] = is_there or (can_follow and all(reachable[source] for source in sources))
+            is_computed = node in before.crossing or self._order[node] >= before.position
+            can_recompute = node.op in OPERATIONS and not _is_expensive(node)
+            is_available[node] = is_computed or (can_recompute and all(is_available[source] for source in sources))
             value = value_of(node)
-            bounded = value is not None and reachable[node]
-            capacity = {"capacity": value.num_bytes(_WEIGHING_SAMPLES)} if value is not None and bounded else {}
+            can_cross = value is not None and is_available[node]
+            capacity = {"capacity": value.num_bytes(_WEIGHING_SAMPLES)} if value is not None and can_cross else {}
             graph.add_edge((node.name, "in"), (node.name, "out"), **capacity)
-            if not can_follow:
+            if not can_recompute:
                 graph.add_edge("source", (node.name, "in"))
             for source in sources:
                 graph.add_edge((source.name, "out"), (node.name, "in"))
@@ -94,17 +98,17 @@ class Recomputing:
             return None
         return tuple(node for node in nodes if (node.name, "in") in near and (node.name, "out") not in near)
 
-    def _behind(self, wanted: tuple[fx.Node, ...]) -> dict[fx.Node, None]:
-        found: dict[fx.Node, None] = {}
+    def _derived_ancestors(self, wanted: tuple[fx.Node, ...]) -> dict[fx.Node, None]:
+        ancestors: dict[fx.Node, None] = {}
         waiting = list(wanted)
         while waiting:
             node = waiting.pop()
-            if node not in found:
-                found[node] = None
+            if node not in ancestors:
+                ancestors[node] = None
                 waiting += [source for source in node.all_input_nodes if source in self._derived]
-        return found
+        return ancestors
 
 
-def _is_heavy(node: fx.Node) -> bool:
-    """Products of matrices, convolutions and attention are not done twice."""
+def _is_expensive(node: fx.Node) -> bool:
+    """Whether a node is a matrix product, a convolution or attention, which are not recomputed."""
     return getattr(node.target, "overloadpacket", None) in flop_registry

@@ -1,80 +1,105 @@
-"""Traces a model in training and in evaluation, with the batch dimension left open, and divides both into layers."""
+"""Traces a model in training and in evaluation mode, with a dynamic batch dimension, and cuts both into layers."""
 
-import traceback
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import fx, nn
 
 from zooid.core.errors import LayerError
+from zooid.core.jobs.job import Job
 from zooid.layers.jobs.batches import Batch
-from zooid.layers.jobs.model_building import NeedsWeights, buffers_restored
+from zooid.layers.jobs.job_checks import default_device
+from zooid.layers.jobs.model_builder import (
+    NeedsWeights,
+    buffers_restored,
+    build_model,
+    build_model_on_meta,
+    modes_restored,
+)
+from zooid.layers.stages.autocast import note_autocast
 from zooid.layers.stages.layered_model import LayeredModel, parameter_hooks, persistent_names, tied_names
 from zooid.layers.stages.whole_model import whole_model
+from zooid.layers.tracing.code_locations import CodeLocation, causes_of, describe_location
 from zooid.layers.tracing.cut_points import cut_alike
-from zooid.layers.tracing.exported import export, read_program
-from zooid.layers.tracing.fixed_results import CertainResults
-from zooid.layers.tracing.opaque import OpaqueCall, Results, Untraceable, known_calls, measure_results
-from zooid.layers.tracing.traced_program import Program, module_path
-from zooid.layers.tracing.watch import Site, Watch, hooked_modules, opaque_modules
+from zooid.layers.tracing.exported_program import export, read_program
+from zooid.layers.tracing.fixed_results import FixedResults
+from zooid.layers.tracing.measured_results import Results, measure_results
+from zooid.layers.tracing.opaque_calls import OpaqueCall, new_calls
+from zooid.layers.tracing.structures import Untraceable
+from zooid.layers.tracing.traced_program import TracedProgram, module_path
+from zooid.layers.tracing.watch import Watch, hooked_modules, opaque_modules
 
 
 def trace(model: nn.Module, example: Batch) -> LayeredModel:
-    """Trace the model on an example of at least two samples (values do not matter; meta works).
+    """Trace the model on an example of at least two samples, whose values do not matter and may be on `meta`.
 
-    Modules whose code a trace would lose, or cannot follow, become opaque operations. Where that takes the whole model,
-    it is one layer, and `why_whole` says why.
+    Modules whose code a trace would lose, or cannot follow, become opaque operations. If the whole model would become
+    one, it is a single layer, and `why_whole` says why.
     """
-    _refuse_lost_values(model)
+    _check_plain_tensors(model)
     tracer = _Tracer(model, example.with_values())
     try:
         train, evaluation = cut_alike(tracer.programs())
-    except _NotCut as refusal:
-        return whole_model(model, example, str(refusal))
+    except _NotCut as error:
+        return whole_model(model, example, str(error))
     names = [module_path(_first_with_parameters(train, start)) for start in train.starts]
     persistent = persistent_names(model, tracer.aliases)
     return LayeredModel(train, evaluation, _distinct(names), persistent, tracer.aliases, parameter_hooks(model))
 
 
-AnyError = TypeVar("AnyError", bound=Exception)
+def trace_job(job: Job, example: Batch, device: torch.device | None = None, *, why_whole: str = "") -> LayeredModel:
+    """Return the layers of the job's model for this kind of device.
+
+    `why_whole` is the reason where the model is known to be uncuttable; it is then one layer.
+    """
+    if why_whole:
+        return whole_model(build_model(job), example, why_whole)
+    try:
+        layered = trace(build_model_on_meta(job), example)
+    except NeedsWeights:
+        layered = trace(build_model(job), example)
+    if layered.whole is not None:
+        return whole_model(build_model(job), example, layered.why_whole)
+    if job.autocast is not None:
+        note_autocast(layered, job.autocast, device or default_device())
+    return layered
 
 
 class _NotCut(LayerError):
-    """A model that only runs as it is."""
+    """The model cannot be cut into layers."""
 
 
 class _Tracer:
-    """Traces a model again and again, until everything that a trace cannot follow is inside an opaque operation."""
+    """Traces a model repeatedly, until all code that a trace cannot follow is inside an opaque operation."""
 
     def __init__(self, model: nn.Module, example: Batch) -> None:
         self.aliases = tied_names(model)
         self._model = model
         self._example = example
         self._opaque: dict[str, str] = hooked_modules(model)
-        """Opaque modules by path, with the reason."""
+        """Paths of opaque modules, with the reasons."""
         self._measured: Results | None = None
-        """What modules return in real runs, where that was needed."""
+        """Results of modules in real runs, where they were needed."""
         self._by_value: set[str] = set()
-        """Opaque modules that only run on real values."""
-        self._decided: dict[Site, bool] = {}
-        """Conditions on values of which only one outcome does not raise."""
+        """Paths of opaque modules that only run on real values."""
+        self._decided: dict[CodeLocation, bool] = {}
+        """Outcomes of conditions on values whose other outcome only raises an error."""
 
-    def programs(self) -> tuple[Program, Program]:
-        """The programs of training and evaluation."""
-        with _mode_kept(self._model):
+    def programs(self) -> tuple[TracedProgram, TracedProgram]:
+        """Return the programs of training and evaluation."""
+        with modes_restored(self._model):
             while True:
-                train = self._traced(self._model.train())
-                evaluation = self._traced(self._model.eval()) if train is not None else None
+                self._model.train()
+                train = self._attempt()
+                self._model.eval()
+                evaluation = self._attempt() if train is not None else None
                 if train is not None and evaluation is not None:
                     return train, evaluation
 
-    def _traced(self, model: nn.Module) -> Program | None:
-        """The program of the model in its present mode; None where it has to be traced again, with more opaque."""
-        with known_calls({}) as calls:
+    def _attempt(self) -> TracedProgram | None:
+        """Return the program in the current mode; None where more has to be opaque in the next attempt."""
+        with new_calls() as calls:
             watch = self._watch(calls, self._decided)
             try:
                 exported = self._export(watch)
@@ -82,51 +107,52 @@ class _Tracer:
             except NeedsWeights:
                 raise
             except Exception as error:  # noqa: BLE001  # whatever a trace, or the model's own code, raises
-                known = self._known()
+                before = self._conditions()
                 self._learn_from(error, watch)
-                if self._known() == known:  # the same attempt would fail again
+                if self._conditions() == before:  # the same attempt would fail again
                     self._make_opaque({"": _reason(error)})
                 return None
-        if watch.found:
-            self._make_opaque(watch.found)
+        if watch.reasons:
+            self._make_opaque(watch.reasons)
             return None
         return program
 
-    def _known(self) -> tuple[set[str], set[str], dict[Site, bool]]:
-        """What decides how the next attempt goes."""
+    def _conditions(self) -> tuple[set[str], set[str], dict[CodeLocation, bool]]:
+        """Return everything that determines the next attempt."""
         return set(self._opaque), set(self._by_value), dict(self._decided)
 
-    def _watch(self, calls: dict[str, OpaqueCall], decided: dict[Site, bool]) -> Watch:
+    def _watch(self, calls: dict[str, OpaqueCall], decided: dict[CodeLocation, bool]) -> Watch:
         measured = {path: results for path, results in (self._measured or {}).items() if path in self._by_value}
         return Watch(self._model, calls, measured, decided)
 
     def _export(self, watch: Watch) -> torch.export.ExportedProgram:
-        with watch.watching(), opaque_modules(self._model, self._opaque, watch), CertainResults(watch):
+        with watch.watching(), opaque_modules(self._model, self._opaque, watch), FixedResults(watch):
             return export(self._model, self._example)
 
     def _learn_from(self, error: Exception, watch: Watch) -> None:
-        """Make the module opaque in whose code a trace failed, and those of its class, which would fail alike."""
+        """Make the module opaque in whose code a trace failed, and others of its class, which would fail alike."""
         if watch.undecided is not None and self._decide(watch.undecided):
             return
         reason = _reason(error)
-        untraceable = _cause(error, Untraceable)
+        untraceable = next((cause for cause in causes_of(error) if isinstance(cause, Untraceable)), None)
         path = untraceable.path if untraceable is not None else watch.paths.innermost_of_error(error)
         if untraceable is not None:
-            self._make_opaque({**watch.found, _callable_path(self._model, untraceable.path): str(untraceable)})
+            self._make_opaque({**watch.reasons, _callable_path(self._model, untraceable.path): str(untraceable)})
         elif path is None:
-            self._without_blame(watch, reason)
-        elif (inside := next((outer for outer in self._opaque if _is_inside(path, outer)), None)) is not None:
-            self._run_by_value([inside], reason)
+            self._learn_without_path(watch, reason)
+        elif (outer := next((outer for outer in self._opaque if _is_inside(path, outer)), None)) is not None:
+            self._run_by_value([outer], reason)
         else:
             failed = type(self._model.get_submodule(path))
-            alike = [] if failed.__module__.startswith("torch.nn.") else _of_class(self._model, failed)
-            self._make_opaque({**watch.found, **dict.fromkeys((*alike, path), reason)})
+            alike = [name for name, module in self._model.named_modules() if type(module) is failed]
+            is_torch_module = failed.__module__.startswith("torch.nn.")
+            self._make_opaque({**watch.reasons, **dict.fromkeys((*([] if is_torch_module else alike), path), reason)})
 
-    def _without_blame(self, watch: Watch, reason: str) -> None:
-        """Nothing says where a trace failed: look into no module that the model calls, then run those by value."""
-        children = _children(self._model)
+    def _learn_without_path(self, watch: Watch, reason: str) -> None:
+        """Make all modules opaque that the model calls, or run them by value, since nothing says which one failed."""
+        children = _called_modules(self._model)
         if new := [path for path in children if not any(_is_inside(path, outer) for outer in self._opaque)]:
-            self._make_opaque({**watch.found, **dict.fromkeys(new, reason)})
+            self._make_opaque({**watch.reasons, **dict.fromkeys(new, reason)})
         elif not self._by_value.issuperset(self._opaque):
             self._run_by_value(self._opaque, reason)
         else:
@@ -140,7 +166,7 @@ class _Tracer:
             raise _NotCut(self._opaque[""])
 
     def _run_by_value(self, paths: Iterable[str], reason: str) -> None:
-        """Take what these opaque modules return from real runs; where that varies, what calls them is opaque, too."""
+        """Take the results of these opaque modules from real runs; where they vary, make their callers opaque."""
         if _is_on_meta(self._model):
             raise NeedsWeights(reason)
         if self._measured is None:
@@ -150,60 +176,39 @@ class _Tracer:
                 self._make_opaque({_callable_path(self._model, path.rpartition(".")[0]): reason})
             self._by_value.add(path)
 
-    def _decide(self, site: Site) -> bool:
-        """Whether a condition on values has one outcome that does nothing but raise; then the other one is taken."""
+    def _decide(self, location: CodeLocation) -> bool:
+        """Decide a condition on values if one of its outcomes only raises an error; return whether it is decided."""
         for outcome in (True, False):
-            with known_calls({}) as calls:
-                watch = self._watch(calls, {**self._decided, site: outcome})
+            with new_calls() as calls:
+                watch = self._watch(calls, {**self._decided, location: outcome})
                 try:
                     self._export(watch)
                 except Exception as error:  # noqa: BLE001  # whatever the model's own code raises
-                    if site.is_raised_by(error):
-                        self._decided[site] = not outcome
+                    if location.is_raised_by(error):
+                        self._decided[location] = not outcome
                         return True
         return False
 
 
+_VALUE_ERRORS = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException")
+
+
 def _reason(error: Exception) -> str:
-    """Why a trace failed, in words that say what the model does."""
+    """Describe the code of the model that a trace cannot follow."""
     text = str(error)
     if isinstance(error, LayerError):
         return text
-    place = _place(error)
+    location = describe_location(error)
     if type(error).__name__ in _VALUE_ERRORS or "data-dependent" in text:
-        return f"its code depends on the values of tensors{place}"
+        return f"its code depends on the values of tensors{location}"
     if "Constraints violated" in text or "specialized" in text:
-        return f"its code fixes the number of samples{place}"
-    return f"it cannot be traced{place}: {type(error).__name__}: {text.strip().partition(_NEW_LINE)[0]}"
-
-
-_VALUE_ERRORS = ("GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException")
-_NEW_LINE = "\n"
-_OURS = ("torch.", "zooid.")
-
-
-def _place(error: BaseException) -> str:
-    """The innermost line of somebody else's code than torch's or ours, in words; empty where there is none."""
-    found = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        for frame, line in traceback.walk_tb(cause.__traceback__):
-            name = frame.f_globals.get("__name__", "")
-            if not f"{name}.".startswith(_OURS):
-                found = f" ({Path(frame.f_code.co_filename).name}, line {line}, in {frame.f_code.co_name})"
-        cause = cause.__cause__ or cause.__context__
-    return found
-
-
-def _cause(error: BaseException | None, kind: type[AnyError]) -> AnyError | None:
-    """The first error of a kind among an error and what caused it."""
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error
+        return f"its code fixes the number of samples{location}"
+    first_line = text.strip().partition("\n")[0]
+    return f"it cannot be traced{location}: {type(error).__name__}: {first_line}"
 
 
 def _measure(model: nn.Module, example: Batch) -> Results:
-    """Results of all modules in real runs, on two samples and on three; none where it only takes the example."""
+    """Return the results of all modules in runs on two samples and on three; none if the model takes only two."""
 
     def run(size: int) -> None:
         resized = example.resized(size)
@@ -218,7 +223,7 @@ def _measure(model: nn.Module, example: Batch) -> Results:
 
 
 def _outermost(opaque: dict[str, str]) -> dict[str, str]:
-    """Without modules that are inside of others."""
+    """Leave out modules that are inside of others."""
     return {
         path: reason
         for path, reason in opaque.items()
@@ -231,53 +236,38 @@ def _is_inside(path: str, outer: str) -> bool:
 
 
 def _callable_path(model: nn.Module, path: str) -> str:
-    """This module, or the nearest one around it that is called at all."""
+    """Return the path of this module, or of the innermost module around it that is called at all."""
     while isinstance(model.get_submodule(path), (nn.ModuleList, nn.ModuleDict)):
         path = path.rpartition(".")[0]
     return path
 
 
-def _children(model: nn.Module) -> list[str]:
-    """The modules that the model's own forward calls, also those in lists and sequences."""
-    found: list[str] = []
+def _called_modules(model: nn.Module) -> list[str]:
+    """Return the paths of the modules that the model's own forward calls, including those in lists."""
+    called: list[str] = []
     waiting = list(model.named_children())
     while waiting:
         path, child = waiting.pop(0)
         if isinstance(child, (nn.ModuleList, nn.ModuleDict, nn.Sequential)):
             waiting += [(f"{path}.{name}", inner) for name, inner in child.named_children()]
         else:
-            found.append(path)
-    return found
-
-
-def _of_class(model: nn.Module, kind: type[nn.Module]) -> list[str]:
-    return [path for path, module in model.named_modules() if type(module) is kind]
+            called.append(path)
+    return called
 
 
 def _is_on_meta(model: nn.Module) -> bool:
     return any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers()))
 
 
-def _refuse_lost_values(model: nn.Module) -> None:
-    """On `meta`, tensors that are neither parameters nor buffers have lost their values for good."""
+def _check_plain_tensors(model: nn.Module) -> None:
+    """Raise NeedsWeights for tensors on `meta` that are neither parameters nor buffers: their values are lost."""
     for path, module in model.named_modules():
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor) and value.is_meta:
                 raise NeedsWeights(f"{path}.{name} is a tensor, but neither a parameter nor a buffer")
 
 
-@contextmanager
-def _mode_kept(model: nn.Module) -> Iterator[None]:
-    """A model may have parts that are frozen in evaluation mode: each module gets back its own."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _first_with_parameters(program: Program, start: int) -> fx.Node:
+def _first_with_parameters(program: TracedProgram, start: int) -> fx.Node:
     for operation in program.operations[start:]:
         if any(program.state_names.get(node) in program.parameter_names for node in operation.all_input_nodes):
             return operation
@@ -285,11 +275,9 @@ def _first_with_parameters(program: Program, start: int) -> fx.Node:
 
 
 def _distinct(names: list[str]) -> tuple[str, ...]:
-    """Layer names for people: the module path, numbered where several layers begin in one module."""
+    """Number the names of layers that begin in the same module."""
     plain = [name or "model" for name in names]
-    seen: dict[str, int] = {}
-    result = []
-    for name in plain:
-        seen[name] = seen.get(name, 0) + 1
-        result.append(name if plain.count(name) == 1 else f"{name}#{seen[name]}")
-    return tuple(result)
+    return tuple(
+        name if plain.count(name) == 1 else f"{name}#{plain[: index + 1].count(name)}"
+        for index, name in enumerate(plain)
+    )

@@ -1,4 +1,4 @@
-"""What a value of a trace is for any number of samples: its shape, its bytes, its type."""
+"""The shape, bytes and type of a value in a trace, for any number of samples."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from torch import fx
 
 
 @dataclass(frozen=True)
-class Size:
-    """One dimension: so much, and so much more for every sample."""
+class LinearSize:
+    """The size of one dimension: fixed + per_sample × samples."""
 
     fixed: int
     per_sample: int = 0
@@ -21,14 +21,14 @@ class Size:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor that can cross a cut: at most one of its dimensions depends on the number of samples."""
+    """A tensor that can cross a cut; at most one of its dimensions depends on the number of samples."""
 
     dtype: torch.dtype
-    sizes: tuple[Size, ...]
+    sizes: tuple[LinearSize, ...]
 
     @property
     def batch_dimension(self) -> int | None:
-        """The one that depends on the number of samples; None where none does."""
+        """The dimension that depends on the number of samples; None where none does."""
         return next((number for number, size in enumerate(self.sizes) if size.per_sample), None)
 
     def shape(self, num_samples: int) -> tuple[int, ...]:
@@ -40,17 +40,18 @@ class Value:
 
 @dataclass(frozen=True)
 class Facts:
-    """What layers need to know of a node of a trace; tensors without data are not kept."""
+    """The facts about a node of a trace that layers need, without any tensor."""
 
     value: Value | None = None
-    """The tensor that the node stands for. None for other results, and for sizes that are not linear in the samples."""
+    """The tensor of the node; None for other results, and for sizes that are not linear in the number of samples."""
     is_floating: bool = False
-    """True for a tensor of real or complex numbers."""
+    """Whether the node is a tensor of real or complex numbers."""
     requires_grad: bool = False
-    """True for a parameter that is trained."""
+    """Whether the node is a trained parameter."""
     is_number: bool = False
-    """True for the number of samples, and for what is computed from nothing else."""
+    """Whether the node is the number of samples or computed from nothing else."""
     is_sample_count: bool = False
+    """Whether the node is the number of samples itself."""
     literal: Any = None
     """The value of a model's input that is not a tensor."""
 
@@ -59,7 +60,7 @@ NO_FACTS = Facts()
 
 
 def facts_of(node: fx.Node) -> Facts:
-    """The facts that the trace, or its record, has noted at a node."""
+    """Return the facts that a trace, or its record, has noted at a node."""
     facts: Facts = node.meta.get("facts", NO_FACTS)
     return facts
 
@@ -69,32 +70,27 @@ def note_facts(node: fx.Node, facts: Facts) -> None:
 
 
 def value_of(node: fx.Node) -> Value | None:
-    """The tensor that a node stands for; None where there is none that can cross a cut."""
+    """Return the tensor of a node; None where it cannot cross a cut."""
     return facts_of(node).value
 
 
 def is_number(node: fx.Node) -> bool:
-    """True where a value is the number of samples, or computed from nothing else."""
+    """Whether a node is the number of samples or computed from nothing else."""
     return facts_of(node).is_number
 
 
-def is_sample_count(node: fx.Node) -> bool:
-    """True where a value is the number of samples itself."""
-    return facts_of(node).is_sample_count
-
-
 def state_value(node: fx.Node) -> Value:
-    """The tensor of a parameter or buffer, whose size never depends on the samples."""
+    """Return the tensor of a parameter or buffer, whose size never depends on the number of samples."""
     value = facts_of(node).value
     assert value is not None, f"{node} is a parameter or buffer of a fixed size"
     return value
 
 
 def tensor_facts(tensor: torch.Tensor, *, num_samples_first: bool = False) -> Facts:
-    """The facts about a real tensor; its first dimension is that of the samples where that is said."""
-    sizes = [Size(size) for size in tensor.shape]
+    """Return the facts about a real tensor; with `num_samples_first`, its first dimension is the number of samples."""
+    sizes = [LinearSize(size) for size in tensor.shape]
     if num_samples_first:
-        sizes[0] = Size(0, 1)
+        sizes[0] = LinearSize(0, 1)
     return Facts(Value(tensor.dtype, tuple(sizes)), is_floating(tensor), tensor.requires_grad)
 
 

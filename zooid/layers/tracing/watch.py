@@ -4,8 +4,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from types import CodeType, FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.checkpoint import CheckpointFunction
 
-from zooid.layers.tracing.opaque import OpaqueCall, Recomputing, Results, Untraceable, opaque_operation, take_apart
+from zooid.layers.tracing.code_locations import CodeLocation, ModulePaths
+from zooid.layers.tracing.measured_results import Results
+from zooid.layers.tracing.opaque_calls import OpaqueCall, Recomputing, opaque_operation
+from zooid.layers.tracing.structures import Untraceable, take_apart
 
 _GENERATOR = "_checkpoint_without_reentrant_generator"
 _ORIGINAL_GENERATOR = getattr(torch.utils.checkpoint, _GENERATOR)
@@ -29,65 +31,8 @@ RECOMPUTED = "its activations are recomputed in backward"
 DRAWS_OUTSIDE_TORCH = "it draws random numbers from Python or numpy"
 
 
-class Paths:
-    """Where each module of a model is. Tracers wrap modules in proxies, which share the modules' own attributes."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._paths = {id(vars(module)): path for path, module in model.named_modules()}
-
-    def of(self, candidate: object) -> str | None:
-        return self._paths.get(id(vars(candidate))) if isinstance(candidate, nn.Module) else None
-
-    def innermost(self, frame: FrameType | None) -> str | None:
-        """Path of the module whose method runs innermost in this stack of frames."""
-        while frame is not None:
-            path = self.of(frame.f_locals.get("self"))
-            if path is not None:
-                return path
-            frame = frame.f_back
-        return None
-
-    def innermost_of_error(self, error: BaseException | None) -> str | None:
-        """Path of the module in whose code an error, or what caused it, was raised."""
-        found: str | None = None
-        while error is not None:
-            traceback: TracebackType | None = error.__traceback__
-            while traceback is not None:
-                path = self.of(traceback.tb_frame.f_locals.get("self"))
-                found = path if path is not None else found
-                traceback = traceback.tb_next
-            error = error.__cause__ or error.__context__
-        return found
-
-
-@dataclass(frozen=True)
-class Site:
-    """A place in somebody's code."""
-
-    code: CodeType
-    line: int
-
-    @staticmethod
-    def of(frame: FrameType | None) -> "Site | None":
-        """Where the innermost code runs that is not torch's."""
-        while frame is not None and frame.f_globals.get("__name__", "").startswith("torch."):
-            frame = frame.f_back
-        return None if frame is None else Site(frame.f_code, frame.f_lineno)
-
-    def is_raised_by(self, error: BaseException | None) -> bool:
-        """Whether an error was raised by the very function that this place is in."""
-        while error is not None:
-            traceback = error.__traceback__
-            while traceback is not None and traceback.tb_next is not None:
-                traceback = traceback.tb_next
-            if traceback is not None and traceback.tb_frame.f_code is self.code:
-                return True
-            error = error.__cause__ or error.__context__
-        return False
-
-
 def hooked_modules(model: nn.Module) -> dict[str, str]:
-    """Modules with hooks on gradients, which a trace drops; by path, with the reason."""
+    """Return the paths of modules with hooks on gradients, which a trace drops, and the reason."""
     return {
         path: GRADIENT_HOOK
         for path, module in model.named_modules()
@@ -96,19 +41,22 @@ def hooked_modules(model: nn.Module) -> dict[str, str]:
 
 
 class Watch:
-    """What was seen in one traced forward."""
+    """Watches one traced forward."""
 
     def __init__(
-        self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results, decided: dict[Site, bool]
+        self, model: nn.Module, calls: dict[str, OpaqueCall], measured: Results, decided: dict[CodeLocation, bool]
     ) -> None:
-        """`measured` are results of real runs, for modules that only run on real values."""
-        self.paths = Paths(model)
-        self.undecided: Site | None = None
-        """Where a condition on values has ended the trace."""
+        """`measured` are results of real runs, for modules that only run on real values.
+
+        `decided` are the outcomes of conditions on values.
+        """
+        self.paths = ModulePaths(model)
+        self.undecided: CodeLocation | None = None
+        """The condition on values that has ended the trace."""
         self._measured = measured
         self._decided = decided
-        self.found: dict[str, str] = {}
-        """Modules that have to be opaque, with the reason."""
+        self.reasons: dict[str, str] = {}
+        """Paths of the modules that have to be opaque, with the reasons."""
         self._calls = calls
         self.is_paused = False
         self._recomputing: Recomputing | None = None
@@ -116,19 +64,19 @@ class Watch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While inside, code runs as it would untraced, and leaves no mark on generators outside torch."""
-        before, states = self.is_paused, (random.getstate(), np.random.get_state())
+        """While inside, code runs as it would untraced, and leaves the generators outside torch unchanged."""
+        before, (python_state, numpy_state) = self.is_paused, _generators()
         self.is_paused = True
         try:
             yield
         finally:
             self.is_paused = before
-            random.setstate(states[0])
-            np.random.set_state(states[1])
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While inside, custom functions become opaque operations, and what else a trace would lose is noted."""
+        """While inside, custom functions become opaque operations, and other code that a trace would lose is noted."""
         with ExitStack() as patches:
             for function in _custom_functions():
                 patches.enter_context(self._intercepted(function))
@@ -136,29 +84,29 @@ class Watch:
             patches.enter_context(_replaced(torch.utils.checkpoint, _GENERATOR, self._recompute))
             patches.enter_context(self._noted(saved_tensors_hooks, "__enter__", RECOMPUTED))
             patches.enter_context(self._noted(torch.Tensor, "register_hook", GRADIENT_HOOK))
-            patches.enter_context(_replaced(torch.Tensor, "__bool__", self._truth()))
+            patches.enter_context(_replaced(torch.Tensor, "__bool__", self._decided_bool()))
             patches.callback(register_module_forward_pre_hook(self._enter).remove)
             patches.callback(register_module_forward_hook(self._leave, always_call=True).remove)
             yield
 
     def note(self, path: str | None, reason: str) -> None:
-        self.found.setdefault(path or "", reason)
+        self.reasons.setdefault(path or "", reason)
 
-    def _truth(self) -> Callable[[torch.Tensor], bool]:
-        """`bool(tensor)`, which has no answer in a trace, but where one was decided on."""
+    def _decided_bool(self) -> Callable[[torch.Tensor], bool]:
+        """Return a `bool(tensor)` that gives the outcomes that were decided, since a trace has none."""
         original = torch.Tensor.__bool__
 
-        def truth(tensor: torch.Tensor) -> bool:
-            site = None if self.is_paused else Site.of(sys._getframe(1))
-            if site in self._decided:
-                return self._decided[site]
+        def decided_bool(tensor: torch.Tensor) -> bool:
+            location = None if self.is_paused else CodeLocation.of(sys._getframe(1))
+            if location in self._decided:
+                return self._decided[location]
             try:
                 return original(tensor)
             except Exception:
-                self.undecided = site
+                self.undecided = location
                 raise
 
-        return truth
+        return decided_bool
 
     @contextmanager
     def _noted(self, owner: Any, name: str, reason: str) -> Iterator[None]:
@@ -173,7 +121,7 @@ class Watch:
             yield
 
     def _recompute(self, function: Any, preserves_random_state: bool, *args: Any, **kwargs: Any) -> Iterator[None]:
-        """In place of what torch does around a function that is to be computed again in backward."""
+        """Replaces torch's code around a function that is recomputed in backward."""
         if self.is_paused:
             yield from _ORIGINAL_GENERATOR(function, preserves_random_state, *args, **kwargs)
             return
@@ -183,7 +131,7 @@ class Watch:
         self._recomputing = None
 
     def _recompute_reentrant(self, context: Any, function: Any, preserves_random_state: bool, *args: Any) -> Any:
-        """The same for the older way, in which backward runs inside backward."""
+        """Replaces torch's code for reentrant recomputation, in which a backward runs inside a backward."""
         if self.is_paused:
             return _ORIGINAL_FORWARD(context, function, preserves_random_state, *args)  # type: ignore[no-untyped-call]
         self._note_recomputed(function, sys._getframe(1))
@@ -194,7 +142,7 @@ class Watch:
             self._recomputing = None
 
     def _note_recomputed(self, function: Any, frame: FrameType) -> None:
-        """The function's own module is opaque where it is a module; otherwise the module that asks for it."""
+        """Make the recomputed module opaque; for a function, the module that calls it."""
         if not isinstance(function, _Opaque):
             path = self.paths.of(function)
             self.note(path if path is not None else self.paths.innermost(frame), RECOMPUTED)
@@ -214,23 +162,23 @@ class Watch:
             yield
 
     def _stand_in(self, function: type[Function], path: str, args: tuple[Any, ...]) -> Any:
-        """One opaque operation in place of a custom function; where that cannot be, its module is to be opaque."""
+        """Record a custom function as one opaque operation, or note that its module has to be opaque."""
         try:
             arguments, tensors = take_apart(path, (args, {}))
         except Untraceable:
             self.note(path, OWN_BACKWARD)
-            return function.apply(*args)  # type: ignore[no-untyped-call]  # noted: this trace is thrown away
+            return function.apply(*args)  # type: ignore[no-untyped-call]  # this trace is discarded
         return self.stand_in(OpaqueCall(path, function.apply, arguments), tensors, [])
 
     def stand_in_for(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor) -> Any:
-        """Record a call of a function whose result is known to be like this one."""
+        """Record a call of a function whose result has the shape and type of `result`."""
         path = self.paths.innermost(sys._getframe(2)) or ""
         arguments, tensors = take_apart(path, (args, kwargs))
         call = OpaqueCall(path, function, arguments, known_result=result)
         return self.stand_in(call, tensors, [])
 
     def stand_in(self, call: OpaqueCall, tensors: list[torch.Tensor], state: list[torch.Tensor]) -> Any:
-        """Record a call as one operation, and give back what it returns."""
+        """Record a call as one operation, and return its results."""
         name = f"{call.path}#{len(self._calls)}"
         if call.is_module and call.path in self._measured:
             number = sum(1 for other in self._calls.values() if other.is_module and other.path == call.path)
@@ -268,35 +216,35 @@ def _equal(before: tuple[Any, Any], after: tuple[Any, Any]) -> bool:
 
 
 def _custom_functions() -> list[type[Function]]:
-    """Every autograd function that is not torch's own. They are found by class, since code may hold their `apply`."""
-    found: dict[type[Function], None] = {}
+    """Return every autograd function that is not torch's own. Code may hold their `apply`, so classes are searched."""
+    custom: dict[type[Function], None] = {}
     waiting: list[type[Function]] = [Function]
     while waiting:
         for function in waiting.pop().__subclasses__():
             waiting.append(function)
             if not function.__module__.startswith(("torch.", "zooid.")):
-                found[function] = None
-    return list(found)
+                custom[function] = None
+    return list(custom)
 
 
 @contextmanager
 def _replaced(owner: Any, name: str, replacement: Any) -> Iterator[None]:
-    own = vars(owner).get(name)
+    original = vars(owner).get(name)
     setattr(owner, name, replacement)
     try:
         yield
     finally:
-        if own is None:
+        if original is None:  # it is inherited
             delattr(owner, name)
         else:
-            setattr(owner, name, own)
+            setattr(owner, name, original)
 
 
 @contextmanager
 def opaque_modules(model: nn.Module, reasons: dict[str, str], watch: Watch) -> Iterator[None]:
     """While inside, calling one of these modules records one opaque operation.
 
-    The module's class is replaced for that time, so that its hooks and an overridden `__call__` belong to the call.
+    The module's class is replaced meanwhile, so that its hooks and an overridden `__call__` belong to the call.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     chosen = {path: modules[path] for path in reasons}
@@ -322,7 +270,7 @@ def _opaque_class(path: str, module: nn.Module, reason: str, watch: Watch) -> ty
             return original.__call__(self, *args, **kwargs)
         arguments, tensors = take_apart(path.rpartition(".")[0], (args, kwargs))
         parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-        made = OpaqueCall(
+        opaque_call = OpaqueCall(
             path,
             module,
             arguments,
@@ -330,6 +278,6 @@ def _opaque_class(path: str, module: nn.Module, reason: str, watch: Watch) -> ty
             frozenset(buffers),
             draws_outside_torch=reason == DRAWS_OUTSIDE_TORCH,
         )
-        return watch.stand_in(made, tensors, [*parameters.values(), *buffers.values()])
+        return watch.stand_in(opaque_call, tensors, [*parameters.values(), *buffers.values()])
 
     return type(original.__name__, (original, _Opaque), {"__call__": call, "__module__": original.__module__})

@@ -1,6 +1,6 @@
-"""Bandwidth and round trip of links, measured by members that run together: to the store, and between them.
+"""Probes of links: members that run together measure bandwidth and round trips to the store and to each other.
 
-Imports no torch, so that a probe starts at once wherever a member can.
+Importing this package does not import torch, so that a probe starts fast.
 """
 
 from zooid.profiler.probes.probe_member import probe_links

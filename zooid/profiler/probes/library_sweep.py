@@ -1,7 +1,7 @@
-"""The work of a member that times a library's all-reduces: bytes × members × how many at once, all members in step."""
+"""The work of a member that times a library's all-reduces, for every size, number of members and concurrency."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,18 +18,19 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.spec import SweepSpec
 from zooid.core.version import VERSION
-from zooid.profiler.probes.store_meeting import Gathering
+from zooid.profiler.probes.probe_barrier import ProbeBarrier
+from zooid.profiler.probes.probe_member import Progress
 from zooid.store import ObjectStore
 
 _BYTES_IN_A_ROW = 2**20
 _MAX_IN_A_ROW = 10
-"""Small all-reduces are timed in a row: one alone would mostly tell how far apart members began."""
+"""Small all-reduces are timed in a row: a single one would mostly measure how far apart members began."""
 _WARM_UP_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What one measurement of a sweep is about."""
+    """The size, number of members and concurrency of one measurement."""
 
     num_bytes: int
     num_members: int
@@ -41,40 +42,37 @@ class Setting:
 
 
 def settings_of(spec: SweepSpec) -> list[Setting]:
-    """All that is measured, once."""
+    """Return every combination that the sweep measures."""
     chosen = product(sorted(spec.num_members), sorted(spec.num_bytes), sorted(spec.concurrency))
     return [Setting(num_bytes, num_members, concurrency) for num_members, num_bytes, concurrency in chosen]
 
 
-def sweep_all_reduces(spec: SweepSpec, store: ObjectStore, progress: Callable[[int, int], None], abort: Abort) -> None:
-    """Time all-reduces together with the other members of the spec; the first of them writes the samples."""
+def sweep_all_reduces(spec: SweepSpec, store: ObjectStore, progress: Progress, abort: Abort) -> None:
+    """Time all-reduces together with the other members of the spec; the first member stores the samples."""
     names = [member.name for member in spec.members]
     prefix = keys.probes_of(spec.run)
-    gathering = Gathering(store, prefix, names, spec.rank, timeout_s=spec.timeout_s, abort=abort)
-    gathering.meet("the first meeting")
+    barrier = ProbeBarrier(store, prefix, names, spec.rank, timeout_s=spec.timeout_s, abort=abort)
+    barrier.meet("the start")
     device = _device(spec)
-    numbers = _numbers(spec, device)
-    with _losses_named(spec), _joined(spec, store, f"{prefix}/groups", device, abort):
-        taken = _Sweep(spec, numbers).run(progress)
-    said = gathering.meet("the end", taken, list[tuple[float, float] | None])
+    # One tensor for each concurrent all-reduce. Zeros stay zero when added up; writing them allocates their memory.
+    max_elements = max(spec.num_bytes) // ELEMENT_BYTES
+    tensors = [torch.empty(max_elements, device=device).fill_(0.0) for _ in range(max(spec.concurrency))]
+    with _peer_errors(spec), _process_group(spec, store, f"{prefix}/groups", device, abort):
+        timings = _Sweep(spec, tensors).run(progress)
+    member_timings = barrier.meet("the end", timings, list[Timing | None])
     if spec.rank == 0:
-        store.put(keys.ALL_REDUCES, encode_record(_samples(spec, said)))
-
-
-def _numbers(spec: SweepSpec, device: torch.device) -> list[torch.Tensor]:
-    """One tensor for each all-reduce at once. Zeros stay what they are, however often they are added up; they are
-    written, so that their memory is really there."""
-    most = max(spec.num_bytes) // ELEMENT_BYTES
-    return [torch.empty(most, device=device).fill_(0.0) for _ in range(max(spec.concurrency))]
+        store.put(keys.ALL_REDUCES, encode_record(_samples(spec, member_timings)))
 
 
 @contextmanager
-def _joined(spec: SweepSpec, store: ObjectStore, prefix: str, device: torch.device, abort: Abort) -> Iterator[None]:
-    """In a process group of everybody."""
-    meeting = ObjectRendezvous(store, prefix, timeout_s=spec.timeout_s, abort=abort)
+def _process_group(
+    spec: SweepSpec, store: ObjectStore, prefix: str, device: torch.device, abort: Abort
+) -> Iterator[None]:
+    """While inside, all members form the default process group."""
+    rendezvous = ObjectRendezvous(store, prefix, timeout_s=spec.timeout_s, abort=abort)  # torch keeps no reference
     dist.init_process_group(
         spec.library,
-        store=meeting,
+        store=rendezvous,
         rank=spec.rank,
         world_size=len(spec.members),
         timeout=timedelta(seconds=spec.timeout_s),
@@ -91,8 +89,8 @@ def _device(spec: SweepSpec) -> torch.device:
         return torch.device("cpu")
     if torch.cuda.device_count() < len(spec.members):
         raise InputError(
-            f"{len(spec.members)} members are to measure nccl, which takes a GPU for each of them; this machine has "
-            f"{torch.cuda.device_count()}: give fewer members, or gloo"
+            f"{len(spec.members)} members are to measure nccl, which needs one GPU per member; this machine has "
+            f"{torch.cuda.device_count()}: give fewer members, or use gloo"
         )
     device = torch.device("cuda", spec.rank)
     torch.cuda.set_device(device)
@@ -100,55 +98,57 @@ def _device(spec: SweepSpec) -> torch.device:
 
 
 @contextmanager
-def _losses_named(spec: SweepSpec) -> Iterator[None]:
-    """Libraries raise a plain RuntimeError where a peer is gone, which is then the cause, and not this member."""
+def _peer_errors(spec: SweepSpec) -> Iterator[None]:
+    """Raise PeerLost for the plain RuntimeError with which libraries report that a peer is gone."""
     try:
         yield
     except ZooidError:
         raise
     except RuntimeError as error:
-        raise PeerLost(f"{spec.library} lost a member, or the way to it, in an all-reduce: {error}") from error
+        raise PeerLost(f"{spec.library} lost a member, or the link to it, in an all-reduce: {error}") from error
+
+
+Timing = tuple[float, float]
+"""The time of day at which a measurement began, and the seconds that it took on one member."""
 
 
 class _Sweep:
-    """One member's part: its groups, its numbers, and its clock."""
+    """One member's part of the sweep, in all process groups that it belongs to."""
 
-    def __init__(self, spec: SweepSpec, numbers: list[torch.Tensor]) -> None:
+    def __init__(self, spec: SweepSpec, tensors: list[torch.Tensor]) -> None:
         self._spec = spec
-        self._numbers = numbers
-        self._device = numbers[0].device
+        self._tensors = tensors
+        self._device = tensors[0].device
         self._settings = settings_of(spec)
-        # everybody makes every group, in the same order, as torch.distributed wants it
-        self._groups = {number: dist.new_group(range(number)) for number in sorted(spec.num_members)}
+        # torch.distributed requires that every rank creates every group, in the same order.
+        self._groups = {size: dist.new_group(range(size)) for size in sorted(spec.num_members)}
 
-    def run(self, progress: Callable[[int, int], None]) -> list[tuple[float, float] | None]:
-        """All settings, again and again, so that the repeats of one are some time apart: of each when it was, and what
-        it took on this member; None where it took no part."""
+    def run(self, progress: Progress) -> list[Timing | None]:
+        """Time all settings, with their repeats some time apart; None where this member takes no part."""
         self._warm_up()
         total = self._spec.num_repeats * len(self._settings)
-        taken: list[tuple[float, float] | None] = []
+        timings: list[Timing | None] = []
         for done in range(total):
             progress(done, total)
-            # all wait for every measurement, so that nobody waits for longer than one; members that take no part then
-            # wait for the next one, and are silent meanwhile
-            self._meet()
+            # All members pass a barrier before every measurement, so that nobody waits for longer than one.
+            self._barrier()
             setting = self._settings[done % len(self._settings)]
-            taken.append(self._measure(setting) if self._spec.rank < setting.num_members else None)
+            timings.append(self._measure(setting) if self._spec.rank < setting.num_members else None)
         progress(total, total)
-        return taken
+        return timings
 
     def _warm_up(self) -> None:
-        """Connections are made, and have gathered some speed."""
-        self._meet()
-        size = min(_WARM_UP_BYTES, max(self._spec.num_bytes))
-        for number in self._groups:
-            if self._spec.rank < number:
-                self._measure(Setting(size, number, max(self._spec.concurrency)))
+        """Open all connections and let them ramp up."""
+        self._barrier()
+        num_bytes = min(_WARM_UP_BYTES, max(self._spec.num_bytes))
+        for size in self._groups:
+            if self._spec.rank < size:
+                self._measure(Setting(num_bytes, size, max(self._spec.concurrency)))
 
-    def _measure(self, setting: Setting) -> tuple[float, float]:
+    def _measure(self, setting: Setting) -> Timing:
         group = self._groups[setting.num_members]
         count = setting.num_bytes // ELEMENT_BYTES
-        parts = [numbers[:count] for numbers in self._numbers[: setting.concurrency]]
+        parts = [tensor[:count] for tensor in self._tensors[: setting.concurrency]]
         at_s, began_s = time.time(), time.perf_counter()
         for _ in range(setting.num_in_a_row):
             for work in [dist.all_reduce(part, group=group, async_op=True) for part in parts]:
@@ -156,29 +156,32 @@ class _Sweep:
             self._finish()
         return at_s, (time.perf_counter() - began_s) / setting.num_in_a_row
 
-    def _meet(self) -> None:
-        """A barrier that every library has."""
+    def _barrier(self) -> None:
+        """Pass a barrier made of an all-reduce, which every library has."""
         dist.all_reduce(torch.zeros(1, device=self._device))
         self._finish()
 
     def _finish(self) -> None:
-        """Waiting for NCCL's work only puts it into the order of a stream."""
+        """Wait for the GPU, since waiting for NCCL's work only orders it in a stream."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
 
-def _samples(spec: SweepSpec, said: list[list[tuple[float, float] | None]]) -> AllReduceSamples:
-    """The last member that is done with a measurement says what it took; members begin together, so that no clock has
-    to agree with another one."""
+def _samples(spec: SweepSpec, member_timings: list[list[Timing | None]]) -> AllReduceSamples:
+    """Return the longest time of all members for each measurement.
+
+    Members begin together, so that their clocks need not agree.
+    """
     settings = settings_of(spec)
     samples = []
     for number in range(spec.num_repeats * len(settings)):
         setting = settings[number % len(settings)]
-        measured = [each for of_member in said if number < len(of_member) and (each := of_member[number]) is not None]
+        entries = [timings[number] for timings in member_timings if number < len(timings)]
+        measured = [timing for timing in entries if timing is not None]
         if len(measured) != setting.num_members:
             raise CommError(
                 f"{len(measured)} members have timed measurement {number}, in which {setting.num_members} take part: "
-                "start them with the same version of zooid"
+                "start all members with the same version of zooid"
             )
         samples.append(
             AllReduceSample(

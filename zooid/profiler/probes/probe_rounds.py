@@ -1,4 +1,4 @@
-"""What members measure together, as data: who moves bytes to whom at the same time, and what links follow from it."""
+"""The rounds of a probe as data: which flows are measured at the same time, and the links that follow from them."""
 
 import statistics
 from collections import defaultdict
@@ -9,26 +9,26 @@ from typing import Literal, NamedTuple, TypeAlias
 from zooid.core.resources.link import STORE_SITE, Link
 
 STORE = -1
-"""The store's place in a flow, where members have their ranks."""
-_FULL_SHARE = 0.95
-"""A stream that carries so much of what several carry fills the link by itself."""
+"""Stands for the store in a flow, where a member has its rank."""
+_SATURATED_FRACTION = 0.95
+"""A single stream that reaches this fraction of the bandwidth of several streams fills the link by itself."""
 
 
-class Flow(NamedTuple):
-    """Bytes from one end to another."""
+class ProbeFlow(NamedTuple):
+    """Bytes that move from one end to the other; an end is a rank or STORE."""
 
     source: int
     target: int
 
 
 Kind: TypeAlias = Literal["bandwidth", "round_trip"]
-Crowd: TypeAlias = tuple[Flow, ...]
-"""Flows at the same time."""
+Crowd: TypeAlias = tuple[ProbeFlow, ...]
+"""Flows that are measured at the same time."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """One measurement, by all of a crowd at the same time."""
+class ProbeRound:
+    """One measurement of all flows of a crowd at the same time."""
 
     kind: Kind
     flows: Crowd
@@ -39,19 +39,19 @@ class Round:
         return any(STORE in flow for flow in self.flows)
 
 
-class Place(NamedTuple):
-    """Which flow of which round a value belongs to."""
+class FlowIndex(NamedTuple):
+    """The round and the flow that a measured value belongs to."""
 
     round_number: int
     flow_number: int
 
 
-Samples: TypeAlias = Mapping[Place, Sequence[float]]
-"""Bytes per second, or seconds, one for each repeat."""
+Samples: TypeAlias = Mapping[FlowIndex, Sequence[float]]
+"""Bytes per second, or seconds for round trips, with one value for each repeat."""
 
 
 def crowd_sizes(num_members: int) -> list[int]:
-    """How many members at once: doubling, up to all of them.
+    """Return how many members measure at once: doubling numbers, up to all members.
 
     >>> crowd_sizes(6)
     [1, 2, 4, 6]
@@ -60,44 +60,48 @@ def crowd_sizes(num_members: int) -> list[int]:
     return sorted({*doubling, num_members})
 
 
-def store_rounds(sites: Sequence[str], num_streams: Sequence[int]) -> list[Round]:
-    """Up to the store and down from it: one member of each site alone, then growing numbers of members."""
+def store_rounds(sites: Sequence[str], num_streams: Sequence[int]) -> list[ProbeRound]:
+    """Return the rounds to and from the store: one member of each site alone, then growing numbers of members."""
     alone = [(sites.index(site),) for site in dict.fromkeys(sites)]
     together = [tuple(range(size)) for size in crowd_sizes(len(sites)) if size > 1]
     rounds = []
     for ranks in (*alone, *together):
-        up = tuple(Flow(rank, STORE) for rank in ranks)
-        down = tuple(Flow(STORE, rank) for rank in ranks)
-        rounds += [Round("round_trip", up), Round("round_trip", down)]
-        rounds += [Round("bandwidth", crowd, streams) for streams in num_streams for crowd in (up, down)]
+        up = tuple(ProbeFlow(rank, STORE) for rank in ranks)
+        down = tuple(ProbeFlow(STORE, rank) for rank in ranks)
+        rounds += [ProbeRound("round_trip", up), ProbeRound("round_trip", down)]
+        rounds += [ProbeRound("bandwidth", crowd, streams) for streams in num_streams for crowd in (up, down)]
     return rounds
 
 
 def peer_crowds(sites: Sequence[str]) -> list[Crowd]:
-    """Between members: the first pair of each two sites, each way by itself, then rings of growing numbers."""
+    """Return the crowds of peers: the first pair of each two sites, in each direction alone, then growing rings."""
     pairs: dict[frozenset[str], tuple[int, int]] = {}
-    for one in range(len(sites)):
-        for other in range(one + 1, len(sites)):
-            pairs.setdefault(frozenset((sites[one], sites[other])), (one, other))
-    single: list[Crowd] = [(flow,) for one, other in pairs.values() for flow in (Flow(one, other), Flow(other, one))]
+    for first in range(len(sites)):
+        for second in range(first + 1, len(sites)):
+            pairs.setdefault(frozenset((sites[first], sites[second])), (first, second))
+    single: list[Crowd] = [
+        (flow,) for first, second in pairs.values() for flow in (ProbeFlow(first, second), ProbeFlow(second, first))
+    ]
     rings: list[Crowd] = [
-        tuple(Flow(rank, (rank + 1) % size) for rank in range(size)) for size in crowd_sizes(len(sites)) if size > 1
+        tuple(ProbeFlow(rank, (rank + 1) % size) for rank in range(size))
+        for size in crowd_sizes(len(sites))
+        if size > 1
     ]
     return single + rings
 
 
 def peer_rounds(
-    sites: Sequence[str], num_streams: Sequence[int], is_joined: Callable[[Flow], bool]
-) -> tuple[list[Round], list[Flow]]:
-    """The rounds of all crowds whose members reach each other, and the flows that are missing for the others."""
-    rounds: list[Round] = []
-    missing: dict[Flow, None] = {}
+    sites: Sequence[str], num_streams: Sequence[int], is_joined: Callable[[ProbeFlow], bool]
+) -> tuple[list[ProbeRound], list[ProbeFlow]]:
+    """Return the rounds of all crowds whose members can connect, and the missing flows of the other crowds."""
+    rounds: list[ProbeRound] = []
+    missing: dict[ProbeFlow, None] = {}
     for crowd in peer_crowds(sites):
-        lacking = [flow for flow in crowd if not is_joined(flow)]
-        missing.update(dict.fromkeys(lacking))
-        if not lacking:
-            rounds.append(Round("round_trip", crowd))
-            rounds += [Round("bandwidth", crowd, streams) for streams in num_streams]
+        unconnected = [flow for flow in crowd if not is_joined(flow)]
+        missing.update(dict.fromkeys(unconnected))
+        if not unconnected:
+            rounds.append(ProbeRound("round_trip", crowd))
+            rounds += [ProbeRound("bandwidth", crowd, streams) for streams in num_streams]
     return rounds, list(missing)
 
 
@@ -106,21 +110,28 @@ def site_of(sites: Sequence[str], end: int) -> str:
 
 
 def links_from(
-    rounds: Sequence[Round], samples: Samples, sites: Sequence[str], *, store_source: str, peer_source: str, date: str
+    rounds: Sequence[ProbeRound],
+    samples: Samples,
+    sites: Sequence[str],
+    *,
+    store_source: str,
+    peer_source: str,
+    date: str,
 ) -> tuple[Link, ...]:
-    """One link for each two sites, number of members and number of streams: the median of all that was measured.
+    """Return one link for each two sites, number of members and number of streams, with the median of all values.
 
-    Members of one site are alike, so that what each of them measured counts the same.
+    Members of one site are alike, so that the values of each member count the same.
     """
     round_trips: defaultdict[tuple[str, str, int], list[float]] = defaultdict(list)
     bandwidths: defaultdict[tuple[str, str, int], defaultdict[int, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
-    for round_number, each in enumerate(rounds):
-        for flow_number, (source, target) in enumerate(each.flows):
-            ends = (site_of(sites, source), site_of(sites, target), len(each.flows))
-            values = samples[Place(round_number, flow_number)]
-            (bandwidths[ends][each.num_streams] if each.kind == "bandwidth" else round_trips[ends]).extend(values)
+    for round_number, probe_round in enumerate(rounds):
+        for flow_number, (source, target) in enumerate(probe_round.flows):
+            ends = (site_of(sites, source), site_of(sites, target), len(probe_round.flows))
+            is_bandwidth = probe_round.kind == "bandwidth"
+            values = bandwidths[ends][probe_round.num_streams] if is_bandwidth else round_trips[ends]
+            values.extend(samples[FlowIndex(round_number, flow_number)])
     links = []
     for ends, by_streams in bandwidths.items():
         from_site, to_site, num_members = ends
@@ -144,7 +155,7 @@ def links_from(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Largest less smallest, over the median.
+    """Return the difference between the largest and the smallest value, as a fraction of the median.
 
     >>> spread([9.0, 10.0, 11.0])
     0.2
@@ -153,6 +164,6 @@ def spread(values: Sequence[float]) -> float:
 
 
 def _single_stream(medians: Mapping[int, float]) -> float | None:
-    """What one stream carries, where that is known and less than several carry."""
+    """Return the bandwidth of one stream where it is known and does not fill the link; otherwise None."""
     single = medians.get(1)
-    return single if single is not None and single < _FULL_SHARE * max(medians.values()) else None
+    return single if single is not None and single < _SATURATED_FRACTION * max(medians.values()) else None

@@ -1,4 +1,4 @@
-"""One member and the store: puts and gets, so many in flight at a time, with the client that training uses."""
+"""Bandwidth and round trip between one member and the store, with the client that training uses."""
 
 import secrets
 import statistics
@@ -7,88 +7,91 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
-from zooid.profiler.probes.steady_window import Window
+from zooid.profiler.probes.steady_window import SteadyWindow
 from zooid.store import ObjectStore
 
-Way = Literal["up", "down"]
+Direction = Literal["up", "down"]
 
 _SIZES = tuple(4**power * 2**16 for power in range(5))
-"""64 KiB to 16 MiB."""
-_SHARE_OF_WINDOW = 0.25
-"""An object is to take no more of the counted time, so that those which reach out of it matter little."""
-_ENOUGH_SHARE = 0.5
-"""Objects that take longer alone are too large for any measurement."""
+"""Object sizes from 64 KiB to 16 MiB."""
+_WINDOW_FRACTION = 0.25
+"""Largest fraction of the counted time that one object takes, so that objects across its edges matter little."""
+_TOO_LARGE_FRACTION = 0.5
+"""An object that takes a larger fraction of the counted time when moved alone is too large for any measurement."""
 _SMALL_BYTES = 1024
 _NUM_REQUESTS = 20
 
 
 class StoreEnd:
-    """Measures the way to the store and back, for one member; others may do the same at the same time."""
+    """Measures the links to and from the store for one member, possibly while other members do the same."""
 
-    def __init__(self, store: ObjectStore, prefix: str, window: Window) -> None:
+    def __init__(self, store: ObjectStore, prefix: str, window: SteadyWindow) -> None:
         self._store = store
         self._prefix = prefix
         self._window = window
         self._data = memoryview(secrets.token_bytes(_SIZES[-1]))
-        self._rates: dict[Way, float] = {}
+        self._rates: dict[Direction, float] = {}
         self._sizes: list[int] = []
-        """Of the objects that are there to be got."""
+        """Sizes of the objects that have been uploaded for downloads."""
 
     def prepare(self) -> None:
-        """Put what is to be got, and learn about how fast the way is each way, from ever larger objects."""
+        """Upload the objects to download, and estimate the rate in each direction from growing objects."""
+        too_long_s = _TOO_LARGE_FRACTION * self._window.counted_s
         for size in _SIZES:
             self._sizes.append(size)
-            if self._try("up", size) > _ENOUGH_SHARE * self._window.counted_s:
+            if self._move_alone("up", size) > too_long_s:
                 break
         for size in self._sizes:
-            if self._try("down", size) > _ENOUGH_SHARE * self._window.counted_s:
+            if self._move_alone("down", size) > too_long_s:
                 break
         self._move("up", f"{self._prefix}/small", _SMALL_BYTES)
 
-    def bandwidth(self, way: Way, num_streams: int) -> float:
-        """Bytes per second of all streams together, each of which moves one object after the other."""
-        size = self._size(way, num_streams)
+    def bandwidth(self, direction: Direction, num_streams: int) -> float:
+        """Return the bytes per second of all streams together; each moves one object after the other."""
+        size = self._object_size(direction, num_streams)
         began_s = time.monotonic()
         end_s = began_s + self._window.total_s
 
         def run(stream: int) -> list[tuple[float, float]]:
-            key = f"{self._prefix}/object-{stream}" if way == "up" else self._filling(size)
-            return _repeat_until(end_s, lambda: self._move(way, key, size))
+            key = f"{self._prefix}/object-{stream}" if direction == "up" else self._download_key(size)
+            return _repeat_until(end_s, lambda: self._move(direction, key, size))
 
         with ThreadPoolExecutor(num_streams) as pool:
-            of_streams = list(pool.map(run, range(num_streams)))
-        rate = self._window.bytes_per_s((span for spans in of_streams for span in spans), size, began_s)
-        self._rates[way] = rate
+            stream_spans = list(pool.map(run, range(num_streams)))
+        rate = self._window.bytes_per_s((span for spans in stream_spans for span in spans), size, began_s)
+        self._rates[direction] = rate
         return rate
 
-    def round_trip(self, way: Way) -> float:
-        """Median seconds of a small request, one after the other."""
+    def round_trip(self, direction: Direction) -> float:
+        """Return the median seconds of a small request; requests follow one another."""
         key = f"{self._prefix}/small"
-        return statistics.median(_time_s(lambda: self._move(way, key, _SMALL_BYTES)) for _ in range(_NUM_REQUESTS))
+        return statistics.median(
+            _duration_s(lambda: self._move(direction, key, _SMALL_BYTES)) for _ in range(_NUM_REQUESTS)
+        )
 
-    def _try(self, way: Way, size: int) -> float:
-        """How long one object takes alone."""
-        took_s = _time_s(lambda: self._move(way, self._filling(size), size))
-        self._rates[way] = size / took_s
+    def _move_alone(self, direction: Direction, size: int) -> float:
+        """Move one object while nothing else does, and return the seconds it takes."""
+        took_s = _duration_s(lambda: self._move(direction, self._download_key(size), size))
+        self._rates[direction] = size / took_s
         return took_s
 
-    def _move(self, way: Way, key: str, size: int) -> None:
-        if way == "up":
+    def _move(self, direction: Direction, key: str, size: int) -> None:
+        if direction == "up":
             self._store.put(key, self._data[:size])
         else:
             self._store.get(key)
 
-    def _size(self, way: Way, num_streams: int) -> int:
-        """The largest object that a stream moves in a part of the counted time, going by the last rate."""
-        most = self._rates[way] / num_streams * self._window.counted_s * _SHARE_OF_WINDOW
-        return max((size for size in self._sizes if size <= most), default=self._sizes[0])
+    def _object_size(self, direction: Direction, num_streams: int) -> int:
+        """Return the largest object that a stream moves within its fraction of the counted time, at the last rate."""
+        max_bytes = self._rates[direction] / num_streams * self._window.counted_s * _WINDOW_FRACTION
+        return max((size for size in self._sizes if size <= max_bytes), default=self._sizes[0])
 
-    def _filling(self, size: int) -> str:
+    def _download_key(self, size: int) -> str:
         return f"{self._prefix}/filling-{size}"
 
 
 def _repeat_until(end_s: float, move: Callable[[], None]) -> list[tuple[float, float]]:
-    """Begin and end of every move; one that has begun in time is waited for."""
+    """Return the begin and end of every move; the last one may end after `end_s`."""
     spans = []
     now_s = time.monotonic()
     while now_s < end_s:
@@ -98,7 +101,7 @@ def _repeat_until(end_s: float, move: Callable[[], None]) -> list[tuple[float, f
     return spans
 
 
-def _time_s(call: Callable[[], None]) -> float:
+def _duration_s(call: Callable[[], None]) -> float:
     begin_s = time.monotonic()
     call()
     return time.monotonic() - begin_s

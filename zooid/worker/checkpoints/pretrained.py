@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from zooid.core.errors import CheckpointError, InputError
 from zooid.core.jobs.job import Job, load_job
 from zooid.core.runs.checkpoint import CheckpointManifest, Shard
-from zooid.layers.jobs.model_building import NeedsWeights, build_model, build_model_on_meta
+from zooid.layers.jobs.model_builder import NeedsWeights, build_model, build_model_on_meta
 from zooid.store import ObjectStore
 from zooid.store.checkpoint_index import how_to_do_without, refuse_missing_shards
 from zooid.store.claims import last_claim, remembered_job_file

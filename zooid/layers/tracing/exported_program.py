@@ -1,4 +1,4 @@
-"""What torch.export makes of a model, as a program."""
+"""Converts the result of torch.export into a traced program."""
 
 import contextlib
 import functools
@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,68 +19,72 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from zooid.core.errors import LayerError
 from zooid.layers.jobs.batches import Batch
-from zooid.layers.jobs.model_building import NeedsWeights
-from zooid.layers.tracing.node_facts import note_traced_facts
-from zooid.layers.tracing.opaque import OpaqueCall, opaque_operation, without_objects
-from zooid.layers.tracing.traced_program import Program
+from zooid.layers.jobs.model_builder import NeedsWeights
+from zooid.layers.tracing.opaque_calls import OpaqueCall, opaque_operation
+from zooid.layers.tracing.structures import without_objects
+from zooid.layers.tracing.traced_program import TracedProgram
+from zooid.layers.tracing.values import Facts, LinearSize, Value, is_floating, note_facts
 
 _ASSERTIONS = ("_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
-"""What a trace checks about itself; it would refuse autocast, and another device."""
+"""Checks that a trace contains; they would fail under autocast and on another device."""
+_ANY_NUMBER = 2**31
+"""A bound above this is torch's own, not the model's."""
 
 
 def export(model: nn.Module, example: Batch) -> torch.export.ExportedProgram:
-    """Trace the model in the mode that it is in, with the number of samples left open."""
+    """Trace the model in its current mode, with a dynamic number of samples."""
 
     def dynamic_batch(value: Any) -> Any:
         return {0: torch.export.Dim.DYNAMIC} if isinstance(value, torch.Tensor) and value.dim() else None
 
     shapes = tree_map(dynamic_batch, example.kwargs or example.args)
     with warnings.catch_warnings(), _silence(), _as_if_on_processor(model), _plain_output(model):
-        warnings.simplefilter("ignore")  # about attributes that a forward assigns
+        warnings.simplefilter("ignore")  # torch warns of attributes that a forward assigns
         exported = torch.export.export(model, example.args, example.kwargs, dynamic_shapes=shapes, strict=False)
     for symbol, bounds in exported.range_constraints.items():
         if str(symbol).startswith("s") and bounds.upper < _ANY_NUMBER:
-            raise LayerError(f"its code depends on the number of samples: it differs from {bounds.upper + 1} on")
+            raise LayerError(f"its code depends on the number of samples: it changes at {bounds.upper + 1}")
     return exported
 
 
 @contextmanager
 def _as_if_on_processor(model: nn.Module) -> Iterator[None]:
-    """While inside, tensors on `meta` pretend to be on the processor, where constants of the code have values."""
-    before = [(tensors, dict(tensors)) for module in model.modules() for tensors in _tensors_of(module)]
-    pretended: dict[torch.Tensor, torch.Tensor] = {}
+    """While inside, tensors on `meta` pretend to be on the CPU, where constants in the code have values."""
+    before = [(tensors, dict(tensors)) for module in model.modules() for tensors in _tensor_dicts(module)]
+    replacements: dict[torch.Tensor, torch.Tensor] = {}
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
         for tensor in {tensor for tensors, _ in before for tensor in tensors.values() if tensor is not None}:
             if tensor.is_meta:
                 size, stride = tensor.shape, tensor.stride()
                 fake = torch.empty_strided(size, stride, dtype=tensor.dtype, device="cpu")
                 is_parameter = isinstance(tensor, nn.Parameter)
-                pretended[tensor] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    for tensors, own in before:
-        tensors.update({name: pretended.get(tensor, tensor) for name, tensor in own.items() if tensor is not None})
+                replacements[tensor] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+    for tensors, originals in before:
+        present = {name: tensor for name, tensor in originals.items() if tensor is not None}
+        tensors.update({name: replacements.get(tensor, tensor) for name, tensor in present.items()})
     try:
         yield
     finally:
-        for tensors, own in before:
-            tensors.update(own)
+        for tensors, originals in before:
+            tensors.update(originals)
 
 
-def _tensors_of(module: nn.Module) -> list[dict[str, Any]]:
-    """Where a module keeps its tensors; scripted ones keep them elsewhere, and are never on `meta`."""
+def _tensor_dicts(module: nn.Module) -> list[dict[str, Any]]:
+    """Return the dicts of a module's parameters and buffers; scripted modules have none, and are never on `meta`."""
     return [tensors for tensors in (module._parameters, module._buffers) if isinstance(tensors, dict)]
 
 
 @contextmanager
 def _plain_output(model: nn.Module) -> Iterator[None]:
-    """While inside, objects among the model's results that are neither tensors nor constants are left out."""
+    """While inside, the model's results contain only tensors and constants."""
     original = type(model)
 
     @functools.wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        found = original.forward(self, *args, **kwargs)
-        plain = without_objects(found)
+        returned = original.forward(self, *args, **kwargs)
+        plain = without_objects(returned)
         if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(plain)):
-            raise LayerError(f"it returns a {type(found).__name__}, of which no tensor can be told")
+            raise LayerError(f"it returns a {type(returned).__name__}, in which no tensor can be found")
         return plain
 
     model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
@@ -89,13 +94,9 @@ def _plain_output(model: nn.Module) -> Iterator[None]:
         model.__class__ = original
 
 
-_ANY_NUMBER = 2**31
-"""A bound above this is torch's own, not the model's."""
-
-
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What torch has to tell about a model that it cannot follow comes with its error; it also prints and logs it."""
+    """While inside, torch does not print or log the errors that it also raises."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -107,10 +108,10 @@ def _silence() -> Iterator[None]:
 
 def read_program(
     exported: torch.export.ExportedProgram, aliases: Mapping[str, str], calls: Mapping[str, OpaqueCall]
-) -> Program:
-    """The program of an exported model; `calls` are those that its opaque operations name."""
-    _leave_out_assertions(exported.graph)
-    note_traced_facts(exported.graph)
+) -> TracedProgram:
+    """Return the program of an exported model; its opaque operations name these calls."""
+    _remove_assertions(exported.graph)
+    _note_traced_facts(exported.graph)
     nodes = {node.name: node for node in exported.graph.nodes}
     state_names: dict[fx.Node, str] = {}
     constants: dict[fx.Node, Any] = {}
@@ -129,8 +130,8 @@ def read_program(
             constants[node] = exported.constants[str(spec.target)]
             if constants[node].is_meta:
                 raise NeedsWeights(
-                    f"it uses a tensor, {spec.target}, that is neither a parameter nor a buffer, and whose values are "
-                    "known only when the model is built with its weights"
+                    f"it uses a tensor, {spec.target}, that is neither a parameter nor a buffer; its values are known "
+                    "only when the model is built with its weights"
                 )
         elif spec.kind is InputKind.USER_INPUT:
             inputs.append(node)
@@ -144,7 +145,7 @@ def read_program(
             node.meta["opaque"] = call = calls[str(node.args[0])]
             node.meta["nn_module_stack"] = {"": (call.path, type(call.target))}
     output = next(node for node in exported.graph.nodes if node.op == "output")
-    return Program(
+    return TracedProgram(
         operations=tuple(node for node in exported.graph.nodes if node.op == "call_function"),
         inputs=tuple(inputs),
         state_names=state_names,
@@ -155,9 +156,51 @@ def read_program(
     )
 
 
-def _leave_out_assertions(graph: fx.Graph) -> None:
-    """Remove what a trace checks about itself, and what only those checks use."""
+def _remove_assertions(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if getattr(getattr(node.target, "overloadpacket", None), "__name__", "") in _ASSERTIONS:
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _note_traced_facts(graph: fx.Graph) -> None:
+    """Replace the tensors without data that torch.export leaves at nodes by facts."""
+    for node in graph.nodes:
+        result = node.meta.pop("val", None)
+        facts = _facts(result)
+        if node.op == "placeholder" and not isinstance(result, torch.Tensor):
+            facts = replace(facts, literal=result)
+        note_facts(node, facts)
+
+
+def _facts(result: Any) -> Facts:
+    if isinstance(result, torch.Tensor):
+        return Facts(_value(result), is_floating(result), result.requires_grad)
+    if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        is_number = _follows_from_samples(result.node.expr)
+        is_count = isinstance(result, torch.SymInt) and bool(result.node.expr.is_symbol) and is_number
+        return Facts(is_number=is_number, is_sample_count=is_count)
+    return Facts(is_number=isinstance(result, (int, float)))
+
+
+def _value(tensor: torch.Tensor) -> Value | None:
+    sizes = [size for size in map(_linear_size, tensor.shape) if size is not None]
+    if len(sizes) != tensor.dim() or sum(1 for size in sizes if size.per_sample) > 1:
+        return None
+    return Value(tensor.dtype, tuple(sizes))
+
+
+def _linear_size(size: Any) -> LinearSize | None:
+    if isinstance(size, int):
+        return LinearSize(size)
+    expression = size.node.expr
+    if not _follows_from_samples(expression):
+        return None
+    zero, one, seven = (int(expression.subs(dict.fromkeys(expression.free_symbols, count))) for count in (0, 1, 7))
+    line = LinearSize(zero, one - zero)
+    return line if line.of(7) == seven and line.per_sample > 0 else None
+
+
+def _follows_from_samples(expression: Any) -> bool:
+    """Whether all symbols are numbers of samples, which torch calls s0, s1 and so on."""
+    return all(str(symbol).startswith("s") for symbol in expression.free_symbols)

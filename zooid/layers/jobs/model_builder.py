@@ -1,20 +1,18 @@
 """Builds a job's model, with its initial weights or without any.
 
-A member needs the structure of the whole model, but only its own stage's weights, which it reads from a checkpoint. So
-it builds the model on the `meta` device, where tensors have shapes and no values. A constructor that needs values,
-such as transformers' `from_pretrained`, fails there, and tensors that are neither parameters nor buffers would lose
-theirs. It runs on the processor then, and gives up each parameter's values as soon as a module has registered it, so
-that the weights are never in memory all at once.
+A member needs the structure of the whole model, but only the weights of its own stage, which it reads from a
+checkpoint. So it builds the model on the `meta` device, where tensors have shapes but no values. That fails for a
+constructor that needs values, such as transformers' `from_pretrained`, and for tensors that are neither parameters nor
+buffers. Such a model is built in main memory, and each parameter is emptied as soon as a module registers it, so that
+the weights are never in memory all at once.
 """
 
 import logging
-import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
@@ -24,19 +22,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zooid.core.errors import JobError, LayerError
 from zooid.core.jobs.job import Job
 from zooid.layers.disk_tensors import LargeTensorsOnDisk, settle
+from zooid.layers.stages.randomness import seed_generators
 
 _log = logging.getLogger(__name__)
 
 
 class NeedsWeights(LayerError):
-    """A model that can only be traced when it is built with its weights."""
+    """The model can only be traced when it is built with its weights."""
 
 
 def build_model(job: Job) -> nn.Module:
-    """The model with its initial weights, which follow from the job's seed; on disk where memory is too small."""
-    torch.manual_seed(job.seed)
-    np.random.seed(job.seed % 2**32)
-    random.seed(job.seed)
+    """Build the model with its initial weights, which follow from the job's seed; on disk if memory is too small."""
+    seed_generators(job.seed)
     with LargeTensorsOnDisk():
         model = call("model", job.model)
     if not isinstance(model, nn.Module):
@@ -47,7 +44,7 @@ def build_model(job: Job) -> nn.Module:
 
 @contextmanager
 def buffers_restored(model: nn.Module) -> Iterator[None]:
-    """A trial must not leave a trace in batch-norm statistics."""
+    """On exit, buffers such as batch-norm statistics have the values that they had on entry."""
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
         yield
@@ -57,8 +54,19 @@ def buffers_restored(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(before[name])
 
 
+@contextmanager
+def modes_restored(model: nn.Module) -> Iterator[None]:
+    """On exit, each module is in the mode that it had on entry, since a model may keep parts in evaluation mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
+
+
 def _uncompiled(model: nn.Module) -> nn.Module:
-    """The module behind `torch.compile`, which computes the same: stages are cut from it, and its names are plain."""
+    """Return the module inside `torch.compile`, which computes the same and has plain parameter names."""
     original = getattr(model, "_orig_mod", None)
     if not isinstance(original, nn.Module):
         return model
@@ -67,17 +75,17 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 
 def build_model_on_meta(job: Job) -> nn.Module:
-    """The model without weights: shapes only, so that a member never holds more than its stage.
+    """Build the model without weights, so that a member never holds more than its stage.
 
-    NeedsWeights where the model's structure could depend on the values of its weights.
+    NeedsWeights is raised where the model's structure could depend on the values of its weights.
     """
     emptied = _EmptyTensors()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about weights of a checkpoint that an empty model does not take
+        warnings.simplefilter("ignore")  # an empty model does not take the weights of a checkpoint
         try:
             model = _build_on_meta(job)
         except JobError as error:
-            _log.info("the model is built on the processor, since it cannot be built on meta: %s", error)
+            _log.info("the model is built in main memory, since it cannot be built on meta: %s", error)
             model = _build_on_processor(job, emptied)
     for module in model.modules():
         parameters = module.named_parameters(recurse=False, remove_duplicate=False)
@@ -89,7 +97,7 @@ def build_model_on_meta(job: Job) -> nn.Module:
 
 
 def call(name: str, build: Any) -> Any:
-    """What one of the job's functions returns; its error is told as one of the job's."""
+    """Call one of the job's functions, and turn its error into a JobError."""
     try:
         return build()
     except Exception as error:
@@ -103,34 +111,34 @@ def _build_on_meta(job: Job) -> nn.Module:
     for path, module in model.named_modules():
         held = [leaf for leaf in tree_leaves(vars(module)) if isinstance(leaf, torch.Tensor) and leaf.is_meta]
         if any(id(tensor) not in registered for tensor in held):
-            raise JobError(f"a tensor of {path or 'the model'} that is no parameter or buffer would lose its values")
+            raise JobError(f"{path or 'the model'} has a tensor that is neither a parameter nor a buffer")
     return model
 
 
 def _build_on_processor(job: Job, emptied: "_EmptyTensors") -> nn.Module:
-    """The model with real buffers and empty parameters."""
+    """Build the model with real buffers and empty parameters."""
     try:
         with emptied.on_registration():
             model = build_model(job)
     except JobError as error:
         raise NeedsWeights(f"the model cannot be built without its weights: {error}") from error
-    # Empty parameters are not initialised, so that whatever is drawn differs from what the complete model draws.
+    # Empty parameters are not initialised, so that later random numbers differ from those of the complete model.
     if not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(job.seed).get_state()):
         raise NeedsWeights("the model cannot be built without its weights: its constructor draws random numbers")
     if any(_leaves_ties_open(module) for module in model.modules()):
-        raise NeedsWeights("the model cannot be built without its weights: which of them are tied depends on them")
+        raise NeedsWeights("the model cannot be built without its weights: their values decide which are tied")
     return model
 
 
 def _leaves_ties_open(module: nn.Module) -> bool:
-    """True where transformers has two parameters to tie if they are equal, which it cannot tell without values."""
+    """Whether transformers would tie two parameters only if their values are equal."""
     sources: dict[str, str] = getattr(module, "all_tied_weights_keys", None) or {}
     parameters = dict(module.named_parameters(remove_duplicate=False)) if sources else {}
     return any(parameters.get(name) is not parameters.get(source) for name, source in sources.items())
 
 
 class _EmptyTensors:
-    """Tensors on the meta device that stand for others, one for each, so that tied parameters stay tied."""
+    """Maps each tensor to one tensor on the meta device, so that tied parameters stay tied."""
 
     def __init__(self) -> None:
         self._known = WeakIdKeyDictionary()
@@ -143,7 +151,7 @@ class _EmptyTensors:
 
     @contextmanager
     def on_registration(self) -> Iterator[None]:
-        """Inside, every parameter that a module registers is replaced."""
+        """While inside, every parameter that a module registers is replaced by an empty one."""
 
         def replace(module: nn.Module, name: str, parameter: nn.Parameter) -> Any:
             return parameter if parameter.is_meta else self.of(parameter)
@@ -156,7 +164,7 @@ class _EmptyTensors:
 
 
 def _emptied(tensor: torch.Tensor) -> torch.Tensor:
-    """With the same attributes and hooks."""
+    """Return a tensor on the meta device with the same attributes and hooks."""
     empty = tensor.detach().to("meta")
     if isinstance(tensor, nn.Parameter):
         empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
