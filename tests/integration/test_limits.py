@@ -20,7 +20,7 @@ from zooid.coordinator.plans.offer_names import held_to, prices_in_words, resolv
 from zooid.coordinator.runs.crew import Crew
 from zooid.core.errors import CatalogError, InputError, MemberFailed
 from zooid.core.plans.plan import Limits
-from zooid.core.resources.machine import cpu_share
+from zooid.core.resources.machine import cpu_quota
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.spec import WorkerSpec
 from zooid.planner import search, single
@@ -51,8 +51,8 @@ while True:
     held.append(bytearray(2**20))
 """
 LOOKING = """
-from zooid.core.resources.machine import cpu_share, memory_bytes, num_cores
-print(cpu_share(), num_cores(), memory_bytes())
+from zooid.core.resources.machine import cpu_quota, memory_bytes, num_cores
+print(cpu_quota(), num_cores(), memory_bytes())
 """
 WAITING = "import time; time.sleep(600)"
 PARENT = f"""
@@ -118,7 +118,7 @@ class TestTime:
             assert share <= 0.25 + TOLERANCE
             if share >= 0.25 - TOLERANCE:
                 return
-            assert foreign.num_cores > cpu_share() - 1, "the machine had time for it"
+            assert foreign.num_cores > cpu_quota() - 1, "the machine had time for it"
         pytest.skip(f"other programs kept {foreign.num_cores:.2f} cores busy, {ATTEMPTS} times")
 
     def test_a_small_share_is_smooth(self) -> None:
@@ -286,7 +286,7 @@ class TestRefusals:
             resolve_offer(on)
 
     def test_more_than_the_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zooid.coordinator.plans.offer_names.cpu_share", lambda: 0.5)
+        monkeypatch.setattr("zooid.coordinator.plans.offer_names.cpu_quota", lambda: 0.5)
         monkeypatch.setattr("zooid.coordinator.plans.offer_names.memory_bytes", lambda: 10**9)
         with pytest.raises(InputError) as caught:
             resolve_offer("limited:aws.lambda.1769")

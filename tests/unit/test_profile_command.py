@@ -98,7 +98,7 @@ def test_again_does_not_look_at_what_is_there(measuring: Measuring) -> None:
     ("content", "message"),
     [
         (encode_record(HELD)[:-200], "was it cut short"),
-        (b'{"record": "profile", "version": 1000}', "has field `version` 1000; .* update zooid"),
+        (b'{"record": "profile", "version": 1000}', "has version 1000; .* update zooid"),
         (encode_record(profile([layer(0.1)], job="other")), "the profile of the job other, not of job"),
         (encode_record(HELD).replace(b'"knee"', b'"elbow"'), "is not a valid profile"),
         (b'{"record": "plan", "version": 1}', "holds a 'plan'"),

@@ -151,7 +151,7 @@ class Pretending:
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores, 8 GB."""
     for place in ("planning", "offers"):
-        monkeypatch.setattr(f"zooid.coordinator.{place}.cpu_share", lambda: 2.0)
+        monkeypatch.setattr(f"zooid.coordinator.{place}.cpu_quota", lambda: 2.0)
         monkeypatch.setattr(f"zooid.coordinator.{place}.memory_bytes", lambda: 8 * 10**9)
 
 

@@ -141,8 +141,8 @@ def edited(record: FileRecord, old: str, new: str) -> bytes:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 1', '"version": 2', "has field `version` 2; this zooid reads up to 1: update zooid"),
-        ('"version": 1', '"version": 0', "has field `version` 0; this zooid reads 1: make it again"),
+        ('"version": 1', '"version": 2', "has version 2; this zooid reads up to 1: update zooid"),
+        ('"version": 1', '"version": 0', "has version 0; this zooid reads 1: make it again"),
         ('"version": 1', '"version": "new"', "version"),
         ('"version": 1,', "", "missing required field `version`"),
         ('"record": "roster"', '"record": "plan"', "holds a 'plan'; expected a 'roster'"),

@@ -15,7 +15,7 @@ from torch import nn
 
 from zooid.core.jobs.job import Job
 from zooid.core.plans.profile import GradientReady, TimePoint
-from zooid.core.resources.machine import cpu_share
+from zooid.core.resources.machine import cpu_quota
 from zooid.layers import (
     Batch,
     LayeredModel,
@@ -84,7 +84,7 @@ class Measured:
 
 def is_throttled() -> bool:
     """Whether this process gets less processor time than its threads would use."""
-    return cpu_share() < torch.get_num_threads()
+    return cpu_quota() < torch.get_num_threads()
 
 
 class LayerTimer:

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from zooid.catalog import local_offer, offer
 from zooid.core.errors import InputError
-from zooid.core.resources.machine import cpu_share, memory_bytes
+from zooid.core.resources.machine import cpu_quota, memory_bytes
 from zooid.core.resources.offer import Offer
 from zooid.core.units import format_bytes
 from zooid.platforms.platform import Size
@@ -65,10 +65,10 @@ def _with_size_of(model: Offer, priced: Offer) -> Offer:
         raise InputError(
             f"{model.name} has a {model.gpu}, which this machine cannot imitate; give an offer without GPUs"
         )
-    if model.vcpus > cpu_share() or model.memory_bytes > memory_bytes():
+    if model.vcpus > cpu_quota() or model.memory_bytes > memory_bytes():
         raise InputError(
             f"{model.name} has {model.vcpus:g} vCPUs and {format_bytes(model.memory_bytes)} of memory, which is more "
-            f"than this machine's {cpu_share():g} and {format_bytes(memory_bytes())}; give a smaller offer, or "
+            f"than this machine's {cpu_quota():g} and {format_bytes(memory_bytes())}; give a smaller offer, or "
             f"{LOCAL}:{model.name} for its prices alone"
         )
     return structs.replace(

@@ -25,7 +25,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import decode_record
 from zooid.core.resources.link import Link, Links
-from zooid.core.resources.machine import cpu_share, memory_bytes, num_cores
+from zooid.core.resources.machine import cpu_quota, memory_bytes, num_cores
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.events import PhaseStarted
@@ -98,7 +98,7 @@ def profiles(
     found: dict[str, Profile] = {}
     with scratch_folder(store, "profiling") as objects:
         on_event(PhaseStarted(at_s=time.time(), phase="profile"))
-        for names in rounds(offers, cpu_share(), memory_bytes()):
+        for names in rounds(offers, cpu_quota(), memory_bytes()):
             tasks = []
             for name in names:
                 folder = open_store(f"{objects.url}/{name}")  # each has its own events, and its own profile

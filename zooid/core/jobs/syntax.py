@@ -1,4 +1,4 @@
-"""Python files that are read without being run."""
+"""Parsing of Python files without executing them."""
 
 import ast
 import warnings
@@ -9,19 +9,19 @@ from zooid.core.text import quoted
 
 
 def parsed_file(file: Path, shown: str) -> ast.Module:
-    """The file's syntax tree; a syntax error is shown with its line and a caret."""
+    """Parse a file; the message of a syntax error shows the line and a caret."""
     try:
         data = file.read_bytes()
     except OSError as error:
         raise JobError(f"{shown} cannot be read: {error.strerror}") from error
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Python gives them when the file is run
+        warnings.simplefilter("ignore")  # Python repeats them when the file is executed
         try:
-            compile(data, str(file), "exec", dont_inherit=True)  # finds more than parsing does, as a stray `return`
+            compile(data, str(file), "exec", dont_inherit=True)  # finds errors that parsing does not: a stray `return`
             return ast.parse(data, str(file))
         except SyntaxError as error:
             raise JobError(_syntax_error(error, shown)) from error
-        except (ValueError, RecursionError, MemoryError) as error:  # null bytes, before Python 3.12; or far too deep
+        except (ValueError, RecursionError, MemoryError) as error:  # null bytes before Python 3.12, or deep nesting
             raise JobError(f"{shown} is not Python: {quoted(str(error))}") from error
 
 
