@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
+from benchmarks.lab.history import read_history
 from tests.fuzz.record_samples import records
 from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
@@ -56,7 +57,6 @@ from zooid.report.progress import LineView
 from zooid.store import EventReader, ObjectStore, open_store
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim
-from zooid.store.event_log import read_history
 from zooid.store.shards import index_shards, shards
 from zooid.store.shards.archive import read_sample, table_of
 from zooid.store.shards.cache import damaged

@@ -16,8 +16,8 @@ from benchmarks.lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile
-from zooid.coordinator.plans.offer_names import held_to, prices_in_words, resolve_offer
-from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.plans.offer_names import enforced_size, prices_in_words, resolve_offer
+from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.core.errors import CatalogError, InputError, MemberFailed
 from zooid.core.plans.plan import Limits
 from zooid.core.resources.machine import cpu_quota
@@ -150,7 +150,7 @@ class TestMemory:
         with Crew(running(GROWING), store, checks_input=False) as crew:
             crew.start("worker", [spec], [small])
             with pytest.raises(MemberFailed) as caught:
-                crew.wait(lambda: None)
+                wait_for_all([crew], lambda: None)
         assert str(caught.value) == "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory"
 
     def test_a_member_that_somebody_killed_is_not_blamed(self) -> None:
@@ -333,8 +333,8 @@ class TestOffers:
         assert (limited.platform, limited.site) == ("local", "limited:aws.lambda.512")
         assert (limited.vcpus, limited.memory_bytes) == (0.2894, 512 * MIB)
         assert limited.usd_per_hour == priced.usd_per_hour > 0
-        assert held_to(limited) == Size(0.2894, 512 * MIB)
-        assert held_to(priced) is None
+        assert enforced_size(limited) == Size(0.2894, 512 * MIB)
+        assert enforced_size(priced) is None
         assert prices_in_words(limited) == (
             "at the prices of aws.lambda.512; nothing is charged, for the members run on this machine, held to its size"
         )

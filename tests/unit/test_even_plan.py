@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from zooid.catalog import local_offer
-from zooid.coordinator.plans.given_plan import fixed_layout
+from zooid.coordinator.plans.plan_validation import fixed_layout
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
