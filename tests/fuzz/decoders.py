@@ -46,7 +46,8 @@ from zooid.core.runs.events import decode_events, encode_events
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.shard import ShardTable, TarShard
 from zooid.core.runs.spec import ProbeSpec, RehearsalSpec, WorkerSpec
-from zooid.core.runs.timeline import Timeline, usage_by_member
+from zooid.core.runs.step_parts import parts_by_member
+from zooid.core.runs.timeline import Timeline
 from zooid.core.text import has_credentials
 from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
@@ -107,7 +108,7 @@ def _use_plan(plan: Plan) -> None:
 
 
 def _use_timeline(timeline: Timeline) -> None:
-    usage_by_member(timeline)
+    parts_by_member(timeline)
     timeline_table(timeline)
 
 

@@ -92,10 +92,10 @@ def write_others(folder: Path, plan: Plan, made: Profile) -> None:
         (["tcp.plan.json"], "no link from 'here' to 'here' is known"),
         (["tcp.plan.json", "--links", "nothing.links.json"], "`bandwidth_bytes_per_s` of here to here must be above 0"),
         (["cents.plan.json", "--store-at", "aws.us-east-1"], "dollars, not cents, for an hour"),
-        (["made.plan.json", "--store-at", "s3://bucket/run"], "give the place instead of the URL"),
+        (["made.plan.json", "--store-at", "s3://bucket/run"], "give the location instead of the URL"),
         (["made.plan.json", "--store-at", "moon.far-side"], "moon"),
         (["made.plan.json", "--compare", "file:///nowhere/at/all"], "holds no run"),
-        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "page and trace would both be a.html"),
+        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "--out and --trace both name a.html"),
     ],
 )
 def test_bad_input_is_refused_with_one_line(

@@ -103,7 +103,7 @@ def test_a_lost_member_is_named_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_more_members_than_are_started_are_refused() -> None:
-    with pytest.raises(InputError, match="4 members are to reduce, but 2 are started"):
+    with pytest.raises(InputError, match="`crowds` has 4 members, but 2 are started"):
         zooid.probe_all_reduce(members=2, crowds=[2, 4])
 
 

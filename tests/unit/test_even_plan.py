@@ -96,10 +96,10 @@ def test_what_is_too_small_for_a_layout_is_refused(wanted: FixedLayout, message:
     [
         (None, None, None, "needs a layout"),
         (Limits(num_replicas=2), None, None, "needs a layout"),
-        (Limits(num_replicas=1, num_stages=1, deadline_s=60.0), None, None, "a deadline cannot be kept to"),
-        (Limits(num_replicas=1, num_stages=1, budget_usd=1.0), None, None, "a budget cannot be kept to"),
-        (LAYOUT, "cheapest", None, "a goal cannot be kept to"),
-        (LAYOUT, None, Links(zooid_version="0", date="2026-01-01", links=()), "links cannot be kept to"),
+        (Limits(num_replicas=1, num_stages=1, deadline_s=60.0), None, None, "a deadline cannot be honoured"),
+        (Limits(num_replicas=1, num_stages=1, budget_usd=1.0), None, None, "a budget cannot be honoured"),
+        (LAYOUT, "cheapest", None, "a goal cannot be honoured"),
+        (LAYOUT, None, Links(zooid_version="0", date="2026-01-01", links=()), "links cannot be honoured"),
     ],
 )
 def test_wishes_that_only_a_profile_could_meet_are_refused(

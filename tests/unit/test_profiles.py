@@ -150,9 +150,9 @@ class Pretending:
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores, 8 GB."""
-    for place in ("planning", "offers"):
-        monkeypatch.setattr(f"zooid.coordinator.{place}.cpu_quota", lambda: 2.0)
-        monkeypatch.setattr(f"zooid.coordinator.{place}.memory_bytes", lambda: 8 * 10**9)
+    for module in ("measurements.job_profiles", "plans.offer_names"):
+        monkeypatch.setattr(f"zooid.coordinator.{module}.cpu_quota", lambda: 2.0)
+        monkeypatch.setattr(f"zooid.coordinator.{module}.memory_bytes", lambda: 8 * 10**9)
 
 
 @pytest.fixture

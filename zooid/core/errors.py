@@ -1,29 +1,13 @@
 """Every error that zooid raises on purpose.
 
 ZooidError
-├── InputError              the user's input is rejected before anything starts
-│   ├── UnitError           a duration, size or amount of money that cannot be read
-│   ├── RecordError         a file with a newer version, another kind, or an invalid field
-│   │   └── OlderRecord     a file with an older version, which has to be written anew
-│   ├── JobError            a job file, or part of its job, that cannot be used
-│   ├── CatalogError        an unknown offer or price, or a malformed catalog row
-│   ├── LayerError          a model that cannot be traced or cut into layers
-│   └── PlanError           limits that no plan meets, or a plan that does not fit the job
-├── ScheduleError           an action list that is incomplete, out of order, or would deadlock
-├── StoreError              the object store did not do what was asked
-│   ├── ObjectNotFound      no object under this key
-│   ├── ObjectExists        a create-only put that came second
-│   ├── StoreUnavailable    the store failed or timed out; a retry may help
-│   └── UnsafeStore         the store lets a second writer win a create-only put
-├── CommError               a transfer between members failed
-│   ├── CommAborted         a wait was aborted
-│   │   └── Superseded      another coordinator has taken over the run
-│   ├── CommTimeout         a peer did not deliver in time
-│   ├── PeerLost            a peer's connection broke, or the peer gave up
-│   └── DamagedMessage      a message that stays truncated or altered after a retry
-├── CheckpointError         a checkpoint that is missing, damaged, or from another model
-├── TrainingError           training cannot continue, for example because the loss is not finite
-└── MemberFailed            a member exited early; carries its name, exit status and traceback
+├── InputError: UnitError, RecordError (OlderRecord), JobError, CatalogError, LayerError, PlanError
+├── ScheduleError
+├── StoreError: ObjectNotFound, ObjectExists, StoreUnavailable, UnsafeStore
+├── CommError: CommAborted (Superseded), CommTimeout, PeerLost, DamagedMessage
+├── CheckpointError
+├── TrainingError
+└── MemberFailed
 """
 
 

@@ -33,7 +33,7 @@ def timeline(store: str, *, step: int | None = None) -> RecordedStep:
     if recorded and step is not None:
         steps = ", ".join(map(str, recorded[-_MAX_NAMED:]))
         raise InputError(
-            f"step {step} of {folder.url} was not recorded; give step {'… ' * (len(recorded) > _MAX_NAMED)}{steps}"
+            f"step {step} of {folder.url} was not recorded; give one of {'… ' * (len(recorded) > _MAX_NAMED)}{steps}"
         )
     raise InputError(
         f"{folder.url} has no recorded step: members record their last full step when they end successfully; check the "

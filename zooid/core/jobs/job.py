@@ -91,9 +91,7 @@ class Job:
                 f"job.grain_size is {self.grain_size}, above job.batch_size {self.batch_size}; "
                 "a grain is a part of a batch: give at most the batch size"
             )
-        _check_metrics(self.metrics, self.evaluation)
-        _check_cadence(self.evaluate_every, self.evaluate_first, self.evaluation)
-        _check_monitor(self.monitor, self.metrics, self.evaluation)
+        _check_evaluation(self)
         if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
@@ -169,35 +167,24 @@ def already_built(kind: str) -> str:
     )
 
 
-def _check_metrics(metrics: object, evaluation: object) -> None:
-    if not isinstance(metrics, Mapping) or not all(
-        isinstance(name, str) and callable(f) for name, f in metrics.items()
-    ):
+def _check_evaluation(job: Job) -> None:
+    """Check all fields that concern evaluation."""
+    metrics: object = job.metrics
+    if not isinstance(metrics, Mapping) or not all(isinstance(key, str) and callable(f) for key, f in metrics.items()):
         raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")
-    if metrics and evaluation is None:
-        raise JobError("job.metrics is given without job.evaluation; give the data set to evaluate on as well")
     if LOSS in metrics:
         raise JobError("job.metrics has the name 'loss', which every evaluation reports anyway; give another name")
-
-
-def _check_cadence(every: object, is_first: object, evaluation: object) -> None:
-    if every is not None:
-        _check_count("evaluate_every", every)
-    if not isinstance(is_first, bool):
-        raise JobError(f"job.evaluate_first is {is_first!r}; give True or False")
-    if evaluation is None and (every is not None or is_first):
-        name = "evaluate_first" if every is None else "evaluate_every"
-        raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
-
-
-def _check_monitor(monitor: object, metrics: Mapping[str, object], evaluation: object) -> None:
-    if monitor is None:
-        return
-    if not isinstance(monitor, Monitor):
+    if job.evaluate_every is not None:
+        _check_count("evaluate_every", job.evaluate_every)
+    if not isinstance(job.evaluate_first, bool):
+        raise JobError(f"job.evaluate_first is {job.evaluate_first!r}; give True or False")
+    monitor: object = job.monitor
+    if monitor is not None and not isinstance(monitor, Monitor):
         raise JobError(f"job.monitor is {monitor!r}; give zooid.Monitor(metric=…, mode=…, patience=…), or None")
-    if evaluation is None:
-        raise JobError("job.monitor is given without job.evaluation; give the data set to evaluate on as well")
-    if monitor.metric not in (LOSS, *metrics):
+    for name in ("metrics", "evaluate_every", "evaluate_first", "monitor"):
+        if getattr(job, name) and job.evaluation is None:
+            raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
+    if monitor is not None and monitor.metric not in (LOSS, *metrics):
         allowed = ", ".join(map(repr, (LOSS, *metrics)))
         raise JobError(f"job.monitor looks at {monitor.metric!r}, which no evaluation reports; give one of {allowed}")
 

@@ -74,15 +74,8 @@ class Offer(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require(bool(self.name), "`name` must not be empty")
-        require_positive(
-            self,
-            "vcpus",
-            "memory_bytes",
-            "billing_grain_s",
-            "lifetime_s",
-            "bandwidth_bytes_per_s",
-            of=self.name,
-        )
+        sizes = ("vcpus", "memory_bytes", "billing_grain_s", "lifetime_s", "bandwidth_bytes_per_s")
+        require_positive(self, *sizes, of=self.name)
         require(
             (self.num_gpus > 0) == bool(self.gpu),
             f"`gpu` of {self.name} is {self.gpu!r} and `num_gpus` is {self.num_gpus}; give both or neither",
