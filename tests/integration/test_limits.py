@@ -276,7 +276,7 @@ class TestRefusals:
         ("on", "message"),
         [
             ("limited", "names no size; give limited:OFFER"),
-            ("limited:azure.aci.k80", "azure.aci.k80 has a K80, which this machine cannot imitate"),
+            ("limited:azure.aci.k80", "azure.aci.k80 has a K80, which this machine cannot emulate"),
             ("limited:aws.ec2.c5.24xlarge.of.dreams", "there is no offer"),
             ("restricted:aws.lambda.512", "limited:OFFER for its size as well"),
         ],
@@ -336,7 +336,8 @@ class TestOffers:
         assert enforced_size(limited) == Size(0.2894, 512 * MIB)
         assert enforced_size(priced) is None
         assert prices_in_words(limited) == (
-            "at the prices of aws.lambda.512; nothing is charged, because members run on this machine, limited to its size"
+            "at the prices of aws.lambda.512; nothing is charged, because members run on this machine, limited to "
+            "its size"
         )
 
     def test_members_with_a_share_contend_for_the_machine_only_together(self) -> None:

@@ -118,8 +118,8 @@ class TestScripts:
         ended = self.run(tmp_path, DEFINITIONS + DATA + JOB + TRAIN.format(url=(tmp_path / "run").as_uri()))
         assert ended.returncode == 1
         assert (
-            f"JobError: {tmp_path}/script.py starts a run when a member executes it to build its job; put that call under "
-            'if __name__ == "__main__":'
+            f"JobError: {tmp_path}/script.py starts a run when a member executes it to build its job; put that call "
+            'under if __name__ == "__main__":'
         ) in ended.stderr
         assert open_store((tmp_path / "run").as_uri()).is_empty()
 

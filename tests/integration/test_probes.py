@@ -85,9 +85,9 @@ class TestOnThisMachine:
         [
             (["--members", "0"], "`members` is 0; give 1 or more"),
             (["--site", "home"], "1 site(s) are given for 2 member(s)"),
-            (["--only", "moon"], "--only is 'moon'; give store or peers"),
+            (["--only", "moon"], "--only is 'moon'; give store, peers or all-reduce"),
             (["--members", "1", "--only", "peers"], "there is only one member"),
-            (["--seconds", "0"], "a measurement of 0 s is asked for"),
+            (["--seconds", "0"], "`seconds` is 0; give a number from 0.05 to 60"),
             (["--store", "memory://here"], "memory://here lives in one process"),
             (["--on", "moon"], "members cannot be started on 'moon'"),
             (["--size", "1MiB"], "--size is for --only all-reduce; leave it out"),

@@ -369,7 +369,7 @@ def test_points_must_ascend(points: list[tuple[int, float]]) -> None:
 
 
 def test_a_point_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="`(forward|backward)_s` is -0.1; it must be at least 0"):
+    with pytest.raises(ValueError, match=r"`(forward|backward)_s` is -0.1; it must be at least 0"):
         TimePoint(num_samples=1, forward_s=-0.1, backward_s=0.1)
     with pytest.raises(ValueError, match="`num_samples` is 0"):
         TimePoint(num_samples=0, forward_s=0.1, backward_s=0.1)

@@ -372,7 +372,7 @@ class TestCommand:
     def test_a_page_over_its_trace_is_refused(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/run"
         record(url, 5, "r0s0")
-        with pytest.raises(InputError, match="--out and --trace both name .*; name two files"):
+        with pytest.raises(InputError, match=r"--out and --trace both name .*; name two files"):
             timeline_command(url, out=tmp_path / "a", trace=tmp_path / "b" / ".." / "a")
 
     def test_the_table_has_a_row_for_each_member_and_one_for_all(self) -> None:
