@@ -40,7 +40,7 @@ def test_the_rate_is_that_of_the_usual_copy() -> None:
 
 def test_on_a_cpu_nothing_is_copied() -> None:
     assert measure_copies(torch.device("cpu")) is None
-    with pytest.raises(ValueError, match="`copies` of a cpu are given; only a GPU has any"):
+    with pytest.raises(ValueError, match="`copies` is given for a cpu; only a GPU has copies"):
         a_device("cpu", Copies(to_device_bytes_per_s=1.0, to_host_bytes_per_s=1.0))
 
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -64,10 +63,7 @@ def profile(
         say(console, f"profile: {offer_files.profile}\npicture: {offer_files.page}")
 
 
-@dataclass(frozen=True)
-class _Files:
-    """The files of one offer."""
-
+class _Files(NamedTuple):
     profile: Path
     page: Path
 
@@ -130,10 +126,10 @@ def _read_known(file: Path, job: str, messages: Console) -> Profile | None:
 
 def _check_writable(files: _Files, job: Path) -> None:
     """Reject files that cannot be written, before minutes are spent on measuring."""
-    for file in (files.profile, files.page):
+    for file in files:
         if file.is_dir() or not file.parent.is_dir():
             raise InputError(f"{file} cannot be written; give a file in a folder that exists")
-    if len({file.resolve() for file in (files.profile, files.page, job)}) < 3:
+    if len({file.resolve() for file in (*files, job)}) < 3:
         raise InputError(
             f"the job {job}, its profile {files.profile} and the picture {files.page} must be three files; name them "
             "with --out and --picture"

@@ -52,7 +52,8 @@ def probe_all_reduce(
     one site; other sites and offers need sweeps of their own.
     """
     offer = resolve_offer(on)
-    numbers = _doubling(members) if crowds is None else tuple(crowds)
+    doubling = {2**power for power in range(1, members.bit_length())} | {members}
+    numbers = tuple(sorted(doubling) if crowds is None else crowds)
     _check(members, library, sizes, numbers, at_once, repeats, offer)
     team = team_of(members, [site or offer.site] * members)
     with scratch_folder(store, "sweeping") as folder:
@@ -79,11 +80,6 @@ def probe_all_reduce(
         crew = Crew(platform or LocalPlatform(), folder, checks_input=True)
         crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
         return read_record(folder, keys.ALL_REDUCES, AllReduceSamples)
-
-
-def _doubling(num_members: int) -> tuple[int, ...]:
-    """Return 2, 4, 8, … and the number of members itself."""
-    return tuple(sorted({2**power for power in range(1, num_members.bit_length())} | {num_members}))
 
 
 def _check(

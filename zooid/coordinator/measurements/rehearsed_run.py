@@ -19,7 +19,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, PhaseStarted, StepCommitted
+from zooid.core.runs.events import PhaseStarted, StepCommitted
 from zooid.core.runs.spec import RehearsalSpec
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
@@ -101,20 +101,13 @@ def rehearse_stages(
         for replica in [roster.replica_of(seat.name) or 0]
     ]
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
-    crew = Crew(platform, store, checks_input=False)
-    crew.run("worker", specs, plan.member_offers, Relay(store, lambda event: _relay_step(event, on_event)))
-    members = [member.name for member in roster.members]
-    timelines = [_timeline(store, step, members) for step in range(specs[0].num_steps)]
+    relay = Relay(store, lambda event: on_event(event) if isinstance(event, StepCommitted) else None)
+    Crew(platform, store, checks_input=False).run("worker", specs, plan.member_offers, relay)
+    timelines = [
+        joined(read_record(store, keys.timeline(step, member.name), Timeline) for member in roster.members)
+        for step in range(steps + 1)
+    ]
     ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
     steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
     by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
     return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1])
-
-
-def _relay_step(event: Event, on_event: OnEvent) -> None:
-    if isinstance(event, StepCommitted):
-        on_event(event)
-
-
-def _timeline(store: ObjectStore, step: int, members: list[str]) -> Timeline:
-    return joined(read_record(store, keys.timeline(step, member), Timeline) for member in members)

@@ -88,7 +88,10 @@ class Run:
         try:
             self._lease.begin()  # before the claim, so that whoever finds the claim also finds its holder alive
             if self._number > 0:
-                self._store.create(keys.claim(self._number), encode_record(self._own_claim()))
+                claim: RunClaim | Adoption = self._claim
+                if self._orphans is not None:
+                    claim = Adoption(run=self._claim.run, roster=self._roster, nonce=secrets.token_hex(8))
+                self._store.create(keys.claim(self._number), encode_record(claim))
                 self._lease.renew()
         except ObjectExists as error:
             self._lease.end()
@@ -109,11 +112,6 @@ class Run:
             self.relay.flush()
             self._clean_up()
         self._lease.end()
-
-    def _own_claim(self) -> RunClaim | Adoption:
-        if self._orphans is None:
-            return self._claim
-        return Adoption(run=self._claim.run, roster=self._roster, nonce=secrets.token_hex(8))
 
     @property
     def is_replaced(self) -> bool:

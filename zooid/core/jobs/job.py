@@ -92,7 +92,8 @@ class Job:
                 "a grain is a part of a batch: give at most the batch size"
             )
         _check_evaluation(self)
-        if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
+        is_number = isinstance(self.clip_norm, int | float) and not isinstance(self.clip_norm, bool)
+        if self.clip_norm is not None and not (is_number and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
             raise JobError(f"job.autocast is {self.autocast!r}; give 'bf16', 'fp16' or None")
@@ -191,10 +192,6 @@ def _check_evaluation(job: Job) -> None:
 
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -146,13 +146,13 @@ def _check_fields(call: ast.Call, names: _Names, shown: str) -> None:
     if call.args and not isinstance(call.args[0], ast.Starred):
         raise JobError(f"{where}: zooid.Job takes its fields by name: zooid.Job(model=…, loss=…, data=…, …)")
     takes_more = len(given) < len(call.keywords) or bool(call.args)
-    missing = [name for name, field in fields.items() if name not in given and _is_required(field)]
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in given and field.default is field.default_factory is dataclasses.MISSING
+    ]
     if missing and not takes_more:
         noun, pronoun = ("field", "it") if len(missing) == 1 else ("fields", "them")
         raise JobError(f"{where}: zooid.Job lacks the {noun} {', '.join(missing)}; every job has to give {pronoun}")
     if "model" in given and (built := names.built_model(given["model"])):
         raise JobError(f"{where}: {already_built(built)}")
-
-
-def _is_required(field: "dataclasses.Field[object]") -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING

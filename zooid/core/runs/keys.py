@@ -25,7 +25,6 @@ SHARD_SUFFIX = ".safetensors"
 LEASES = "leases"
 ROSTERS = "rosters"
 ANSWERS = "answers"
-JOINING = "joining"
 SPECS = "specs"
 HANDLES = "handles"
 FAILURES = "failures"
@@ -108,15 +107,6 @@ def answers_under(number: int, change: int) -> str:
 
 def answer(member: str, number: int, change: int) -> str:
     return f"{answers_under(number, change)}/{member}.json"
-
-
-def joining_under(number: int, change: int) -> str:
-    """Prefix of the requests for a seat in the roster after this one."""
-    return f"{JOINING}/{label(number, change)}"
-
-
-def joining(member: str, number: int, change: int) -> str:
-    return f"{joining_under(number, change)}/{member}.json"
 
 
 def numbers(listed: Iterable[str]) -> list[int]:
