@@ -33,7 +33,7 @@ from zooid.comm.store.envelope import seal, unseal
 from zooid.coordinator.plans.remaining_steps import samples_of
 from zooid.core.abort import Abort
 from zooid.core.errors import ZooidError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import parsed_file
 from zooid.core.plans.codec_sizes import CodecName, wire_bytes
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile

@@ -19,7 +19,7 @@ from zooid.coordinator.job_files.job_objects import saved_source
 from zooid.coordinator.runs.crew import _input_error
 from zooid.core.abort import Abort
 from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import parsed_file
 from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs import keys

@@ -3,6 +3,7 @@
 Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZURE_* itself.
 """
 
+import math
 import os
 from collections.abc import Mapping
 
@@ -47,15 +48,8 @@ def profile_effort() -> float:
     A smaller fraction gives a rougher profile sooner.
     """
     text = os.environ.get("ZOOID_PROFILE_EFFORT", "1")
-    try:
-        effort = float(text)
-    except ValueError:
-        effort = 0.0
-    if not 0 < effort <= 1:
-        raise InputError(
-            f"ZOOID_PROFILE_EFFORT is {quoted(text)!r}; it must be a number above 0 and at most 1, for example 0.1"
-        )
-    return effort
+    allowed = "a number above 0 and at most 1, for example 0.1"
+    return _number("ZOOID_PROFILE_EFFORT", text, math.ulp(0.0), 1, allowed)
 
 
 def rough_repeats(usual_repeats: int) -> int:
@@ -75,15 +69,18 @@ def store_patience_s() -> float:
     text = os.environ.get("ZOOID_STORE_PATIENCE", "")
     if not text:
         return DEFAULT_STORE_PATIENCE_S
+    allowed = "a number of seconds from 1 to 86400, for example 300"
+    return _number("ZOOID_STORE_PATIENCE", text, 1, 86_400, allowed)
+
+
+def _number(name: str, text: str, minimum: float, maximum: float, allowed: str) -> float:
     try:
-        patience_s = float(text)
+        number = float(text)
     except ValueError:
-        patience_s = 0.0
-    if not 1 <= patience_s <= 86_400:
-        raise InputError(
-            f"ZOOID_STORE_PATIENCE is {text!r}; it must be a number of seconds from 1 to 86400, for example 300"
-        )
-    return patience_s
+        number = math.nan
+    if not minimum <= number <= maximum:
+        raise InputError(f"{name} is {quoted(text)!r}; it must be {allowed}")
+    return number
 
 
 def s3_endpoint() -> str | None:

@@ -136,8 +136,6 @@ class _Task:
 
 
 def _measure_together(job_file: Path, tasks: Sequence[_Task], platform: Platform[Any]) -> list[Profile]:
-    """Start a member for each task, wait for all of them, and return their profiles."""
-
     def poll() -> None:
         for task in tasks:
             task.relay.poll()

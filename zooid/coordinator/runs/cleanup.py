@@ -62,7 +62,6 @@ def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None =
 
 
 def _clear_claims(store: ObjectStore, folder: str, claims: range) -> None:
-    """Remove the subfolders that belong to rosters of these claims."""
     for name in store.list_folders(folder):
         roster = keys.roster_in(name)
         if roster is not None and roster[0] in claims:

@@ -1,7 +1,8 @@
 """Measured times and cost of a run, for comparison with the prediction of its plan."""
 
-import math
 import statistics
+
+import numpy as np
 
 from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.core.errors import InputError, ObjectNotFound
@@ -14,8 +15,6 @@ from zooid.store import EventReader, open_store
 from zooid.store.claims import no_run
 from zooid.store.rosters import last_number
 from zooid.store.stored_records import read_plan
-
-_P95 = 0.95
 
 
 def measured_run(run: str, plan: Plan) -> MeasuredRun:
@@ -30,11 +29,11 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
     starts = [index for index, event in enumerate(events) if isinstance(event, RunStarted)]
     latest = events[starts[-1] :] if starts else []
     first_step = next((event.first_step for event in latest if isinstance(event, RunStarted)), 0)
-    steps_s = sorted(
+    steps_s = [
         event.step_s
         for event in latest
         if isinstance(event, StepCommitted) and event.step > first_step and event.num_samples == plan.batch_size
-    )
+    ]
     if not steps_s:
         raise InputError(
             f"{store.url} has no full step besides its first, which warms up, so there is nothing to compare; train "
@@ -47,7 +46,7 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
         num_steps=len(steps_s),
         step_s=statistics.fmean(steps_s),
         step_p50_s=statistics.median(steps_s),
-        step_p95_s=_quantile(steps_s, _P95),
+        step_p95_s=float(np.quantile(steps_s, 0.95)),
         timeline=_timeline(run),
         run_s=finished[-1].wall_s if is_whole else None,
         members_usd=finished[-1].usd if is_whole else None,
@@ -81,10 +80,3 @@ def _timeline(run: str) -> Timeline | None:
         return timeline(run).timeline
     except InputError:  # members record a step only when they end successfully
         return None
-
-
-def _quantile(ordered: list[float], fraction: float) -> float:
-    """Interpolate linearly between the two nearest values."""
-    position = fraction * (len(ordered) - 1)
-    low = math.floor(position)
-    return ordered[low] + (position - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])

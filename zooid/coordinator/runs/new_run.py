@@ -83,7 +83,6 @@ def train(
 def _make_plan(
     run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
 ) -> Plan:
-    """Measure the job, and search for the best plan."""
     # a run with a given plan needs none of these
     from zooid.coordinator.measurements.job_profiles import measure
     from zooid.coordinator.measurements.link_probes import peer_links

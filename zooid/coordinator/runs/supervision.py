@@ -231,7 +231,6 @@ class Run:
         return member in self._progress.trained
 
     def _watch(self, plan: Plan, crew: Crew, first_step: int, begin_s: float) -> RunResult:
-        """Wait until the members have ended, and return the result of the run."""
         try:
             if plan.survives_losses:
                 crew.wait_for_survivors(self._meter(crew), self._report_exit, self._progress.is_left_out)

@@ -169,7 +169,6 @@ def already_built(kind: str) -> str:
 
 
 def _check_evaluation(job: Job) -> None:
-    """Check all fields that concern evaluation."""
     metrics: object = job.metrics
     if not isinstance(metrics, Mapping) or not all(isinstance(key, str) and callable(f) for key, f in metrics.items()):
         raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")

@@ -1,4 +1,4 @@
-"""Checks that the modules exist that a job file imports, without importing any."""
+"""Parsing of job files without executing them, and checks that the modules exist which they import."""
 
 import ast
 import difflib
@@ -6,18 +6,46 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib.machinery import SOURCE_SUFFIXES, PathFinder
 from pathlib import Path
 
 from zooid.core.errors import JobError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.text import quoted
 
 _IMPORT_SETTINGS = frozenset({"path", "meta_path", "path_hooks", "modules"})
 """Attributes of `sys` with which a file can change how its imports are resolved."""
 _PIP = re.compile(r"\bpip\b")
 
 Import = ast.Import | ast.ImportFrom
+
+
+def parsed_file(file: Path, shown: str) -> ast.Module:
+    """Parse a file; the message of a syntax error shows the line and a caret."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise JobError(f"{shown} cannot be read: {error.strerror}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python repeats them when the file is executed
+        try:
+            compile(data, str(file), "exec", dont_inherit=True)  # finds errors that parsing does not: a stray `return`
+            return ast.parse(data, str(file))
+        except SyntaxError as error:
+            raise JobError(_syntax_error(error, shown)) from error
+        except (ValueError, RecursionError, MemoryError) as error:  # null bytes before Python 3.12, or deep nesting
+            raise JobError(f"{shown} is not Python: {quoted(str(error))}") from error
+
+
+def _syntax_error(error: SyntaxError, shown: str) -> str:
+    where = f"{shown}, line {error.lineno}" if error.lineno else shown
+    text = (error.text or "").rstrip("\n")
+    if not text.strip():
+        return f"{where}: {error.msg}"
+    line = text.lstrip()
+    caret = " " * max((error.offset or 1) - 1 - (len(text) - len(line)), 0) + "^"
+    return f"{where}: {error.msg}\n    {line}\n    {caret}"
 
 
 def unconditional_imports(tree: ast.Module) -> Iterator[Import]:

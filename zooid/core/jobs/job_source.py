@@ -15,8 +15,7 @@ from pathlib import Path
 
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job, already_built, no_job, not_python
-from zooid.core.jobs.job_imports import check_imports, unconditional_imports
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import check_imports, parsed_file, unconditional_imports
 
 _JOB_NAMES = ("zooid.Job", "zooid.core.jobs.job.Job")
 _DYNAMIC_DEFINITIONS = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"})

@@ -126,6 +126,14 @@ class TogetherSpec(MemberSpec, frozen=True, kw_only=True):
         return next(rank for rank, member in enumerate(self.members) if member.name == self.member)
 
 
+def _require_numbers(field: str, numbers: tuple[int, ...], minimum: int, maximum: int | None = None) -> None:
+    require(
+        bool(numbers) and min(numbers) >= minimum and (maximum is None or max(numbers) <= maximum),
+        f"`{field}` is {numbers}; give numbers "
+        + (f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"),
+    )
+
+
 class ProbeSpec(TogetherSpec, frozen=True, kw_only=True, tag="probe_spec"):
     """For `python -m zooid.profiler`: measure links together with the other members."""
 
@@ -139,10 +147,7 @@ class ProbeSpec(TogetherSpec, frozen=True, kw_only=True, tag="probe_spec"):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(bool(self.ends), "`ends` is empty; give store, peers or both")
-        require(
-            bool(self.num_streams) and min(self.num_streams) >= 1,
-            f"`num_streams` is {self.num_streams}; give numbers of at least 1",
-        )
+        _require_numbers("num_streams", self.num_streams, 1)
         require_positive(self, "seconds")
 
 
@@ -165,14 +170,8 @@ class SweepSpec(TogetherSpec, frozen=True, kw_only=True, tag="sweep_spec"):
             bool(self.num_bytes) and all(size > 0 and size % ELEMENT_BYTES == 0 for size in self.num_bytes),
             f"`num_bytes` is {self.num_bytes}; give multiples of {ELEMENT_BYTES}",
         )
-        require(
-            bool(self.num_members) and all(2 <= number <= max_members for number in self.num_members),
-            f"`num_members` is {self.num_members}; give numbers from 2 to {max_members}",
-        )
-        require(
-            bool(self.concurrency) and min(self.concurrency) >= 1,
-            f"`concurrency` is {self.concurrency}; give numbers of at least 1",
-        )
+        _require_numbers("num_members", self.num_members, 2, max_members)
+        _require_numbers("concurrency", self.concurrency, 1)
 
 
 class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
