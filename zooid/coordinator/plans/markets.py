@@ -119,13 +119,12 @@ def _unreached(offer: Offer, transport: TransportName | None) -> str:
 def _with_startup(offers: Sequence[Offer]) -> tuple[list[Offer], list[str]]:
     """Give offers with an unknown start-up time the usual one, and return notes that say so."""
     kinds = sorted({offer.kind for offer in offers if offer.startup_s is None and offer.kind in ASSUMED_STARTUP_S})
-    return (
-        [
-            structs.replace(offer, startup_s=ASSUMED_STARTUP_S[offer.kind]) if offer.startup_s is None else offer
-            for offer in offers
-        ],
-        [f"The start-up time of a {kind} is unknown; {ASSUMED_STARTUP_S[kind]:g} s are assumed." for kind in kinds],
-    )
+    notes = [f"The start-up time of a {kind} is unknown; {ASSUMED_STARTUP_S[kind]:g} s are assumed." for kind in kinds]
+    known = [
+        structs.replace(offer, startup_s=ASSUMED_STARTUP_S[offer.kind]) if offer.startup_s is None else offer
+        for offer in offers
+    ]
+    return known, notes
 
 
 def profile_for(offer: Offer, profiles: Mapping[str, Profile]) -> Profile:

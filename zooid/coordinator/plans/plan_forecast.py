@@ -145,7 +145,9 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
         )
     library_samples = [sample for sample in samples.samples if sample.library == plan.transport]
     if not library_samples:
-        raise InputError(f"the samples hold no all-reduce of {plan.transport}; measure some: {_PROBE}")
+        raise InputError(
+            f"the samples hold no all-reduce of {plan.transport}; measure some: zooid probe --only all-reduce"
+        )
     learned = fit_all_reduce(library_samples, time.time())
     places = [_measured_place(offer, library_samples) for offer in plan.offers]
     min_bytes = min(sample.num_bytes for sample in library_samples)
@@ -159,9 +161,6 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
         return estimate.median_s
 
     return time_s
-
-
-_PROBE = "zooid probe --only all-reduce"
 
 
 def _measured_place(offer: Offer, samples: Sequence[AllReduceSample]) -> Place:

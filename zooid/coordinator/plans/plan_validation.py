@@ -10,7 +10,9 @@ from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.core.units import format_bytes
 
 
-def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None) -> None:
+def check_given(
+    plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None, *, reproducible: bool = False
+) -> None:
     """Reject a given plan that this process cannot start, or that comes with options which it already settles."""
     if limits is not None or goal is not None or on is not None:
         raise InputError(
@@ -23,11 +25,7 @@ def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | 
                 f"the plan uses {offer.name}, but members can be started only on {LOCAL}; plan for {LOCAL}"
             )
     check_memory(plan)
-
-
-def check_reproducible(plan: Plan, *, wanted: bool) -> None:
-    """Reject a plan that was made without the option, because its predicted time and memory do not apply."""
-    if wanted and not plan.reproducible:
+    if reproducible and not plan.reproducible:  # its predicted time and memory would not apply
         raise InputError(
             "`reproducible` is given, but the plan was made without it; make the plan with `zooid plan --reproducible` "
             "(in Python, zooid.Limits(reproducible=True))"

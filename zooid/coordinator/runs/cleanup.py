@@ -26,7 +26,11 @@ def clean(store: str, *, force: bool = False) -> int:
     `force` is given.
     """
     folder = open_store(store)
-    number, claim = _newest_claim(folder)
+    claim: RunClaim | None
+    try:
+        number, claim = last_claim(folder)
+    except InputError:  # only process groups have used the folder
+        number, claim = 0, None
     was_killed = False
     if not force:
         was_killed = reject_live_coordinator(folder, number)
@@ -66,14 +70,6 @@ def _clear_claims(store: ObjectStore, folder: str, claims: range) -> None:
         roster = keys.roster_in(name)
         if roster is not None and roster[0] in claims:
             clear(store, f"{folder}/{name}")
-
-
-def _newest_claim(store: ObjectStore) -> tuple[int, RunClaim | None]:
-    """Return the newest claim and its number; a folder that only process groups have used has none."""
-    try:
-        return last_claim(store)
-    except InputError:
-        return 0, None
 
 
 def _reject_busy(store: ObjectStore) -> None:

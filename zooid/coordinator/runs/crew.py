@@ -85,7 +85,7 @@ class Crew:
         self._checks_input = checks_input
         self._during = during
         self._is_replaced = is_replaced
-        self._running: list[_Running] = []
+        self._running: dict[str, _Running] = {}
         self._ended_s: dict[str, float] = {}
         """When each exited member was first found to have exited."""
 
@@ -113,11 +113,11 @@ class Crew:
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
-                self._running.append(_Running(spec.member, spec.roster, offer, handle, time.monotonic()))
+                self._running[spec.member] = _Running(spec.member, spec.roster, offer, handle, time.monotonic())
 
     def record_handles(self) -> None:
         """Write the members' handles, for a coordinator that may have to adopt them."""
-        for running in self._running:
+        for running in self._running.values():
             record = MemberHandle(
                 member=running.member,
                 started_at_s=time.time() - (time.monotonic() - running.started_s),
@@ -128,7 +128,7 @@ class Crew:
     def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
         """Take over a member that another process has started."""
         started_s = time.monotonic() - max(0.0, time.time() - started_at_s)
-        self._running.append(_Running(member, roster, offer, handle, started_s))
+        self._running[member] = _Running(member, roster, offer, handle, started_s)
 
     def wait_for_survivors(
         self,
@@ -147,7 +147,7 @@ class Crew:
         left_out_s: dict[str, float] = {}
         can_continue = True
         while True:
-            exits = {running.member: self._platform.poll(running.handle) for running in self._running}
+            exits = {running.member: self._platform.poll(running.handle) for running in self._running.values()}
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
                     failure = self._read_failure(member)
@@ -160,7 +160,7 @@ class Crew:
             on_poll()
             if all(end is not None for end in exits.values()):
                 break
-            for running in self._running:
+            for running in self._running.values():
                 if exits[running.member] is None and (not can_continue or is_left_out(running.member)):
                     since_s = left_out_s.setdefault(running.member, time.monotonic())
                     if time.monotonic() - since_s > _LEFT_OUT_S:
@@ -171,7 +171,7 @@ class Crew:
 
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""
-        exits = [self._platform.poll(running.handle) for running in self._running]
+        exits = [self._platform.poll(running.handle) for running in self._running.values()]
         if any(end is not None and not end.is_success for end in exits):
             raise self._error()
         return all(end is not None for end in exits)
@@ -179,27 +179,28 @@ class Crew:
     def end(self) -> None:
         """End all members in parallel, and return when they are gone."""
         if self._running and self._is_replaced():
-            for running in self._running:
+            for running in self._running.values():
                 self._platform.leave(running.handle)
         elif self._running:
             with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
-                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
+                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running.values()))
 
     def running_s(self) -> list[tuple[Offer, float]]:
         """Return the offer and the running time of each member, until now or until it exited."""
         now_s = time.monotonic()
-        for running in self._running:
+        for running in self._running.values():
             if running.member not in self._ended_s and self._platform.poll(running.handle) is not None:
                 self._ended_s[running.member] = now_s
         return [
-            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s) for running in self._running
+            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s)
+            for running in self._running.values()
         ]
 
     def _error(self) -> ZooidError:
         """Return the error of the member that caused the failure, not of those that only lost a peer."""
         deadline_s = time.monotonic() + _CAUSE_TIMEOUT_S
         while True:
-            exits = [(running.member, self._platform.poll(running.handle)) for running in self._running]
+            exits = [(running.member, self._platform.poll(running.handle)) for running in self._running.values()]
             failed = [(member, end) for member, end in exits if end is not None and not end.is_success]
             failures = {member: self._read_failure(member) for member, _ in failed}
             causes = [(m, end) for m, end in failed if (failure := failures[m]) is None or not failure.is_consequence]
@@ -210,7 +211,7 @@ class Crew:
 
     def _read_failure(self, member: str) -> Failure | None:
         try:
-            return read_record(self._store, keys.failure(member, self._find(member).roster), Failure)
+            return read_record(self._store, keys.failure(member, self._running[member].roster), Failure)
         except ObjectNotFound:
             return None
         except RecordError as error:  # the end of its log then says more
@@ -221,7 +222,7 @@ class Crew:
         error: ZooidError
         if failure is None:
             error = MemberFailed(member, str(end), during=self._during)
-            lines = self._platform.logs(self._find(member).handle).splitlines()
+            lines = self._platform.logs(self._running[member].handle).splitlines()
             error.details = "\n".join(lines[-_LOG_LINES:])
             return error
         if failure.is_input_error and self._checks_input:
@@ -230,9 +231,6 @@ class Crew:
             error = MemberFailed(member, str(end), failure.message, self._during)
         error.details, error.traceback_text = failure.user_frames, failure.traceback
         return error
-
-    def _find(self, member: str) -> _Running:
-        return next(running for running in self._running if running.member == member)
 
 
 def _input_error(name: str) -> type[InputError]:

@@ -1,6 +1,7 @@
 """Measured times and cost of a run, for comparison with the prediction of its plan."""
 
 import statistics
+from contextlib import suppress
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from zooid.core.plans.forecast import MeasuredRun
 from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
 from zooid.core.runs.events import RunFinished, RunStarted, StepCommitted
-from zooid.core.runs.timeline import Timeline
 from zooid.store import EventReader, open_store
 from zooid.store.claims import no_run
 from zooid.store.rosters import last_number
@@ -39,6 +39,9 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
             f"{store.url} has no full step besides its first, which warms up, so there is nothing to compare; train "
             "for longer, or check the URL"
         )
+    recorded_timeline = None
+    with suppress(InputError):  # members record a step only when they end successfully
+        recorded_timeline = timeline(run).timeline
     finished = [event for event in latest if isinstance(event, RunFinished)]
     is_whole = bool(finished) and first_step == 0
     return MeasuredRun(
@@ -47,7 +50,7 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
         step_s=statistics.fmean(steps_s),
         step_p50_s=statistics.median(steps_s),
         step_p95_s=float(np.quantile(steps_s, 0.95)),
-        timeline=_timeline(run),
+        timeline=recorded_timeline,
         run_s=finished[-1].wall_s if is_whole else None,
         members_usd=finished[-1].usd if is_whole else None,
     )
@@ -73,10 +76,3 @@ def _check_same_plan(plan: Plan, followed: Plan, url: str) -> None:
                 f"the run in {url} followed another plan: its {what} is {actual}, not {expected}; give the plan of "
                 f"that run, {url}/{keys.PLAN}, or another run"
             )
-
-
-def _timeline(run: str) -> Timeline | None:
-    try:
-        return timeline(run).timeline
-    except InputError:  # members record a step only when they end successfully
-        return None

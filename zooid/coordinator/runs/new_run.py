@@ -9,7 +9,7 @@ from msgspec import structs
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
-from zooid.coordinator.plans.plan_validation import check_given, check_reproducible, fixed_layout
+from zooid.coordinator.plans.plan_validation import check_given, fixed_layout
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_progress import RunResult
@@ -61,8 +61,7 @@ def train(
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
-        check_given(plan, limits, goal, on)
-        check_reproducible(plan, wanted=reproducible)
+        check_given(plan, limits, goal, on, reproducible=reproducible)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),

@@ -38,7 +38,7 @@ class AllReduceSample(Record, frozen=True, kw_only=True):
     @property
     def bus_bytes_per_s(self) -> float:
         """Srifty's bus bandwidth (§4.2): 2(n−1)/n · bytes / time."""
-        return bus_bytes(self.num_bytes, self.num_members) / self.took_s
+        return 2 * (self.num_members - 1) / self.num_members * self.num_bytes / self.took_s
 
 
 class AllReduceSamples(FileRecord, frozen=True, kw_only=True, tag="all_reduce_samples"):
@@ -52,12 +52,3 @@ class AllReduceSamples(FileRecord, frozen=True, kw_only=True, tag="all_reduce_sa
         distinct = dict.fromkeys(sample for file in (self, *others) for sample in file.samples)
         ordered = sorted(distinct, key=lambda sample: sample.at_s)
         return AllReduceSamples(zooid_version=self.zooid_version, samples=tuple(ordered))
-
-
-def bus_bytes(num_bytes: int, num_members: int) -> float:
-    """Return the bytes that a bandwidth-optimal all-reduce sends, and receives, at each member.
-
-    >>> bus_bytes(1000, 4)
-    1500.0
-    """
-    return 2 * (num_members - 1) / num_members * num_bytes

@@ -59,12 +59,11 @@ def own_cgroup(controller: str, process: Path = SELF) -> Cgroup | None:
     `process` is the process's folder under /proc. Its `cgroup` file gives the path within the trees, its `mountinfo`
     the mount points. Version 1 comes first, because a controller is active in one version only.
     """
-    path = _path_in_tree(process, controller)
-    if path is not None and (mounted := _mount(process, "cgroup", controller)) is not None:
-        return Cgroup(1, mounted[0], _folder(*mounted, path))
-    path = _path_in_tree(process, "")
-    if path is not None and (mounted := _mount(process, "cgroup2", "")) is not None:
-        return Cgroup(2, mounted[0], _folder(*mounted, path))
+    trees: tuple[tuple[Literal[1, 2], str, str], ...] = ((1, "cgroup", controller), (2, "cgroup2", ""))
+    for version, kind, name in trees:
+        path = _path_in_tree(process, name)
+        if path is not None and (mounted := _mount(process, kind, name)) is not None:
+            return Cgroup(version, mounted[0], _folder(*mounted, path))
     return None
 
 
