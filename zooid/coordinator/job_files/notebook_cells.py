@@ -1,7 +1,8 @@
 """The statements of a notebook that a job needs. Members execute these and nothing else.
 
-Statements are selected backward from the job's variable, as a compiler computes live variables: those that bind or
-change a name that is needed, and what they need in turn. Plots, other training loops and calls of zooid are left out.
+Statements are selected backward from the job's variable, as a compiler computes live variables. Selected are those that
+bind or change a name that is needed, and what they need in turn. Plots, other training loops and calls of zooid are
+left out.
 """
 
 import ast

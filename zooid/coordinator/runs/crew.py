@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _CAUSE_TIMEOUT_S = 1.0
-"""How long to search for the cause after the first failed exit, while other members fail as a consequence."""
+"""Maximum time of the search for the cause after the first failed exit, while other members fail as a consequence."""
 _LEFT_OUT_S = 3.0
-"""How long a member without a seat in the current roster has to end by itself."""
+"""Time that a member without a seat in the current roster has to end by itself."""
 _LOG_LINES = 20
 
 
@@ -87,7 +87,7 @@ class Crew:
         self._is_replaced = is_replaced
         self._running: dict[str, _Running] = {}
         self._ended_s: dict[str, float] = {}
-        """When each exited member was first found to have exited."""
+        """Time at which each exited member was first found to have exited."""
 
     def __enter__(self) -> "Crew":
         return self

@@ -61,7 +61,7 @@ class Lease:
         self._process = own_mark()
         self._is_lost = False
         self._last_beat_s = 0.0
-        """When the last heartbeat was written."""
+        """Time of the last heartbeat."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat_regularly, name="lease", daemon=True)
 

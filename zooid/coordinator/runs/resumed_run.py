@@ -61,8 +61,8 @@ def resume(
 ) -> RunResult:
     """Continue the run in this folder from its last complete checkpoint to its end.
 
-    If the run's coordinator has died and its members still train, they are adopted and continue unchanged, unless a job
-    file, a plan, limits, a goal, `on` or another checkpoint rule is given.
+    If the run's coordinator has died and its members still train, they are adopted and continue unchanged. A job file,
+    a plan, limits, a goal, `on` or another checkpoint rule prevents that.
 
     A run that has stopped early is complete, unless `past_stop` is given. Options that are not given stay as they were;
     without a plan, limits, a goal and `on`, so does the layout. In any layout, the losses are the same as without the

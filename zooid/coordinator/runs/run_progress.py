@@ -56,7 +56,7 @@ class RunProgress:
     """Members in the current roster; None before members have replaced the first one."""
     has_lost_members: bool = False
     last_event_s: float = field(default_factory=time.monotonic)
-    """When the last event was relayed."""
+    """Time of the last relayed event."""
 
     def take(self, event: Event) -> None:
         """Update the progress with an event."""

@@ -43,7 +43,7 @@ class Run:
     """A run from its claim to its end, under the roster with the number of the claim.
 
     Entering writes the claim of a resumed run. Leaving always removes what members exchanged. If no member ever
-    trained, it also removes all that was written for this roster: a new run's folder is then empty again, and a resumed
+    trained, it also removes all that was written for this roster. A new run's folder is then empty again. A resumed
     one is as before, except for the claim, whose number is never reused.
 
     A run that adopts members has a claim of its own, but their roster. Once another coordinator has taken over, this

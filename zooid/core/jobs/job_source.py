@@ -43,7 +43,7 @@ class _Names:
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self.bound = Counter(_bindings(tree))
-        """How often each name is bound in any scope; `*` stands for star imports."""
+        """Number of bindings of each name in any scope; `*` stands for star imports."""
         self._imported = {alias: origin for alias, origin in _origins(tree) if self.bound[alias] == 1}
 
     def job_calls(self) -> dict[str, ast.Call]:

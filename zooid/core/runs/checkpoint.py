@@ -17,7 +17,7 @@ from zooid.core.text import quoted
 
 
 class CheckpointRule(Record, frozen=True, kw_only=True):
-    """How often a run writes checkpoints, besides the first and the last, and how many of them it keeps."""
+    """The interval between a run's checkpoints, besides the first and the last, and the number that is kept."""
 
     every_s: float | None = None
     """Time between two checkpoints."""

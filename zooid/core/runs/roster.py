@@ -134,7 +134,7 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     grains: tuple[tuple[int, ...], ...] = ()
     """Grains of each replica in the first step that this roster computes; if empty, they are split by `shares`."""
     computed: tuple[tuple[int, ...], ...] = ()
-    """Those of `grains` that each replica has already computed and holds the sums of; if empty, none."""
+    """The part of `grains` that each replica has already computed and holds the sums of; empty if there is none."""
     optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """The job's optimizer settings for later checkpoints, if they differ from those of the last checkpoint."""
 

@@ -100,8 +100,8 @@ def without_waiting(timeline: Timeline) -> Timeline:
     """Return the same intervals in the same order, each starting when its action could proceed.
 
     A receive is posted before its message is sent, and an early member waits in an all-reduce. So a receive starts here
-    when its send has ended, a reduce when the last replica of its stage has joined, and a commit when the last member
-    has. What an early member could already upload in a reduce is not counted. An interval that only waited is empty.
+    when its send has ended. A reduce starts when the last replica of its stage has joined, and a commit when the last
+    member has. Uploads of an early member in a reduce are not counted. An interval that only waited is empty.
     """
     sent_s: dict[ActionName, float] = {}
     all_joined_s: dict[str, float] = defaultdict(float)
