@@ -25,6 +25,7 @@ import torch
 
 import zooid
 from benchmarks.lab.attempts import Attempt, left_behind
+from benchmarks.lab.history import read_history
 from benchmarks.lab.nursery import Nursery, nursery
 from benchmarks.lab.plans import bare_plan
 from benchmarks.lab.servers import moto_s3
@@ -34,7 +35,7 @@ from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record
 from zooid.core.runs.events import StepCommitted
 from zooid.layers import check_job, faithful_layers
-from zooid.store import ObjectStore, open_store, read_history
+from zooid.store import ObjectStore, open_store
 
 NUM_STEPS = 60
 LAYOUTS = {"1x1": (1, ()), "2x1": (2, ()), "1x2": (1, (2,))}

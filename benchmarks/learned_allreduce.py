@@ -18,7 +18,7 @@ from typing import NamedTuple
 import zooid
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.lab.namespaces import Member, connect_members, shape, star
-from zooid.core.plans.all_reduce_samples import AllReduceSample, bus_bytes
+from zooid.core.plans.all_reduce_samples import AllReduceSample
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor.learned.all_reduce_model import SMALL_BYTES, fit_all_reduce
 
@@ -83,7 +83,8 @@ def measure(quick: bool) -> Iterator[Row]:
         assert not estimate.is_extrapolated, estimate.beyond
         times_s = [sample.took_s for sample in samples]
         measured_s = statistics.median(times_s)
-        formula_s = bus_bytes(setting.num_bytes, setting.num_members) * setting.concurrency / LINK_BYTES_PER_S
+        bus_bytes = 2 * (setting.num_members - 1) / setting.num_members * setting.num_bytes
+        formula_s = bus_bytes * setting.concurrency / LINK_BYTES_PER_S
         yield {
             "n": setting.num_members,
             "num_bytes": setting.num_bytes,

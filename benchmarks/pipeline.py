@@ -30,7 +30,7 @@ from zooid.core.environment import member_environment
 from zooid.core.plans.plan import ScheduleName, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.core.runs import keys
-from zooid.core.runs.timeline import hidden_share
+from zooid.core.runs.step_parts import parts_by_member, total_parts
 from zooid.predictor import Way, alike, lower_bound_s, simulate_step
 from zooid.schedule.buckets import cut_buckets
 
@@ -146,7 +146,7 @@ def row_of(place: Site, scene: Scene, num_steps: int) -> Row:
         "optimum_s": best_s,
         "ratio_to_optimum": rehearsed.step_s / best_s,
         "hidden_share": 1 - max(0.0, rehearsed.step_s - free_s) / transfers_s,
-        "overlap_share": hidden_share(rehearsed.timeline),
+        "overlap_share": total_parts(parts_by_member(rehearsed.timeline).values()).hidden_fraction,
         "transfer_share": moved_s / computed_s,
     }
 

@@ -38,7 +38,7 @@ from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.events import Event, StepCommitted
-from zooid.core.runs.timeline import usage_by_member
+from zooid.core.runs.step_parts import parts_by_member
 from zooid.planner.partition import StageTable, best_partitions
 from zooid.predictor import Layout, Noise, Proposal, Steps, World, simulate_steps, ways_from
 from zooid.predictor import predict as predict_run
@@ -265,8 +265,7 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
 
 
 def transfer_share(steps: Steps) -> float:
-    usages = usage_by_member(steps.timeline).values()
-    return max(usage.transfer_s / usage.step_s for usage in usages)
+    return max(parts.moving_s / parts.step_s for parts in parts_by_member(steps.timeline).values())
 
 
 def summarise(rows: list[Row]) -> list[Row]:

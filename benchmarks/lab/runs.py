@@ -13,8 +13,8 @@ from msgspec import structs
 from benchmarks.lab.plans import bare_plan
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.relay import OnEvent, Relay
-from zooid.coordinator.runs.supervision import roster_for
 from zooid.core.jobs.job import load_job
 from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import encode_record
@@ -47,11 +47,7 @@ def train_by_hand(job_file: Path, plan: Plan, store: ObjectStore, platform: Plat
     """Train to the end in a store that need not honour create-only puts, since nobody else writes there."""
     run = secrets.token_hex(4)
     specs = _set_up(job_file, plan, run, store, num_threads(plan.offers[0]))
-    relay = Relay(store, on_event)
-    with Crew(platform, store, checks_input=False) as crew:
-        crew.start("worker", specs, plan.member_offers)
-        crew.wait(relay.poll)
-    relay.flush()
+    Crew(platform, store, checks_input=False).run("worker", specs, plan.member_offers, Relay(store, on_event))
 
 
 def _set_up(job_file: Path, plan: Plan, run: str, store: ObjectStore, threads: int) -> list[WorkerSpec]:

@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
+from benchmarks.lab.history import read_history
 from tests.fuzz.record_samples import records
 from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
@@ -32,7 +33,7 @@ from zooid.comm.store.envelope import seal, unseal
 from zooid.coordinator.plans.remaining_steps import samples_of
 from zooid.core.abort import Abort
 from zooid.core.errors import ZooidError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import parsed_file
 from zooid.core.plans.codec_sizes import CodecName, wire_bytes
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
@@ -45,9 +46,10 @@ from zooid.core.runs.events import decode_events, encode_events
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.shard import ShardTable, TarShard
 from zooid.core.runs.spec import ProbeSpec, RehearsalSpec, WorkerSpec
-from zooid.core.runs.timeline import Timeline, usage_by_member
+from zooid.core.runs.step_parts import parts_by_member
+from zooid.core.runs.timeline import Timeline
 from zooid.core.text import has_credentials
-from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
+from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
 from zooid.profiler.probes.probe_barrier import ProbeBarrier
 from zooid.profiler.probes.probe_listener import Address
@@ -56,7 +58,6 @@ from zooid.report.progress import LineView
 from zooid.store import EventReader, ObjectStore, open_store
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim
-from zooid.store.event_log import read_history
 from zooid.store.shards import index_shards, shards
 from zooid.store.shards.archive import read_sample, table_of
 from zooid.store.shards.cache import damaged
@@ -107,7 +108,7 @@ def _use_plan(plan: Plan) -> None:
 
 
 def _use_timeline(timeline: Timeline) -> None:
-    usage_by_member(timeline)
+    parts_by_member(timeline)
     timeline_table(timeline)
 
 
@@ -363,7 +364,7 @@ def _of_texts() -> list[Decoder]:
 
     def parse_units(data: bytes) -> None:
         text = data.decode(errors="replace")
-        for parse in (parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd):
+        for parse in (parse_bytes, parse_duration_s, parse_usd):
             _refused(lambda parse=parse: parse(text))  # type: ignore[misc]
 
     def open_url(data: bytes) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import zooid
+from benchmarks.lab.history import read_history
 from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
@@ -28,7 +29,6 @@ from zooid.core.runs import keys, liveness
 from zooid.core.runs.events import Event, MemberExited, MembersAdopted, RosterChanged, StepCommitted
 from zooid.core.runs.spec import MemberHandle
 from zooid.store import ObjectStore, open_store
-from zooid.store.event_log import read_history
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -328,7 +328,7 @@ def test_of_two_who_adopt_at_once_one_wins_and_can_end_them(scene: Scene) -> Non
         [loser] = [each for each in both if each is not winner]
         loser.join()
         assert loser.error is not None
-        assert "another coordinator has just gone on with the run" in loser.error[1]
+        assert "another coordinator has just taken over the run" in loser.error[1]
         assert scene.has_members(pids)
         winner.signal(signal.SIGINT)
         winner.join()

@@ -29,7 +29,7 @@ def test_help_shows_an_example(command: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["train", "nowhere.py"], "there is no job file nowhere.py"),
-        (["train", "job.py", "--layout", "two"], "write replicas x stages, for example 2x2"),
+        (["train", "job.py", "--layout", "two"], "write REPLICASxSTAGES, for example 2x2"),
         (["train", "job.py", "--layout", "2x2", "--members", "3"], "`max_members` is 3"),
         (["train", "job.py", "--deadline", "soon"], "is not a duration"),
         (["train", "job.py", "--budget", "much"], "is not an amount of money"),
@@ -61,14 +61,14 @@ def test_a_profile_is_measured_once_and_then_reused(tmp_path: Path) -> None:
     file.write_text('{"record": "profile", "version": 1}')
     first = run_zooid("profile", "job.py", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert "job.profile.json was written by an older zooid: measuring anew" in first.stdout
+    assert "job.profile.json was written by an older zooid: measuring again" in first.stdout
     measured = file.read_bytes()
     date = json.loads(measured)["date"]
     page.unlink()
 
     second = run_zooid("profile", "job.py", "--json", cwd=tmp_path)
     assert second.returncode == 0, second.stderr
-    assert f"nothing has changed since {date}: the profile still holds; --again measures anew" in second.stderr
+    assert f"nothing has changed since {date}, so the profile is still valid; --again measures again" in second.stderr
     assert second.stdout.encode() == file.read_bytes() == measured
     assert page.exists()
 

@@ -16,11 +16,11 @@ from benchmarks.lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile
-from zooid.coordinator.plans.offer_names import held_to, prices_in_words, resolve_offer
-from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.plans.offer_names import enforced_size, prices_in_words, resolve_offer
+from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.core.errors import CatalogError, InputError, MemberFailed
 from zooid.core.plans.plan import Limits
-from zooid.core.resources.machine import cpu_share
+from zooid.core.resources.machine import cpu_quota
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.spec import WorkerSpec
 from zooid.planner import search, single
@@ -51,8 +51,8 @@ while True:
     held.append(bytearray(2**20))
 """
 LOOKING = """
-from zooid.core.resources.machine import cpu_share, memory_bytes, num_cores
-print(cpu_share(), num_cores(), memory_bytes())
+from zooid.core.resources.machine import cpu_quota, memory_bytes, num_cores
+print(cpu_quota(), num_cores(), memory_bytes())
 """
 WAITING = "import time; time.sleep(600)"
 PARENT = f"""
@@ -118,7 +118,7 @@ class TestTime:
             assert share <= 0.25 + TOLERANCE
             if share >= 0.25 - TOLERANCE:
                 return
-            assert foreign.num_cores > cpu_share() - 1, "the machine had time for it"
+            assert foreign.num_cores > cpu_quota() - 1, "the machine had time for it"
         pytest.skip(f"other programs kept {foreign.num_cores:.2f} cores busy, {ATTEMPTS} times")
 
     def test_a_small_share_is_smooth(self) -> None:
@@ -150,7 +150,7 @@ class TestMemory:
         with Crew(running(GROWING), store, checks_input=False) as crew:
             crew.start("worker", [spec], [small])
             with pytest.raises(MemberFailed) as caught:
-                crew.wait(lambda: None)
+                wait_for_all([crew], lambda: None)
         assert str(caught.value) == "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory"
 
     def test_a_member_that_somebody_killed_is_not_blamed(self) -> None:
@@ -275,8 +275,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("on", "message"),
         [
-            ("limited", "does not say to which size; give limited:OFFER"),
-            ("limited:azure.aci.k80", "azure.aci.k80 has a K80, which this machine cannot imitate"),
+            ("limited", "names no size; give limited:OFFER"),
+            ("limited:azure.aci.k80", "azure.aci.k80 has a K80, which this machine cannot emulate"),
             ("limited:aws.ec2.c5.24xlarge.of.dreams", "there is no offer"),
             ("restricted:aws.lambda.512", "limited:OFFER for its size as well"),
         ],
@@ -286,7 +286,7 @@ class TestRefusals:
             resolve_offer(on)
 
     def test_more_than_the_machine_has(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zooid.coordinator.plans.offer_names.cpu_share", lambda: 0.5)
+        monkeypatch.setattr("zooid.coordinator.plans.offer_names.cpu_quota", lambda: 0.5)
         monkeypatch.setattr("zooid.coordinator.plans.offer_names.memory_bytes", lambda: 10**9)
         with pytest.raises(InputError) as caught:
             resolve_offer("limited:aws.lambda.1769")
@@ -333,10 +333,11 @@ class TestOffers:
         assert (limited.platform, limited.site) == ("local", "limited:aws.lambda.512")
         assert (limited.vcpus, limited.memory_bytes) == (0.2894, 512 * MIB)
         assert limited.usd_per_hour == priced.usd_per_hour > 0
-        assert held_to(limited) == Size(0.2894, 512 * MIB)
-        assert held_to(priced) is None
+        assert enforced_size(limited) == Size(0.2894, 512 * MIB)
+        assert enforced_size(priced) is None
         assert prices_in_words(limited) == (
-            "at the prices of aws.lambda.512; nothing is charged, for the members run on this machine, held to its size"
+            "at the prices of aws.lambda.512; nothing is charged, because members run on this machine, limited to "
+            "its size"
         )
 
     def test_members_with_a_share_contend_for_the_machine_only_together(self) -> None:

@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import zooid
+from benchmarks.lab.history import read_history
 from tests.integration.hooked_jobs import EVALUATION, write_hooked_job
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.coordinator.runs.supervision import RunResult
+from zooid.coordinator.runs.run_progress import RunResult
 from zooid.core.errors import MemberFailed
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
 from zooid.store import open_store
-from zooid.store.event_log import read_history
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -118,8 +118,8 @@ class TestScripts:
         ended = self.run(tmp_path, DEFINITIONS + DATA + JOB + TRAIN.format(url=(tmp_path / "run").as_uri()))
         assert ended.returncode == 1
         assert (
-            f"JobError: {tmp_path}/script.py starts a run when a member runs it to build its job; put that call under "
-            'if __name__ == "__main__":'
+            f"JobError: {tmp_path}/script.py starts a run when a member executes it to build its job; put that call "
+            'under if __name__ == "__main__":'
         ) in ended.stderr
         assert open_store((tmp_path / "run").as_uri()).is_empty()
 
@@ -147,7 +147,7 @@ def test_a_job_of_a_module_trains_and_goes_on(
 def test_a_job_that_members_cannot_find_is_refused(tmp_path: Path) -> None:
     job = Job(model=list, loss=None, data=list, optimizer=lambda named: None, batch_size=8, epochs=2)
     with pytest.raises(
-        JobError, match="is in no variable by which members can find it; assign it to a variable at the"
+        JobError, match="is in no variable in which members can find it; assign it to a variable at the"
     ):
         zooid.train(job, store=(tmp_path / "run").as_uri())
     assert not (tmp_path / "run").exists()

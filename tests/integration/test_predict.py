@@ -86,16 +86,19 @@ def write_others(folder: Path, plan: Plan, made: Profile) -> None:
         (["notes.txt"], "notes.txt is not a zooid plan file"),
         (["made.profile.json"], "holds a 'profile'; expected a 'plan'"),
         (["nowhere.json"], "nowhere.json cannot be read"),
-        (["lone.plan.json"], "there is no lone.profile.json"),
+        (["lone.plan.json"], "lone.profile.json, from which the plan was made, does"),
         (["made.plan.json", "--profile", "other.profile.json"], "another model (its fingerprint)"),
         (["made.plan.json", "--profile", "large.profile.json"], "another batch size than the profile: 16, not 64"),
         (["tcp.plan.json"], "no link from 'here' to 'here' is known"),
-        (["tcp.plan.json", "--links", "nothing.links.json"], "`bandwidth_bytes_per_s` of here to here must be above 0"),
+        (
+            ["tcp.plan.json", "--links", "nothing.links.json"],
+            "`bandwidth_bytes_per_s` of here to here is 0.0; it must be above 0",
+        ),
         (["cents.plan.json", "--store-at", "aws.us-east-1"], "dollars, not cents, for an hour"),
-        (["made.plan.json", "--store-at", "s3://bucket/run"], "give the place instead of the URL"),
+        (["made.plan.json", "--store-at", "s3://bucket/run"], "give the location instead of the URL"),
         (["made.plan.json", "--store-at", "moon.far-side"], "moon"),
         (["made.plan.json", "--compare", "file:///nowhere/at/all"], "holds no run"),
-        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "page and trace would both be a.html"),
+        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "--out and --trace both name a.html"),
     ],
 )
 def test_bad_input_is_refused_with_one_line(
@@ -165,5 +168,5 @@ class TestPlannedByCommand:
         (job / f"job.{offer}.profile.json").unlink()
         ended = run_zooid("predict", "job.plan.json", cwd=job)
         assert ended.returncode == 2
-        assert "there is no job.profile.json" in ended.stderr
+        assert "job.profile.json, from which the plan was made, does not exist" in ended.stderr
         assert "--profile" in ended.stderr

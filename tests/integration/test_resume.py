@@ -347,7 +347,7 @@ class TestCommandLine:
         step = last_step(open_store(url))
         assert step > 0
         assert words[-2:] == [
-            f"the checkpoint of step {step} is complete; go on from there with: zooid resume {url}",
+            f"the checkpoint of step {step} is complete; to continue: zooid resume {url}",
             "interrupted: all members have ended",
         ]
 

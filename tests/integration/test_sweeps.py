@@ -14,7 +14,7 @@ from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.core.errors import InputError, MemberFailed
-from zooid.core.plans.all_reduce_samples import AllReduceSamples, bus_bytes
+from zooid.core.plans.all_reduce_samples import AllReduceSamples
 from zooid.core.records import decode_record
 from zooid.core.runs.events import Event, ProfileProgress
 from zooid.platforms import Launch
@@ -81,7 +81,7 @@ def test_on_links_that_are_known_bus_bandwidth_is_theirs(tmp_path: Path) -> None
             store=tmp_path.as_uri(), sizes=[4 * MIB], at_once=[1, 2], repeats=3, platform=RecordingPlatform(inside)
         )
     for each in measured.samples:
-        at_best_s = each.concurrency * bus_bytes(each.num_bytes, each.num_members) / LINK_BYTES_PER_S
+        at_best_s = each.concurrency * each.bus_bytes_per_s * each.took_s / LINK_BYTES_PER_S
         assert 0.95 * at_best_s < each.took_s < 1.5 * at_best_s
 
 
@@ -103,7 +103,7 @@ def test_a_lost_member_is_named_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_more_members_than_are_started_are_refused() -> None:
-    with pytest.raises(InputError, match="4 members are to reduce, but 2 are started"):
+    with pytest.raises(InputError, match="`crowds` has 4 members, but 2 are started"):
         zooid.probe_all_reduce(members=2, crowds=[2, 4])
 
 

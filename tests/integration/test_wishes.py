@@ -125,7 +125,9 @@ class TestEarlyStop:
     def test_to_go_on_one_has_to_say_so(self, stopped: Stopped, forking: RecordingPlatform, tmp_path: Path) -> None:
         job_file, result, _ = stopped
         assert resumable_step(result.store) is None
-        with pytest.raises(InputError, match=r"is complete: it stopped early, after step 6 of 9, since .* --past-stop"):
+        with pytest.raises(
+            InputError, match=r"is complete: it stopped early after step 6 of 9, because .* --past-stop"
+        ):
             zooid.resume(result.store, platform=forking)
         events: list[Event] = []
         patient = write_hooked_job(tmp_path / "job.py", fields={**WORSENING, "monitor": "zooid.Monitor()"})
@@ -222,7 +224,7 @@ class TestWishes:
         job_file = wishing(tmp_path / "job.py", "{('Evaluated', 0): zooid.Wish.STOP}", evaluate_first="True")
         result, _ = train(job_file, tmp_path / "run", forking)
         assert (result.losses, result.checkpoint) == ((), f"{result.store}/{keys.checkpoint(0)}")
-        with pytest.raises(InputError, match="it stopped early, after step 0 of 9"):
+        with pytest.raises(InputError, match="it stopped early after step 0 of 9"):
             zooid.resume(result.store, platform=forking)
 
     def test_the_last_step_can_be_the_best(self, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ MUTANTS = (
         "a name that was used before may join",
         instead(" - set(roster.former))", ")"),
         "schedules",
-        "`former` names who has a seat",
+        "`former` names members that have a seat",
     ),
     Mutant(
         "taken-over grains are counted twice",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.plans.offer_names import resolve_offer
-from zooid.coordinator.runs.supervision import roster_for
+from zooid.coordinator.runs.first_roster import roster_for
 from zooid.core.plans.plan import Plan, Prediction, StagePlan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs import keys

@@ -353,7 +353,7 @@ class TestManifest:
 
     def test_an_older_form_is_refused(self) -> None:
         data = encode_record(a_manifest()).replace(b'"version": 3', b'"version": 2')
-        with pytest.raises(RecordError, match=r"has field `version` 2; this zooid reads 3"):
+        with pytest.raises(RecordError, match=r"has version 2; this zooid reads 3"):
             decode_record(data, CheckpointManifest, "manifest.json")
 
 

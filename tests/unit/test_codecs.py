@@ -49,7 +49,7 @@ def test_sizes_are_exact(codec: CodecName, num_elements: int, element_bytes: int
 
 
 def test_a_codec_that_there_is_not_is_refused() -> None:
-    with pytest.raises(InputError, match=f"'zip' is not a codec; there are {', '.join(CODECS)}"):
+    with pytest.raises(InputError, match=f"'zip' is not a codec; give one of {', '.join(CODECS)}"):
         wire_bytes("zip", 10)  # type: ignore[arg-type]
 
 

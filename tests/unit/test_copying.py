@@ -40,13 +40,13 @@ def test_the_rate_is_that_of_the_usual_copy() -> None:
 
 def test_on_a_cpu_nothing_is_copied() -> None:
     assert measure_copies(torch.device("cpu")) is None
-    with pytest.raises(ValueError, match="`copies` of a cpu are given; only a GPU has any"):
+    with pytest.raises(ValueError, match="`copies` is given for a cpu; only a GPU has copies"):
         a_device("cpu", Copies(to_device_bytes_per_s=1.0, to_host_bytes_per_s=1.0))
 
 
 @pytest.mark.parametrize(("to_device", "to_host"), [(0.0, 1.0), (1.0, -1.0), (float("inf"), 1.0), (1.0, float("nan"))])
 def test_a_rate_is_a_number_above_zero(to_device: float, to_host: float) -> None:
-    with pytest.raises(ValueError, match=r"copies of .* bytes a second are given"):
+    with pytest.raises(ValueError, match=r"a copy rate is .* bytes per second"):
         Copies(to_device_bytes_per_s=to_device, to_host_bytes_per_s=to_host)
 
 

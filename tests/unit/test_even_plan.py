@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from zooid.catalog import local_offer
-from zooid.coordinator.plans.given_plan import fixed_layout
+from zooid.coordinator.plans.plan_validation import fixed_layout
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
@@ -96,10 +96,10 @@ def test_what_is_too_small_for_a_layout_is_refused(wanted: FixedLayout, message:
     [
         (None, None, None, "needs a layout"),
         (Limits(num_replicas=2), None, None, "needs a layout"),
-        (Limits(num_replicas=1, num_stages=1, deadline_s=60.0), None, None, "a deadline cannot be kept to"),
-        (Limits(num_replicas=1, num_stages=1, budget_usd=1.0), None, None, "a budget cannot be kept to"),
-        (LAYOUT, "cheapest", None, "a goal cannot be kept to"),
-        (LAYOUT, None, Links(zooid_version="0", date="2026-01-01", links=()), "links cannot be kept to"),
+        (Limits(num_replicas=1, num_stages=1, deadline_s=60.0), None, None, "a deadline cannot be honoured"),
+        (Limits(num_replicas=1, num_stages=1, budget_usd=1.0), None, None, "a budget cannot be honoured"),
+        (LAYOUT, "cheapest", None, "a goal cannot be honoured"),
+        (LAYOUT, None, Links(zooid_version="0", date="2026-01-01", links=()), "links cannot be honoured"),
     ],
 )
 def test_wishes_that_only_a_profile_could_meet_are_refused(

@@ -9,16 +9,17 @@ import pytest
 import torch
 from msgspec import structs
 
+from benchmarks.lab.history import read_history
 from tests.fuzz.record_samples import a_manifest
 from tests.unit.test_records import a_plan, a_roster
 from zooid.comm.c10d_store import ObjectRendezvous
 from zooid.comm.calls.sparse import check_counts, check_indices
 from zooid.comm.rendezvous import meet
-from zooid.coordinator.job_files.job_objects import kept_source
+from zooid.coordinator.job_files.job_objects import saved_source
 from zooid.coordinator.runs.crew import _input_error
 from zooid.core.abort import Abort
 from zooid.core.errors import CheckpointError, CommError, InputError, JobError, RecordError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import parsed_file
 from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs import keys
@@ -35,7 +36,6 @@ from zooid.profiler.probes.probe_rounds import FlowIndex, ProbeFlow, ProbeRound
 from zooid.schedule.samples import SamplePlan
 from zooid.store import EventReader, EventWriter, open_store
 from zooid.store.claims import last_claim
-from zooid.store.event_log import read_history
 from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 
@@ -268,7 +268,7 @@ class TestPlansAndJobs:
         store = open_store("memory://no-job")
         store.put(keys.JOB, b"\xff\xfe")
         with pytest.raises(JobError, match="is not Python"):
-            kept_source(store)
+            saved_source(store)
 
     @pytest.mark.parametrize("name", ["MemberFailed", "__name__", "ZooidError", "nothing", ""])
     def test_a_failure_names_only_errors_of_input(self, name: str) -> None:

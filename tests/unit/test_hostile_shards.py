@@ -149,7 +149,7 @@ class TestIndex:
         [
             ({"num_samples": 10**18}, "samples, but a tar file of its size has at most"),
             ({"num_samples": 5, "size_bytes": 2048}, "at most 4"),
-            ({"num_samples": 0, "size_bytes": -1}, "-1 bytes"),
+            ({"num_samples": 0, "size_bytes": -1}, "is -1; it must be at least 0"),
             ({"num_samples": 1, "key": "a\x00.tar"}, "not the name of a shard"),
             ({"num_samples": 1, "key": "a\n.tar"}, "not the name of a shard"),
         ],
@@ -172,5 +172,5 @@ class TestIndex:
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 2**62), (-512, 10), (4000, 97), (512, -1)])
 def test_a_table_whose_files_lie_outside_of_the_shard_is_refused(offset: int, size: int) -> None:
-    with pytest.raises(RecordError, match=f"`samples` has {size} bytes at {offset} of 4096"):
+    with pytest.raises(RecordError, match=f"`samples` has {size} bytes at offset {offset}; the shard has 4096 bytes"):
         ShardTable(size_bytes=4096, samples=(SampleFiles("0001", None, (("cls", offset, size),)),))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
-from zooid.coordinator.runs.supervision import roster_for
+from zooid.coordinator.runs.first_roster import roster_for
 from zooid.core.errors import PlanError, RecordError
 from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.planner import Market, search, single

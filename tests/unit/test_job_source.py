@@ -60,7 +60,7 @@ class TestImports:
 
     def test_a_relative_one_is_told_to_leave_out_its_dots(self, tmp_path: Path) -> None:
         said = refusal(tmp_path, "from .network import build\n" + VALID, network="build = list\n")
-        assert said.startswith("job.py, line 1, imports from .network, but a job file is run by itself")
+        assert said.startswith("job.py, line 1, imports from .network, but a job file is not part of a package")
 
     @pytest.mark.parametrize(
         "text",

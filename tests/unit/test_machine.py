@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zooid.core.resources.machine import Cgroup, cpu_share, memory_bytes, num_cores, own_cgroup
+from zooid.core.resources.machine import Cgroup, cpu_quota, memory_bytes, num_cores, own_cgroup
 
 ALL_CORES = len(os.sched_getaffinity(0))
 ALL_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -70,13 +70,13 @@ class TestVersion1:
     def test_a_quota_counts_exactly_and_rounded_up(self, version_1: Machine) -> None:
         version_1.write("cpu/cpu.cfs_quota_us", "2500")
         version_1.write("cpu/cpu.cfs_period_us", "10000")
-        assert cpu_share(version_1.process) == 0.25
+        assert cpu_quota(version_1.process) == 0.25
         assert num_cores(version_1.process) == 1
 
     def test_no_quota_means_all_cores(self, version_1: Machine) -> None:
         version_1.write("cpu/cpu.cfs_quota_us", "-1")
         version_1.write("cpu/cpu.cfs_period_us", "100000")
-        assert cpu_share(version_1.process) == ALL_CORES
+        assert cpu_quota(version_1.process) == ALL_CORES
         assert num_cores(version_1.process) == ALL_CORES
 
     @pytest.mark.parametrize(("own", "above"), [(GIB, 2 * GIB), (2 * GIB, GIB)])
@@ -101,7 +101,7 @@ class TestVersion2:
     def test_the_smallest_quota_holds(self, version_2: Machine, own: str, above: str) -> None:
         version_2.write("all/jobs/one/cpu.max", own)
         version_2.write("all/jobs/cpu.max", above)
-        assert cpu_share(version_2.process) == 0.5
+        assert cpu_quota(version_2.process) == 0.5
         assert num_cores(version_2.process) == 1
 
     def test_memory(self, version_2: Machine) -> None:
@@ -131,10 +131,10 @@ class TestContainers:
 
     def test_without_cgroups_the_machine_is_the_limit(self, tmp_path: Path) -> None:
         assert own_cgroup("cpu", tmp_path) is None
-        assert cpu_share(tmp_path) == num_cores(tmp_path) == ALL_CORES
+        assert cpu_quota(tmp_path) == num_cores(tmp_path) == ALL_CORES
         assert memory_bytes(tmp_path) == ALL_MEMORY
 
 
 def test_this_process_has_something_to_run_on() -> None:
-    assert 0 < cpu_share() <= num_cores() <= ALL_CORES
+    assert 0 < cpu_quota() <= num_cores() <= ALL_CORES
     assert 0 < memory_bytes() <= ALL_MEMORY

@@ -49,7 +49,7 @@ class TestMarket:
         market, notes = market_for(offers_named(["aws.lambda.1769", "aws.lambda.3072"]), {"local": MEASURED})
         assert all(market.world.profile_of(offer).is_estimate for offer in market.offers)
         assert all(offer.startup_s == ASSUMED_STARTUP_S["function"] for offer in market.offers)
-        assert notes == ["How long a function takes to start is not known; 10 s are assumed."]
+        assert notes == ["The start-up time of a function is unknown; 10 s are assumed."]
         found = search(market, Limits(max_members=2))
         assert found.pick.prediction.estimated_from == MEASURED.device.name
         assert {term.kind for term in found.pick.prediction.cost_terms if term.usd > 0} >= {"compute", "starts"}
@@ -115,9 +115,7 @@ class TestMarket:
 
     def test_where_the_store_is_has_to_be_said_where_members_are_in_several_places(self) -> None:
         offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])
-        with pytest.raises(
-            InputError, match=r"rented at gcp.europe-west1, gcp.us-central1.* say where it is with --store-at"
-        ):
+        with pytest.raises(InputError, match=r"rented at gcp.europe-west1, gcp.us-central1.* give it with --store-at"):
             market_for(offers, {"local": MEASURED})
         market, _ = market_for(offers, {"local": MEASURED}, store_at="owned")
         assert market.world.prices.storage.usd_per_put == 0
@@ -150,7 +148,7 @@ class TestOptions:
         assert options.weighted_goal_from(None, None) == (None, None)
         with pytest.raises(InputError, match=r"--goal is 'best'; give balanced, fastest or cheapest"):
             options.weighted_goal_from("best", None)
-        with pytest.raises(InputError, match=r"--goal is 'fastest' and --hour-worth '2'; give one of them"):
+        with pytest.raises(InputError, match=r"--goal is 'fastest' and --hour-worth is '2'; give one of them"):
             options.weighted_goal_from("fastest", "2")
 
     def test_profiles_go_by_the_names_of_their_files(self, tmp_path: Path) -> None:
@@ -163,5 +161,5 @@ class TestOptions:
         assert list(read) == ["local", "aws.lambda.1769"]
         assert isinstance(options.profiles_from(files[:1], job), Profile)
         assert options.profiles_from([], job) is None
-        with pytest.raises(InputError, match="several profiles are given for one offer"):
+        with pytest.raises(InputError, match="hold several profiles of one offer"):
             options.profiles_from([files[0], files[0]], job)

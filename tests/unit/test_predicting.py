@@ -21,7 +21,7 @@ from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile, Spread
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Links
-from zooid.core.runs.timeline import parts_by_member
+from zooid.core.runs.step_parts import parts_by_member
 from zooid.predictor import Proposal, World, predict, ways_from
 from zooid.report import facts_in_words, prediction_page, prediction_tables
 
@@ -230,7 +230,7 @@ class TestRefusals:
 
     def test_a_link_without_bandwidth(self) -> None:
         text = encode_record(peers(MB)).decode()
-        with pytest.raises(RecordError, match=r"`bandwidth_bytes_per_s` of here to here must be above 0"):
+        with pytest.raises(RecordError, match=r"`bandwidth_bytes_per_s` of here to here is 0.0; it must be above 0"):
             decode_record(changed(text, "0", "bandwidth_bytes_per_s"), Links, "links.json")
 
     def test_a_price_in_another_unit(self) -> None:
@@ -252,18 +252,16 @@ class TestRefusals:
         made = a_profile()
         plan = a_plan(made, rented())
         elsewhere = structs.replace(plan.offers[0], name="gcp.other", region="us-west1")
-        with pytest.raises(
-            InputError, match=r"say where it is with --store-at .*, for example --store-at aws\.us-east-1"
-        ):
+        with pytest.raises(InputError, match=r"give it with --store-at .*, for example --store-at aws\.us-east-1"):
             zooid.predict(structs.replace(plan, offers=(*plan.offers, elsewhere)), made)
-        with pytest.raises(InputError, match="give the place instead of the URL"):
+        with pytest.raises(InputError, match="give the location instead of the URL"):
             zooid.predict(plan, made, store_at="s3://bucket/run")
         with pytest.raises((PlanError, CatalogError), match="moon"):
             zooid.predict(plan, made, store_at="moon.far-side")
 
     def test_samples_of_what_the_plan_does_not_use(self) -> None:
         made = a_profile()
-        with pytest.raises(InputError, match="exchange over store"):
+        with pytest.raises(InputError, match="transport is store"):
             zooid.predict(a_plan(made), made, samples=AllReduceSamples(zooid_version="0", samples=()))
         over_gloo = structs.replace(a_plan(made, replicas=2), transport="gloo")
         with pytest.raises(InputError, match="no all-reduce of gloo"):
@@ -337,7 +335,7 @@ class TestMeasured:
         with pytest.raises(InputError, match="holds no run"):
             zooid.predict(plan, made, compare=(tmp_path / "nothing").as_uri())
         url = write_run(tmp_path / "short", plan, [1.0], None)
-        with pytest.raises(InputError, match="no full step beside its first"):
+        with pytest.raises(InputError, match="no full step besides its first"):
             zooid.predict(plan, made, compare=url)
         other = a_plan(made, replicas=2)
         url = write_run(tmp_path / "other", other, [1.0, 1.0], found.timeline)

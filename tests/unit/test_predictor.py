@@ -15,6 +15,7 @@ from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, offer, profile, stor
 from zooid.core.plans.plan import AllReduceName, ScheduleName, TransportName
 from zooid.core.plans.profile import TiedParameter
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.core.runs.step_parts import parts_by_member
 from zooid.core.runs.timeline import Timeline
 from zooid.planner.drafts import grains_kept
 from zooid.predictor import (
@@ -138,7 +139,7 @@ def test_one_member_takes_the_sum_of_what_it_does(host_cores: int | None) -> Non
     layout = layout_of([stage(1.0, 2.0, reduce_s=0.5, update_s=0.25)], host_cores=host_cores)
     timeline = simulate_step(schedule_of(1, 1, 3), layout)
     assert timeline.step_s == pytest.approx(3 * (1 + 2) + 0.25), "a single replica gathers nothing"
-    assert timeline.busy_s("r0s0", "compute") == pytest.approx(timeline.step_s)
+    assert parts_by_member(timeline)["r0s0"].compute_s == pytest.approx(timeline.step_s)
 
 
 @quick

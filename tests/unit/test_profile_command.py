@@ -75,14 +75,17 @@ def test_what_still_holds_is_kept(measuring: Measuring, capsys: pytest.CaptureFi
     assert measuring.known == [HELD]
     assert FILE.read_bytes() == before
     assert PAGE.exists()
-    assert "nothing has changed since 2026-11-02: the profile still holds; --again" in capsys.readouterr().out
+    assert "nothing has changed since 2026-11-02, so the profile is still valid; --again" in capsys.readouterr().out
 
 
 def test_what_no_longer_holds_is_replaced(measuring: Measuring, capsys: pytest.CaptureFixture[str]) -> None:
     FILE.write_bytes(encode_record(HELD))
     profile_command(JOB)
     assert written() == NEW
-    assert "measured anew: what the profile of 2026-11-02 rests on has changed" in capsys.readouterr().out
+    assert (
+        "measured again, because the job or the machine has changed since the profile of 2026-11-02"
+        in capsys.readouterr().out
+    )
 
 
 def test_again_does_not_look_at_what_is_there(measuring: Measuring) -> None:
@@ -98,7 +101,7 @@ def test_again_does_not_look_at_what_is_there(measuring: Measuring) -> None:
     ("content", "message"),
     [
         (encode_record(HELD)[:-200], "was it cut short"),
-        (b'{"record": "profile", "version": 1000}', "has field `version` 1000; .* update zooid"),
+        (b'{"record": "profile", "version": 1000}', "has version 1000; .* update zooid"),
         (encode_record(profile([layer(0.1)], job="other")), "the profile of the job other, not of job"),
         (encode_record(HELD).replace(b'"knee"', b'"elbow"'), "is not a valid profile"),
         (b'{"record": "plan", "version": 1}', "holds a 'plan'"),
@@ -124,7 +127,7 @@ def test_a_file_of_an_older_version_is_measured_anew_with_a_notice(
     profile_command(JOB)
     assert measuring.known == [None]
     assert written() == NEW
-    assert "job.profile.json was written by an older zooid: measuring anew" in capsys.readouterr().out
+    assert "job.profile.json was written by an older zooid: measuring again" in capsys.readouterr().out
 
 
 def test_a_measurement_that_fails_overwrites_nothing(measuring: Measuring) -> None:
@@ -226,7 +229,10 @@ class TestSeveralOffers:
         assert FILES[0].read_bytes() == before
         assert written(FILES[1]) == NEW
         lines = capsys.readouterr().out.splitlines()
-        assert "local: nothing has changed since 2026-11-02: the profile still holds; --again measures anew" in lines
+        assert (
+            "local: nothing has changed since 2026-11-02, so the profile is still valid; --again measures again"
+            in lines
+        )
         assert "aws.lambda.1024: measured" in lines
 
     def test_when_it_fails_nothing_is_written(self, measuring: Measuring) -> None:
@@ -254,7 +260,7 @@ class TestSeveralOffers:
 
     @pytest.mark.parametrize("option", ["out", "picture"])
     def test_one_name_for_all_of_them_is_refused(self, measuring: Measuring, option: str) -> None:
-        with pytest.raises(InputError, match=r"--on names 2; leave them out: files are then called job\.OFFER"):
+        with pytest.raises(InputError, match=r"--on names 2; leave them out: the files are then job\.OFFER"):
             profile_command(JOB, on=TWO, **{option: Path("mine")})  # type: ignore[arg-type]
         assert measuring.known == []
 

@@ -9,9 +9,9 @@ from msgspec import structs
 
 from tests.unit.profiles import layer, link, offer, profile
 from zooid import coordinator
-from zooid.coordinator.measurements.probe_groups import rounds
+from zooid.coordinator.measurements.job_profiles import rounds
 from zooid.coordinator.plans.offer_names import resolve_offer
-from zooid.coordinator.runs.relay import Parts
+from zooid.coordinator.runs.relay import ProgressSum
 from zooid.core.errors import InputError, MemberFailed
 from zooid.core.plans.profile import Profile
 from zooid.core.records import decode_record, encode_record
@@ -69,7 +69,7 @@ class TestRounds:
 
 def test_parts_of_members_add_up() -> None:
     seen: list[Event] = []
-    parts = Parts(3, seen.append)
+    parts = ProgressSum(3, seen.append)
     first, second = parts.of("first"), parts.of("second")
     for take, done in ((first, 0), (second, 0), (first, 2), (second, 1), (first, 7)):
         take(ProfileProgress(at_s=1.0, done=done, total=7))
@@ -150,9 +150,9 @@ class Pretending:
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cores, 8 GB."""
-    for place in ("planning", "offers"):
-        monkeypatch.setattr(f"zooid.coordinator.{place}.cpu_share", lambda: 2.0)
-        monkeypatch.setattr(f"zooid.coordinator.{place}.memory_bytes", lambda: 8 * 10**9)
+    for module in ("measurements.job_profiles", "plans.offer_names"):
+        monkeypatch.setattr(f"zooid.coordinator.{module}.cpu_quota", lambda: 2.0)
+        monkeypatch.setattr(f"zooid.coordinator.{module}.memory_bytes", lambda: 8 * 10**9)
 
 
 @pytest.fixture

@@ -141,8 +141,8 @@ def edited(record: FileRecord, old: str, new: str) -> bytes:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 1', '"version": 2', "has field `version` 2; this zooid reads up to 1: update zooid"),
-        ('"version": 1', '"version": 0', "has field `version` 0; this zooid reads 1: make it again"),
+        ('"version": 1', '"version": 2', "has version 2; this zooid reads up to 1: update zooid"),
+        ('"version": 1', '"version": 0', "has version 0; this zooid reads 1: make it again"),
         ('"version": 1', '"version": "new"', "version"),
         ('"version": 1,', "", "missing required field `version`"),
         ('"record": "roster"', '"record": "plan"', "holds a 'plan'; expected a 'roster'"),
@@ -151,7 +151,7 @@ def edited(record: FileRecord, old: str, new: str) -> bytes:
         ('"stage": 0', '"stage": 0, "mood": 1', r"unknown field `mood` - at `\$.members\[0\]`"),
         ('"number": 0', '"number": "zero"', r"Expected `int`, got `str` - at `\$.number`"),
         ('"number": 0,', "", "missing required field `number`"),
-        ('"number": 0', '"number": -1', "`number`, `change` and `resume_step` must be at least 0"),
+        ('"number": 0', '"number": -1', "`number` is -1; it must be at least 0"),
         ('"name": "m1"', '"name": "m0"', "`members` names a member twice"),
     ],
 )
@@ -198,8 +198,8 @@ def test_records_cannot_be_changed() -> None:
         ({"lifetime_s": 0}, "`lifetime_s`"),
         ({"startup_s": -1}, "`startup_s`"),
         ({"bandwidth_bytes_per_s": 0}, "`bandwidth_bytes_per_s`"),
-        ({"gpu": "T4"}, "`gpu` and `num_gpus` of local must be given together"),
-        ({"num_gpus": 1}, "`gpu` and `num_gpus` of local must be given together"),
+        ({"gpu": "T4"}, "`gpu` of local is .* give both or neither"),
+        ({"num_gpus": 1}, "`gpu` of local is .* give both or neither"),
         ({"num_gpus": -1}, "`num_gpus` of local is -1"),
         ({"gpu_memory_bytes": -1}, "`gpu_memory_bytes`"),
     ],
@@ -218,7 +218,7 @@ def test_a_kind_of_offer_that_does_not_exist_is_refused_when_read() -> None:
     "changed", [{"bandwidth_bytes_per_s": 0}, {"rtt_s": -0.1}, {"stream_bytes_per_s": 0}], ids=lambda c: next(iter(c))
 )
 def test_a_link_that_makes_no_sense_is_refused(changed: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"`{next(iter(changed))}` of local to store must be"):
+    with pytest.raises(ValueError, match=f"`{next(iter(changed))}` of local to store is"):
         a_link(**changed)
 
 
@@ -250,7 +250,7 @@ def test_copies_come_after_the_replicas() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"former": ("m1", "gone")}, "`former` names who has a seat"),
+        ({"former": ("m1", "gone")}, "`former` names members that have a seat"),
         ({"newcomers": ("m1",)}, "read their state from a checkpoint"),
         ({"newcomers": ("m1",), "ruling": Ruling(kind="rolled_back")}, "read their state from a checkpoint"),
         ({"newcomers": ("m7",), "ruling": Ruling(kind="unfinished")}, "`newcomers` must have seats"),
@@ -264,13 +264,13 @@ def test_a_roster_with_impossible_newcomers_is_refused(changed: dict[str, Any], 
 
 
 def test_a_member_without_state_cannot_be_prepared() -> None:
-    with pytest.raises(ValueError, match="`is_prepared` is true of a member without state"):
+    with pytest.raises(ValueError, match="`is_prepared` is true for a member without state"):
         Answer(member="m0", change=0, has_state=False, num_applied=0, is_prepared=True)
 
 
 @pytest.mark.parametrize(("name", "change"), [("a/b", 0), ("m0", -1)])
 def test_an_impossible_wish_to_join_is_refused(name: str, change: int) -> None:
-    with pytest.raises(ValueError, match=r"`member` is|`change` must be"):
+    with pytest.raises(ValueError, match=r"`member` is|`change` is"):
         Joining(member=name, change=change)
 
 
@@ -292,7 +292,7 @@ def test_a_roster_with_empty_or_double_seats_is_refused(seats: list[tuple[int, i
 
 @pytest.mark.parametrize("shares", [(), (8,), (4, 4, 4), (0, 0), (9, -1)])
 def test_shares_that_do_not_fit_the_replicas_are_refused(shares: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"`shares` is .* each of 2 replicas its whole grains"):
+    with pytest.raises(ValueError, match=r"`shares` is .* each of 2 replicas a number of grains"):
         a_roster(shares=shares)
 
 
@@ -369,7 +369,7 @@ def test_points_must_ascend(points: list[tuple[int, float]]) -> None:
 
 
 def test_a_point_below_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="`forward_s` and `backward_s` must be at least 0"):
+    with pytest.raises(ValueError, match=r"`(forward|backward)_s` is -0.1; it must be at least 0"):
         TimePoint(num_samples=1, forward_s=-0.1, backward_s=0.1)
     with pytest.raises(ValueError, match="`num_samples` is 0"):
         TimePoint(num_samples=0, forward_s=0.1, backward_s=0.1)

@@ -12,7 +12,7 @@ from tests.unit.profiles import offer
 from tests.unit.test_pages import Page
 from zooid.core.plans.plan import Plan, Prediction, StagePlan
 from zooid.core.plans.search_result import Candidate, Proof, Search, Verdict
-from zooid.core.runs.timeline import StepParts
+from zooid.core.runs.step_parts import StepParts
 from zooid.report import search_page, search_table
 from zooid.report.axes import COUNT, DURATION, MONEY, axis
 

@@ -149,8 +149,8 @@ def test_an_index_may_name_shards_in_other_ways(base: str | None, url: str, tmp_
         ({"datasets": [{"source_url": "x.json"}]}, "is a list of other indices; zooid reads"),
         ({"shardlist": [{"url": "s3://other/a.tar", "nsamples": 1}]}, "the shard s3://other/a.tar, which is not below"),
         ({"shardlist": [{"url": "../a.tar", "nsamples": 1}]}, r"the shard \.\./a.tar, which is not below"),
-        ({"shardlist": [{"url": "a.tar.gz", "nsamples": 1}]}, r"'a.tar.gz' is not a .tar file; .* unpack them"),
-        ({"shardlist": [{"url": "a.tar", "nsamples": -1}]}, "a shard of -1 samples; it must be 0 or more"),
+        ({"shardlist": [{"url": "a.tar.gz", "nsamples": 1}]}, r"'a.tar.gz' is not a .tar file; .* decompress them"),
+        ({"shardlist": [{"url": "a.tar", "nsamples": -1}]}, "`num_samples` of a.tar is -1; it must be at least 0"),
     ],
 )
 def test_an_index_that_cannot_be_used_is_refused(

@@ -18,15 +18,12 @@ from zooid.cli.timeline_command import timeline as timeline_command
 from zooid.core.errors import InputError, RecordError
 from zooid.core.records import InvalidValue, decode_record, encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.step_parts import StepParts, parts_by_member, total_parts
 from zooid.core.runs.timeline import (
     Interval,
     Timeline,
-    Usage,
     action_name,
-    hidden_share,
     joined,
-    total_usage,
-    usage_by_member,
     without_waiting,
 )
 from zooid.report import chrome_trace, timeline_page, timeline_table
@@ -69,27 +66,31 @@ TWO_STAGES = step_of(
 """Receives are posted long before they can take something, and stage 1 is early for the commit."""
 
 
-class TestUsage:
+def facts(parts: StepParts) -> tuple[float, float, float, float]:
+    return parts.step_s, parts.compute_s, parts.moving_s, parts.hidden_s
+
+
+class TestParts:
     def test_a_step_worked_out_by_hand(self) -> None:
-        usages = usage_by_member(TWO_STAGES)
+        parts = parts_by_member(TWO_STAGES)
         # r0s0: computes 0–4 and 11–18; sends 2–3 (hidden) and 4–5; receives 10–11 and 12.5–13 (hidden)
-        assert usages["r0s0"] == Usage(step_s=18, compute_s=11, transfer_s=3.5, hidden_s=1.5)
+        assert facts(parts["r0s0"]) == (18, 11, 3.5, 1.5)
         # r0s1: computes 4–12 and 17–18; receives 3–4 and 5–6 (hidden); sends 9–10 (hidden) and 12–12.5
-        assert usages["r0s1"] == Usage(step_s=18, compute_s=9, transfer_s=3.5, hidden_s=2)
-        assert usages["r0s0"].compute_share == pytest.approx(11 / 18)
-        assert usages["r0s0"].idle_s == pytest.approx(18 - 11 - 2)
-        assert hidden_share(TWO_STAGES, "r0s1") == pytest.approx(2 / 3.5)
-        assert hidden_share(TWO_STAGES) == pytest.approx(3.5 / 7)
-        assert total_usage(usages.values()).compute_share == pytest.approx(20 / 36)
+        assert facts(parts["r0s1"]) == (18, 9, 3.5, 2)
+        assert parts["r0s0"].compute_fraction == pytest.approx(11 / 18)
+        assert parts["r0s0"].bubble_s == pytest.approx(18 - 11 - 2)
+        assert parts["r0s1"].hidden_fraction == pytest.approx(2 / 3.5)
+        assert total_parts(parts.values()).hidden_fraction == pytest.approx(3.5 / 7)
+        assert total_parts(parts.values()).compute_fraction == pytest.approx(20 / 36)
 
     def test_transfers_side_by_side_count_once(self) -> None:
         step = step_of(ran("a", "0SEND_F0", 0, 4), ran("a", "0SEND_F1", 1, 3), ran("a", "0SEND_B2", 3, 5))
-        assert usage_by_member(step)["a"] == Usage(step_s=5, compute_s=0, transfer_s=5, hidden_s=0)
+        assert facts(parts_by_member(step)["a"]) == (5, 0, 5, 0)
 
     def test_without_transfers_there_is_no_share_of_them(self) -> None:
-        assert hidden_share(step_of(ran("a", "0F0", 0, 4))) is None
-        assert hidden_share(step_of()) is None
-        assert total_usage([]).compute_share == 0
+        assert parts_by_member(step_of(ran("a", "0F0", 0, 4)))["a"].hidden_fraction is None
+        assert total_parts([]).hidden_fraction is None
+        assert total_parts([]).compute_fraction == 0
 
     @settings(deadline=None, max_examples=60)
     @given(
@@ -112,14 +113,15 @@ class TestUsage:
         for lane, start, length in spans:
             for second in range(start, start + length):
                 doing[second].add("compute" if lane == "compute" else "transfer")
-        counted = Usage(
-            step_s=step.step_s,
-            compute_s=sum("compute" in lanes for lanes in doing.values()),
-            transfer_s=sum("transfer" in lanes for lanes in doing.values()),
-            hidden_s=sum(len(lanes) == 2 for lanes in doing.values()),
+        counted = (
+            step.step_s,
+            sum("compute" in lanes for lanes in doing.values()),
+            sum("transfer" in lanes for lanes in doing.values()),
+            sum(len(lanes) == 2 for lanes in doing.values()),
         )
-        assert usage_by_member(step) == ({"a": counted} if spans else {})
-        assert counted.idle_s == step.step_s - len(doing)
+        parts = parts_by_member(step)
+        assert [facts(of_member) for of_member in parts.values()] == ([counted] if spans else [])
+        assert all(of_member.bubble_s == step.step_s - len(doing) for of_member in parts.values())
 
 
 class TestWaiting:
@@ -161,7 +163,7 @@ class TestRecords:
     def test_what_cannot_be_is_refused(self) -> None:
         with pytest.raises(InvalidValue, match=r"`lane` of 0F0 is 'gpu'; it must be one of compute, uplink"):
             Interval(member="a", lane="gpu", action="0F0", start_s=0, end_s=1)
-        with pytest.raises(InvalidValue, match=r"`end_s` of 0F0 is 1, before its `start_s` 2"):
+        with pytest.raises(InvalidValue, match=r"`end_s` of 0F0 is 1; it must not be before 2"):
             ran("a", "0F0", 2, 1)
 
 
@@ -326,7 +328,7 @@ class TestReading:
         url = f"file://{tmp_path}/run"
         for step in (9, 19):
             record(url, step, "r0s0")
-        with pytest.raises(InputError, match=r"step 3 of .*/run was not recorded; there is step 9, 19$"):
+        with pytest.raises(InputError, match=r"step 3 of .*/run was not recorded; give one of 9, 19$"):
             coordinator.timeline(url, step=3)
 
     @pytest.mark.parametrize("step", [None, 4])
@@ -342,7 +344,7 @@ class TestReading:
             (
                 b'{"record": "timeline", "version": 1, "intervals": [{"member": "a", "lane": "compute",'
                 b' "action": "0F0", "start_s": 2, "end_s": 1}]}',
-                r"`end_s` of 0F0 is 1, before its `start_s` 2.*intervals\[0\]",
+                r"`end_s` of 0F0 is 1; it must not be before 2.*intervals\[0\]",
             ),
         ],
     )
@@ -370,7 +372,7 @@ class TestCommand:
     def test_a_page_over_its_trace_is_refused(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/run"
         record(url, 5, "r0s0")
-        with pytest.raises(InputError, match="name two files with --out and --trace"):
+        with pytest.raises(InputError, match=r"--out and --trace both name .*; name two files"):
             timeline_command(url, out=tmp_path / "a", trace=tmp_path / "b" / ".." / "a")
 
     def test_the_table_has_a_row_for_each_member_and_one_for_all(self) -> None:

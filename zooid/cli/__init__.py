@@ -1,1 +1,1 @@
-"""The commands: one file each, no logic of their own."""
+"""The command line: one file per command, without logic of its own."""

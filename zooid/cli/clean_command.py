@@ -1,4 +1,4 @@
-"""`zooid clean`: remove what a crashed run has left."""
+"""`zooid clean`: remove temporary objects of a crashed run."""
 
 from typing import Annotated
 
@@ -6,16 +6,17 @@ import typer
 from rich.console import Console
 
 from zooid import coordinator
+from zooid.cli import options
 from zooid.report import say
 
 
 def clean(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Folder of the run: s3://bucket/run-7, file:///…")],
-    force: Annotated[bool, typer.Option("--force", help="Even if a run seems to be at work there.")] = False,
+    url: options.RunFolder,
+    force: Annotated[bool, typer.Option("--force", help="Clean even if a run seems to be active there.")] = False,
 ) -> None:
-    """Remove the messages that members of a crashed run left in its store; checkpoints and events stay.
+    """Remove the messages that members of a crashed run left in its folder. Checkpoints and events stay.
 
     Example: zooid clean s3://bucket/run-7
     """
-    num_removed = coordinator.clean(store, force=force)
-    say(Console(), f"removed {num_removed} objects from {store}")
+    num_removed = coordinator.clean(url, force=force)
+    say(Console(), f"removed {num_removed} objects from {url}")

@@ -1,4 +1,4 @@
-"""The command `zooid`: what it can do, and how errors end."""
+"""The command `zooid`: its subcommands, and the exit status of errors."""
 
 import importlib
 import signal
@@ -17,15 +17,14 @@ from zooid.report import say
 EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_INTERRUPTED = 130
-"""What typer makes of Ctrl-C."""
+"""Exit status that typer gives to Ctrl-C."""
 EXIT_SIGNAL = 128
-"""Added to the number of a signal that ended the command, as shells have it."""
+"""Added to the number of the signal that ended the command, as shells do."""
 VERBOSE = "--verbose"
 COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "resume", "save", "timeline", "probe", "clean")
-"""The commands in the order of the help; each has a file of its own, such as `plan_command.py`."""
+"""The commands in the order of the help. Each has its own file, such as `plan_command.py`."""
 
 app = typer.Typer(
-    help="Train deep neural networks fast and cheaply on resources that come and go.",
     epilog="Start with: zooid train examples/digits.py --layout 2x2",
     no_args_is_help=True,
     add_completion=False,
@@ -36,30 +35,30 @@ app = typer.Typer(
 @app.callback()
 def everywhere(
     verbose: Annotated[
-        bool, typer.Option(VERBOSE, help="Show the whole traceback of an error; may stand anywhere in a command.")
+        bool, typer.Option(VERBOSE, help="Show the full traceback of an error. May stand anywhere in a command.")
     ] = False,
 ) -> None:
     """Train deep neural networks fast and cheaply on resources that come and go."""
 
 
 def register(words: Sequence[str]) -> None:
-    """Load the command that these words name, and no other; all of them where they name none."""
+    """Import the command that these words name, or all commands if they name none."""
     named = next((word for word in words if not word.startswith("-")), "")
     for name in (named,) if named in COMMANDS else COMMANDS:
         app.command()(getattr(importlib.import_module(f"zooid.cli.{name}_command"), name))
 
 
 def main() -> None:
-    """Run a command; errors that zooid raises on purpose become one clear line and a status."""
+    """Run a command. Errors that zooid raises on purpose become one clear line and an exit status."""
     signals: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-        """Being asked to end is treated as Ctrl-C: members are ended first."""
+        """Treat a request to end as Ctrl-C, so that members are ended first."""
         signals.append(number)
         raise KeyboardInterrupt
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP on purpose
             signal.signal(number, interrupt)
     errors = Console(stderr=True)
     words = [word for word in sys.argv[1:] if word != VERBOSE]

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their texts become records."""
+"""Options that several commands share, and the conversion of their texts into records."""
 
 import re
 from collections.abc import Sequence
@@ -20,56 +20,68 @@ from zooid.core.runs.spec import LinkEnd
 from zooid.core.units import parse_duration_s, parse_usd, small_number
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]
+MovedJobFile = Annotated[Path | None, typer.Option(help="The job file, if it has moved since the run began.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as written by `zooid plan`.")]
+RunFolder = Annotated[str, typer.Argument(metavar="URL", help="Folder of the run: s3://bucket/run-7, file:///…")]
 Store = Annotated[
     str | None, typer.Option(help="Folder of the run in object storage: s3://bucket/run-7, gs://…, az://…, file:///…")
 ]
 StoreAt = Annotated[
     str | None,
     typer.Option(
-        metavar="PLACE",
-        help="Where the store is, for its prices, as aws.us-east-1; where rented members are by default.",
+        metavar="LOCATION",
+        help="Location of the store for its prices, such as aws.us-east-1.",
+        show_default="that of the rented members",
     ),
 ]
 On = Annotated[
     str | None,
     typer.Option(
-        help="Where members run: local (if not given), local:OFFER for its prices, limited:OFFER for its size too."
+        help="Where members run: local, local:OFFER at its prices, or limited:OFFER with its size, too.",
+        show_default="local",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON for machines instead of text.")]
-Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Pin the layout: A replicas of B stages, as 2x2.")]
-Members = Annotated[int | None, typer.Option(help="At most this many members; 4 if not given.")]
-Deadline = Annotated[str | None, typer.Option(help="The run must end within this, as 2h or 45m.")]
-Budget = Annotated[str | None, typer.Option(help="The run must cost at most this, in dollars, as 5.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Fix the layout: A replicas of B stages, such as 2x2.")]
+Members = Annotated[int | None, typer.Option(help="Maximum number of members.", show_default=str(DEFAULT_MAX_MEMBERS))]
+Deadline = Annotated[str | None, typer.Option(help="Maximum duration of the run, such as 2h or 45m.")]
+Budget = Annotated[str | None, typer.Option(help="Maximum cost of the run in dollars, such as 5.")]
 GoalOption = Annotated[
-    str | None, typer.Option("--goal", help="balanced (if not given), fastest or cheapest, within the limits.")
+    str | None,
+    typer.Option("--goal", help="Goal within the limits: balanced, fastest or cheapest.", show_default="balanced"),
 ]
-Schedule = Annotated[str | None, typer.Option(help="Pin the pipeline schedule: gpipe or 1f1b.")]
+Schedule = Annotated[str | None, typer.Option(help="Fix the pipeline schedule: gpipe or 1f1b.")]
 Transport = Annotated[
     str | None,
     typer.Option(
-        help="How members exchange: store (if not given); tcp or gloo where they reach one another; nccl between GPUs."
+        help="Transport between members: store; tcp or gloo if they can connect; nccl between GPUs.",
+        show_default="store",
     ),
 ]
 Reproducible = Annotated[
-    bool, typer.Option("--reproducible", help="Train the same bits in every layout, and whatever members are lost.")
+    bool, typer.Option("--reproducible", help="Train the same bits in every layout, whatever members are lost.")
 ]
 Insured = Annotated[
-    bool,
-    typer.Option("--insured", help="Keep every stage on two members or more, so that no step is lost with one."),
+    bool, typer.Option("--insured", help="Keep every stage on at least two members, so that a lost one costs no step.")
 ]
 LinksFile = Annotated[
     Path | None,
-    typer.Option("--links", help="Links between members, as `zooid probe` writes them; for tcp."),
+    typer.Option("--links", help="Links between members, as written by `zooid probe`, for direct transports."),
 ]
 CheckpointEvery = Annotated[
     str | None,
-    typer.Option(metavar="TIME|STEPS", help="How often to write a checkpoint, as 10m (if not given) or 200steps."),
+    typer.Option(
+        metavar="TIME|STEPS", help="Interval between two checkpoints, such as 10m or 200steps.", show_default="10m"
+    ),
 ]
-KeepCheckpoints = Annotated[int | None, typer.Option(help="How many of the last checkpoints stay; 2 if not given.")]
+KeepCheckpoints = Annotated[int | None, typer.Option(help="Number of checkpoints to keep.", show_default="2")]
+PageFile = Annotated[Path, typer.Option(help="File to which the picture is written, as an HTML page.")]
+TraceFile = Annotated[
+    Path | None, typer.Option(help="File to which a trace for Perfetto or chrome://tracing is written.")
+]
 
 ALL_REDUCE = "all-reduce"
-"""What `zooid probe` measures instead of links."""
+"""The value of `zooid probe --only` that measures all-reduces instead of links."""
 
 _STEPS = re.compile(r"([0-9]{1,9})\s*steps?")
 _LAYOUT = re.compile(r"([0-9]{1,9})\s*[x×]\s*([0-9]{1,9})")
@@ -86,15 +98,15 @@ def limits_from(
     reproducible: bool = False,
     insured: bool = False,
 ) -> Limits | None:
-    """The limits that the options state; None where they state none."""
-    given = (layout, members, deadline, budget, schedule, transport)
-    if not (reproducible or insured) and all(each is None for each in given):
+    """Return the limits that the options set; None if they set none."""
+    texts = (layout, members, deadline, budget, schedule, transport)
+    if not (reproducible or insured) and all(text is None for text in texts):
         return None
     num_replicas = num_stages = None
     if layout is not None:
         match = _LAYOUT.fullmatch(layout.strip())
         if match is None:
-            raise InputError(f"--layout is {layout!r}; write replicas x stages, for example 2x2")
+            raise InputError(f"--layout is {layout!r}; write REPLICASxSTAGES, for example 2x2")
         num_replicas, num_stages = int(match[1]), int(match[2])
         members = num_holders(num_replicas, is_insured=insured) * num_stages if members is None else members
     return Limits(
@@ -103,41 +115,37 @@ def limits_from(
         num_replicas=num_replicas,
         num_stages=num_stages,
         max_members=DEFAULT_MAX_MEMBERS if members is None else members,
-        schedule=_one_of("--schedule", schedule, get_args(ScheduleName)),
-        transport=_one_of("--transport", transport, get_args(TransportName)),
+        schedule=one_of("--schedule", schedule, get_args(ScheduleName)),
+        transport=one_of("--transport", transport, get_args(TransportName)),
         reproducible=reproducible,
         insured=insured,
     )
 
 
-def _one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
+def one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:
+    """Return the given text, if any, after checking that it is one of the allowed ones."""
     if given is not None and given not in allowed:
-        raise InputError(f"{option} is {given!r}; give {' or '.join(allowed)}")
+        raise InputError(f"{option} is {given!r}; give {', '.join(allowed[:-1])} or {allowed[-1]}")
     return given
 
 
 def goal_from(text: str | None) -> Goal | None:
-    """One that needs nothing else."""
-    plain = [goal for goal in GOALS if goal != "weighted"]
-    for goal in plain:
-        if text == goal:
-            return goal
-    if text is not None:
-        raise InputError(f"--goal is {text!r}; give {', '.join(plain[:-1])} or {plain[-1]}")
-    return None
+    """Return the goal that the option names; the weighted goal needs another option."""
+    goal: Goal | None = one_of("--goal", text, tuple(goal for goal in GOALS if goal != "weighted"))
+    return goal
 
 
 def weighted_goal_from(text: str | None, hour_worth: str | None) -> tuple[Goal | None, float | None]:
-    """The goal, and what an hour is worth: who says so weighs time against money, and has no other goal."""
+    """Return the goal and the worth of an hour, which selects the weighted goal."""
     if hour_worth is None:
         return goal_from(text), None
     if text is not None:
-        raise InputError(f"--goal is {text!r} and --hour-worth {hour_worth!r}; give one of them")
+        raise InputError(f"--goal is {text!r} and --hour-worth is {hour_worth!r}; give one of them")
     return "weighted", parse_usd(hour_worth)
 
 
 def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
-    """How many members may stand on what."""
+    """Return the maximum number of members by offer name."""
     quotas: dict[str, int] = {}
     for text in texts or ():
         name, _, number = text.rpartition("=")
@@ -149,57 +157,58 @@ def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
 
 
 def profiles_from(paths: Sequence[Path] | None, job: Path) -> Profile | dict[str, Profile] | None:
-    """The profiles in these files; several go by the names of their offers, as `zooid profile` names its files."""
+    """Read the profiles in these files; several are returned by offer, which the names of the files contain."""
     if not paths:
         return None
-    read = {_offer_in(path, job): read_file(path, Profile) for path in paths}
-    if len(read) < len(paths):
-        raise InputError(f"several profiles are given for one offer; their files are {', '.join(map(str, paths))}")
-    return next(iter(read.values())) if len(read) == 1 else read
+    profiles = {_offer_in(path, job): read_file(path, Profile) for path in paths}
+    if len(profiles) < len(paths):
+        raise InputError(f"{', '.join(map(str, paths))} hold several profiles of one offer; give one for each offer")
+    return next(iter(profiles.values())) if len(profiles) == 1 else profiles
 
 
 def _offer_in(path: Path, job: Path) -> str:
-    """`digits.aws.lambda.1769.profile.json` is of `aws.lambda.1769`, `digits.profile.json` of this machine."""
+    """Parse the offer in a file name: `digits.aws.lambda.1769.profile.json`, or `digits.profile.json` for local."""
     return path.name.removesuffix(".json").removesuffix(".profile").removeprefix(job.stem).strip(".") or LOCAL
 
 
 def checkpoints_from(every: str | None, keep: int | None) -> CheckpointRule | None:
-    """The rule that the options state; None where they state none."""
+    """Return the checkpoint rule that the options set; None if they set none."""
     if every is None and keep is None:
         return None
-    kept = DEFAULT_RULE.keep if keep is None else keep
+    num_kept = DEFAULT_RULE.keep if keep is None else keep
     if every is None:
-        return CheckpointRule(every_s=DEFAULT_RULE.every_s, keep=kept)
+        return CheckpointRule(every_s=DEFAULT_RULE.every_s, keep=num_kept)
     if steps := _STEPS.fullmatch(every.strip()):
-        return CheckpointRule(every_steps=int(steps[1]), keep=kept)
+        return CheckpointRule(every_steps=int(steps[1]), keep=num_kept)
     try:
-        return CheckpointRule(every_s=parse_duration_s(every), keep=kept)
+        return CheckpointRule(every_s=parse_duration_s(every), keep=num_kept)
     except UnitError as error:
         raise InputError(
-            f"--checkpoint-every is {every!r}; write a time or a number of steps, as 10m or 200steps"
+            f"--checkpoint-every is {every!r}; write a time or a number of steps, for example 10m or 200steps"
         ) from error
 
 
 def ends_from(only: str | None) -> tuple[LinkEnd, ...]:
-    """What to measure links to: everything, or the one end that is named."""
-    for end in ENDS:
-        if only == end:
-            return (end,)
-    if only is not None:
-        raise InputError(f"--only is {only!r}; give {' or '.join(ENDS)} for links, or {ALL_REDUCE}")
-    return ENDS
+    """Return the ends to which links are measured: the named one, or all."""
+    end: LinkEnd | None = one_of("--only", only, (*ENDS, ALL_REDUCE))
+    return ENDS if end is None else (end,)
 
 
 def read_file(path: Path, kind: type[AnyFileRecord]) -> AnyFileRecord:
-    """A record from a file that the user names."""
+    """Read a record from a file."""
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(f"{path} cannot be read: {error.strerror}; give a readable file") from error
     return decode_record(data, kind, str(path))
 
 
+def read_optional(path: Path | None, kind: type[AnyFileRecord]) -> AnyFileRecord | None:
+    """Read a record from a file, if one is given."""
+    return None if path is None else read_file(path, kind)
+
+
 def write_file(path: Path, record: FileRecord) -> None:
-    """A record into a file, whole or not at all."""
+    """Write a record to a file, atomically."""
     with replaced_whole(path) as staged:
         staged.write_bytes(encode_record(record))

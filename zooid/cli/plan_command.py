@@ -21,20 +21,24 @@ from zooid.report import plan_table, say, search_page, search_table, view_for, w
 def plan(
     job: options.JobFile,
     profile: Annotated[
-        list[Path] | None, typer.Option(help="A profile to plan from, or several; measured anew if none is given.")
+        list[Path] | None, typer.Option(help="Profile of the job; repeatable.", show_default="measure the job first")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write the plan; JOB.plan.json if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to which the plan is written.", show_default="JOB.plan.json")
+    ] = None,
     layout: options.Layout = None,
     members: options.Members = None,
     deadline: options.Deadline = None,
     budget: options.Budget = None,
     goal: options.GoalOption = None,
     hour_worth: Annotated[
-        str | None, typer.Option(help="What an hour is worth, in dollars: weighs time against money.")
+        str | None, typer.Option(help="Worth of an hour in dollars, which weighs time against money.")
     ] = None,
     quota: Annotated[
         list[str] | None,
-        typer.Option(metavar="OFFER=N", help="At most N members on what is named so."),
+        typer.Option(
+            metavar="OFFER=N", help="At most N members on offers with this name or this beginning; repeatable."
+        ),
     ] = None,
     schedule: options.Schedule = None,
     transport: options.Transport = None,
@@ -46,12 +50,13 @@ def plan(
     on: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where members may run: local (if not given), local:OFFER, limited:OFFER, or offers by name."
+            help="Offer on which members may run: local, local:OFFER, limited:OFFER, or the name or beginning of the "
+            "name of catalog offers; repeatable.",
+            show_default="local",
         ),
     ] = None,
     why_not: Annotated[
-        list[str] | None,
-        typer.Option(metavar="OFFER", help="Say why nothing on this offer was picked; may be given several times."),
+        list[str] | None, typer.Option(metavar="OFFER", help="Explain why this offer was not picked; repeatable.")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -64,14 +69,14 @@ def plan(
         layout, members, deadline, budget, schedule, transport, reproducible=reproducible, insured=insured
     )
     chosen_goal, hour_usd = options.weighted_goal_from(goal, hour_worth)
-    _refuse_others(why_not or [], on or ["local"])
+    _check_offers(why_not or [], on or ["local"])
     measured = options.profiles_from(profile, job)
     target = out or Path(f"{job.stem}.plan.json")
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
         found = coordinator.search(
             job,
             measured=measured,
-            links=options.read_file(links, Links) if links else None,
+            links=options.read_optional(links, Links),
             limits=limits,
             goal=chosen_goal,
             hour_usd=hour_usd,
@@ -96,8 +101,8 @@ def plan(
     say(console, f"plan: {target}\npicture: {page}")
 
 
-def _refuse_others(names: list[str], on: list[str]) -> None:
-    """Before anything is measured: what is not among the offers is never answered."""
+def _check_offers(names: list[str], on: list[str]) -> None:
+    """Reject offers for --why-not that --on does not name, before anything is measured."""
     offers = [offer.name for offer in offers_named(on)]
     for name in names:
         if not any(is_named(offer, name) for offer in offers):

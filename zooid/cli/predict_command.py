@@ -1,4 +1,4 @@
-"""`zooid predict`: what a plan takes and costs, what holds it back, and what changes would bring."""
+"""`zooid predict`: time and cost of a plan, its bottlenecks, and the effect of changes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,103 +8,84 @@ from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
-from zooid.cli.timeline_command import refuse_same_file
+from zooid.cli.timeline_command import reject_same_file, say_files, write_trace
 from zooid.core.errors import InputError
-from zooid.core.files import replaced_whole
 from zooid.core.plans.all_reduce_samples import AllReduceSamples
 from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.link import Links
 from zooid.core.runs.checkpoint import DEFAULT_RULE
-from zooid.report import (
-    chrome_trace,
-    facts_in_words,
-    prediction_page,
-    prediction_tables,
-    say,
-    timeline_table,
-    write_page,
-)
+from zooid.report import facts_in_words, prediction_page, prediction_tables, say, timeline_table, write_page
 
 
 def predict(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="The plan, as `zooid plan` writes it.")],
+    plan: options.PlanFile,
     profile: Annotated[
         list[Path] | None,
-        typer.Option(
-            help="The profile that it was made from, or several; those of the job beside the plan if not given."
-        ),
+        typer.Option(help="Profile from which the plan was made; repeatable.", show_default="those beside the plan"),
     ] = None,
-    links: Annotated[
-        Path | None,
-        typer.Option(help="Links, as `zooid probe` writes them; needed where members are connected."),
-    ] = None,
+    links: options.LinksFile = None,
     samples: Annotated[
         Path | None,
-        typer.Option(help="All-reduces, as `zooid probe --only all-reduce` writes them; for plans over gloo or nccl."),
+        typer.Option(help="Measured all-reduces, as written by `zooid probe --only all-reduce`, for gloo or nccl."),
     ] = None,
     store_at: options.StoreAt = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Folder of a run of this plan, to put what it took beside.")
+        str | None, typer.Option(metavar="RUN", help="Folder of a run of this plan, to compare its measured times.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write the page to look at; JOB.prediction.html if not given.")
+        Path | None,
+        typer.Option(help="File to which the picture is written, as an HTML page.", show_default="JOB.prediction.html"),
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Where to write a trace for Perfetto or chrome://tracing; none if not given.")
-    ] = None,
+    trace: options.TraceFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Predict time and money of a plan, where a step's time goes, and what one more replica or a larger batch brings.
+    """Predict time and cost of a plan, the parts of a step, and the effect of one more replica or a larger batch.
 
     Example: zooid predict digits.plan.json
     """
     console = Console()
-    wanted = options.read_file(plan, Plan)
-    page = out or Path(f"{wanted.job}.prediction.html")
-    refuse_same_file(page, trace)
-    measured = options.profiles_from(profile or _profile_files(plan, wanted), Path(wanted.job))
+    given_plan = options.read_file(plan, Plan)
+    page = out or Path(f"{given_plan.job}.prediction.html")
+    reject_same_file(page, trace)
+    measured = options.profiles_from(profile or _profile_files(plan, given_plan), Path(given_plan.job))
     assert measured is not None, "no prediction without a profile"
-    found = coordinator.predict(
-        wanted,
+    forecast = coordinator.predict(
+        given_plan,
         measured,
-        links=options.read_file(links, Links) if links else None,
-        samples=options.read_file(samples, AllReduceSamples) if samples else None,
+        links=options.read_optional(links, Links),
+        samples=options.read_optional(samples, AllReduceSamples),
         store_at=store_at,
         checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints) or DEFAULT_RULE,
         compare=compare,
     )
-    write_page(page, prediction_page(found, origin=str(plan)))
-    timelines = {"predicted": found.timeline}
-    if found.measured is not None and found.measured.timeline is not None:
-        timelines["measured"] = found.measured.timeline
-    if trace is not None:
-        with replaced_whole(trace) as staged:
-            staged.write_bytes(chrome_trace(timelines))
+    write_page(page, prediction_page(forecast, origin=str(plan)))
+    timelines = {"predicted": forecast.timeline}
+    if forecast.measured is not None and forecast.measured.timeline is not None:
+        timelines["measured"] = forecast.measured.timeline
+    write_trace(trace, timelines)
     if as_json:
-        console.file.write(encode_record(found).decode())
+        console.file.write(encode_record(forecast).decode())
         return
-    for table in prediction_tables(found):
+    for table in prediction_tables(forecast):
         console.print(table)
     for name, timeline in timelines.items():
-        console.print(timeline_table(timeline, f"{wanted.layout}, {wanted.schedule}, {name}"))
-    for line in facts_in_words(found):
+        console.print(timeline_table(timeline, f"{given_plan.layout}, {given_plan.schedule}, {name}"))
+    for line in facts_in_words(forecast):
         say(console, line)
-    for what, file in (("picture", page), ("trace", trace)):
-        if file is not None:
-            say(console, f"{what}: {file}")
+    say_files(console, page, trace)
 
 
 def _profile_files(plan_file: Path, plan: Plan) -> list[Path]:
-    """The job's profile beside the plan, and those of the plan's offers, under the names that `zooid profile` gives."""
+    """Find the profiles of the job and of the plan's offers beside the plan, under the names of `zooid profile`."""
     names = dict.fromkeys(offer.name.rpartition(":")[2] for offer in plan.member_offers)
-    own = [plan_file.parent / f"{plan.job}.{name}.profile.json" for name in names]
-    files = [file for file in (plan_file.parent / f"{plan.job}.profile.json", *own) if file.is_file()]
+    stems = [plan.job, *(f"{plan.job}.{name}" for name in names)]
+    files = [file for stem in stems if (file := plan_file.parent / f"{stem}.profile.json").is_file()]
     if not files:
         raise InputError(
-            f"there is no {plan_file.parent / plan.job}.profile.json, where the profile that the plan was made from is "
-            "looked for; name its file with --profile, or measure the job with `zooid profile`"
+            f"{plan_file.parent / plan.job}.profile.json, from which the plan was made, does not exist; name the "
+            "profile with --profile, or measure the job with `zooid profile`"
         )
     return files

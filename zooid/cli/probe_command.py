@@ -1,4 +1,4 @@
-"""`zooid probe`: measure links, or all-reduces of a library."""
+"""`zooid probe`: measure links, or the all-reduces of a library."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,46 +21,46 @@ _SECONDS = 1.0
 
 
 def probe(
-    members: Annotated[int, typer.Option(help="How many members measure together.")] = 2,
+    members: Annotated[int, typer.Option(help="Number of members that measure together.")] = 2,
     store: options.Store = None,
     on: options.On = None,
     site: Annotated[
         list[str] | None,
-        typer.Option(help="Where each member is, in order, once for every member; for all-reduce once for all."),
+        typer.Option(help="Site of each member, once for every member in order; with all-reduce, once for all."),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="store or peers: leave out the links to the others; all-reduce: a library's, and no links."),
+        typer.Option(help="store or peers: measure only these links. all-reduce: measure a library instead of links."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="How long one measurement of bandwidth counts bytes; 1 if not given.")
+        float | None, typer.Option(help="Duration of one bandwidth measurement.", show_default=f"{_SECONDS:g}")
     ] = None,
-    library: Annotated[str | None, typer.Option(help="For all-reduce: gloo (if not given) or nccl.")] = None,
+    library: Annotated[str | None, typer.Option(help="all-reduce: gloo or nccl.", show_default="gloo")] = None,
     size: Annotated[
-        list[str] | None, typer.Option(help="For all-reduce: bytes of one, as 16MiB; give it once for each size.")
+        list[str] | None, typer.Option(help="all-reduce: size of one all-reduce, such as 16MiB; repeatable.")
     ] = None,
     at_once: Annotated[
-        list[int] | None, typer.Option(help="For all-reduce: how many are under way; give it once for each number.")
+        list[int] | None, typer.Option(help="all-reduce: number of all-reduces in flight at once; repeatable.")
     ] = None,
     repeats: Annotated[
-        int | None, typer.Option(help="For all-reduce: how often each is timed; 5 if not given.")
+        int | None, typer.Option(help="all-reduce: number of measurements of each.", show_default=str(NUM_REPEATS))
     ] = None,
     join: Annotated[
-        list[Path] | None, typer.Option(help="For all-reduce: an earlier file, whose samples go into the new one, too.")
+        list[Path] | None, typer.Option(help="all-reduce: earlier file whose samples are added; repeatable.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write it; links.json or all-reduces.json if not given.")
+        Path | None, typer.Option(help="File to write.", show_default="links.json or all-reduces.json")
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure bandwidth and round trip between members, and to the store; or the all-reduces of Gloo or NCCL.
+    """Measure bandwidth and round trip between members and to the store, or the all-reduces of Gloo or NCCL.
 
     Example: zooid probe --members 2 --store s3://bucket/probes
     """
     console = Console()
     sweep = {"--library": library, "--size": size, "--at-once": at_once, "--repeats": repeats, "--join": join}
     if only != options.ALL_REDUCE:
-        _refuse(sweep, f"is for --only {options.ALL_REDUCE}")
+        _reject(sweep, f"is for --only {options.ALL_REDUCE}")
         ends = options.ends_from(only)
         with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
             links = coordinator.probe(
@@ -74,9 +74,11 @@ def probe(
             )
         _finish(console, links, links_table(links), out or Path("links.json"), "links", as_json)
         return
-    _refuse({"--seconds": seconds}, "is for links")
+    _reject({"--seconds": seconds}, "is for links")
     if site and len(site) > 1:
-        raise InputError(f"{len(site)} sites are given; all-reduces are timed at one site: give it once, or not at all")
+        raise InputError(
+            f"--site is given {len(site)} times; all-reduces are measured at one site: give it at most once"
+        )
     earlier = [options.read_file(path, AllReduceSamples) for path in join or ()]
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
         samples = coordinator.probe_all_reduce(
@@ -84,7 +86,7 @@ def probe(
             store=store,
             on=on or "local",
             site=site[0] if site else None,
-            library=_library(library),
+            library=options.one_of("--library", library, get_args(Library)) or "gloo",
             sizes=[parse_bytes(text) for text in size] if size else SIZES,
             at_once=at_once or AT_ONCE,
             repeats=NUM_REPEATS if repeats is None else repeats,
@@ -94,18 +96,10 @@ def probe(
     _finish(console, samples.joined(earlier), table, out or Path("all-reduces.json"), "samples", as_json)
 
 
-def _refuse(given: Mapping[str, object], reason: str) -> None:
+def _reject(given: Mapping[str, object], reason: str) -> None:
     for name, value in given.items():
         if value is not None and value != []:
             raise InputError(f"{name} {reason}; leave it out")
-
-
-def _library(text: str | None) -> Library:
-    for library in get_args(Library):
-        if text in (None, library):
-            chosen: Library = library
-            return chosen
-    raise InputError(f"--library is {text!r}; give {' or '.join(get_args(Library))}")
 
 
 def _finish(console: Console, measured: FileRecord, table: Table, out: Path, what: str, as_json: bool) -> None:

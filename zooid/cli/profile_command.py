@@ -1,10 +1,9 @@
-"""`zooid profile`: measure a job's layers, or find that nothing has changed since the last time."""
+"""`zooid profile`: measure a job's layers, unless the last profile is still valid."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
@@ -23,49 +22,48 @@ from zooid.report import offers_table, profile_page, profile_table, say, view_fo
 def profile(
     job: options.JobFile,
     out: Annotated[
-        Path | None, typer.Option(help="Where the profile of a single offer lies; JOB.profile.json if not given.")
+        Path | None, typer.Option(help="File of the profile, for a single offer.", show_default="JOB.profile.json")
     ] = None,
     picture: Annotated[
         Path | None,
-        typer.Option(help="Where to write the page to look at; beside the profile, as .html, if not given."),
+        typer.Option(help="File to which the picture is written, as an HTML page.", show_default="beside the profile"),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew, and replace whatever is there.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure again, and replace existing files.")] = False,
     store: options.Store = None,
     on: Annotated[
         list[str] | None,
-        typer.Option(help="Where to measure: local (if not given), limited:OFFER for its size; once for every offer."),
+        typer.Option(help="Where to measure: local, or limited:OFFER for its size; repeatable.", show_default="local"),
     ] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check a job and measure its layers, and the way to the store; a profile that still holds is kept.
+    """Check a job, and measure its layers and the links to the store. A profile that is still valid is kept.
 
     Example: zooid profile examples/digits.py
     """
     console = Console()
-    words = Console(stderr=True) if as_json else console
-    ons = on or ["local"]
-    files = _files(job, list(resolve_offers(ons)), out, picture)
-    for each in files.values():
-        _refuse_unusable(each, job)
-    held = {name: None if again else _known(each.profile, job.stem, words) for name, each in files.items()}
-    known = {name: profile for name, profile in held.items() if profile is not None}
-    with view_for(words, as_json=False) as view:
-        found = coordinator.profiles(job, on=ons, store=store, known=known, on_event=view.show)
-    _write(files, found, known)
+    messages = Console(stderr=True) if as_json else console
+    names = on or ["local"]
+    files = _files(job, list(resolve_offers(names)), out, picture)
+    for offer_files in files.values():
+        _check_writable(offer_files, job)
+    known: dict[str, Profile] = {}
+    for name, offer_files in files.items():
+        if not again and (profile := _read_known(offer_files.profile, job.stem, messages)) is not None:
+            known[name] = profile
+    with view_for(messages, as_json=False) as view:
+        measured = coordinator.profiles(job, on=names, store=store, known=known, on_event=view.show)
+    _write(files, measured, known)
     for name in files:
-        say(words, (f"{name}: " if len(files) > 1 else "") + _news(found[name], known.get(name)))
+        say(messages, (f"{name}: " if len(files) > 1 else "") + _status(measured[name], known.get(name)))
     if as_json:
-        console.file.write(_as_json(found))
+        console.file.write(_as_json(measured))
         return
-    console.print(profile_table(*found.values()) if len(files) == 1 else offers_table(found))
-    for each in files.values():
-        say(console, f"profile: {each.profile}\npicture: {each.page}")
+    console.print(profile_table(*measured.values()) if len(files) == 1 else offers_table(measured))
+    for offer_files in files.values():
+        say(console, f"profile: {offer_files.profile}\npicture: {offer_files.page}")
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Of one offer."""
-
+class _Files(NamedTuple):
     profile: Path
     page: Path
 
@@ -76,48 +74,48 @@ def _files(job: Path, names: list[str], out: Path | None, picture: Path | None) 
         return {names[0]: _Files(target, picture or target.with_suffix(".html"))}
     if out is not None or picture is not None:
         raise InputError(
-            f"--out and --picture name the files of one offer, but --on names {len(names)}; leave them out: files are "
-            f"then called {job.stem}.OFFER.profile.json and {job.stem}.OFFER.profile.html, in this folder"
+            f"--out and --picture name the files of one offer, but --on names {len(names)}; leave them out: the files "
+            f"are then {job.stem}.OFFER.profile.json and {job.stem}.OFFER.profile.html in this folder"
         )
     stems = {name: f"{job.stem}.{name}.profile" for name in names}
     return {name: _Files(Path(f"{stem}.json"), Path(f"{stem}.html")) for name, stem in stems.items()}
 
 
-def _write(files: Mapping[str, _Files], found: Mapping[str, Profile], known: Mapping[str, Profile]) -> None:
-    """All of them or none; a profile that still holds is left as it is."""
+def _write(files: Mapping[str, _Files], measured: Mapping[str, Profile], known: Mapping[str, Profile]) -> None:
+    """Write all files or none; a profile that is still valid stays unchanged."""
     with ExitStack() as staged:
-        for name, each in files.items():
-            if found[name] != known.get(name):
-                staged.enter_context(replaced_whole(each.profile)).write_bytes(encode_record(found[name]))
-            staged.enter_context(replaced_whole(each.page)).write_text(profile_page(found[name]), encoding="utf-8")
+        for name, target in files.items():
+            if measured[name] != known.get(name):
+                staged.enter_context(replaced_whole(target.profile)).write_bytes(encode_record(measured[name]))
+            staged.enter_context(replaced_whole(target.page)).write_text(profile_page(measured[name]), encoding="utf-8")
 
 
-def _news(found: Profile, known: Profile | None) -> str:
+def _status(measured: Profile, known: Profile | None) -> str:
     if known is None:
         return "measured"
-    if found == known:
-        return f"nothing has changed since {found.date}: the profile still holds; --again measures anew"
-    return f"measured anew: what the profile of {known.date} rests on has changed"
+    if measured == known:
+        return f"nothing has changed since {measured.date}, so the profile is still valid; --again measures again"
+    return f"measured again, because the job or the machine has changed since the profile of {known.date}"
 
 
-def _as_json(found: Mapping[str, Profile]) -> str:
-    """One profile as its file has it; several by their offers."""
-    if len(found) == 1:
-        return encode_record(*found.values()).decode()
-    return msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+def _as_json(measured: Mapping[str, Profile]) -> str:
+    """Encode one profile like its file, or several by offer."""
+    if len(measured) == 1:
+        return encode_record(*measured.values()).decode()
+    return msgspec.json.format(msgspec.json.encode(measured), indent=2).decode() + "\n"
 
 
-def _known(file: Path, job: str, words: Console) -> Profile | None:
-    """The profile that is there, to be kept if it still holds. One that cannot be read is not overwritten unasked."""
+def _read_known(file: Path, job: str, messages: Console) -> Profile | None:
+    """Read an existing profile, to keep it if it is still valid; reject an unreadable one instead of replacing it."""
     if not file.exists():
         return None
     try:
         known = options.read_file(file, Profile)
     except OlderRecord:
-        say(words, f"{file} was written by an older zooid: measuring anew")
+        say(messages, f"{file} was written by an older zooid: measuring again")
         return None
     except RecordError as error:
-        raise InputError(f"the file is left as it is, --again measures anew and replaces it: {error}") from error
+        raise InputError(f"{error}; the file is left as it is: --again measures again and replaces it") from error
     if known.job != job:
         raise InputError(
             f"{file} is the profile of the job {known.job}, not of {job}; name another file with --out, move this one "
@@ -126,12 +124,12 @@ def _known(file: Path, job: str, words: Console) -> Profile | None:
     return known
 
 
-def _refuse_unusable(files: _Files, job: Path) -> None:
-    """Before minutes are spent on measuring."""
-    for file in (files.profile, files.page):
+def _check_writable(files: _Files, job: Path) -> None:
+    """Reject files that cannot be written, before minutes are spent on measuring."""
+    for file in files:
         if file.is_dir() or not file.parent.is_dir():
             raise InputError(f"{file} cannot be written; give a file in a folder that exists")
-    if len({file.resolve() for file in (files.profile, files.page, job)}) < 3:
+    if len({file.resolve() for file in (*files, job)}) < 3:
         raise InputError(
             f"the job {job}, its profile {files.profile} and the picture {files.page} must be three files; name them "
             "with --out and --picture"

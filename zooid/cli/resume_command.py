@@ -1,4 +1,4 @@
-"""`zooid resume`: go on with a run that was interrupted."""
+"""`zooid resume`: continue an interrupted run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +17,11 @@ from zooid.report import say, view_for
 
 
 def resume(
-    url: Annotated[str, typer.Argument(metavar="URL", help="Folder of the run: s3://bucket/run-7, file:///…")],
-    job: Annotated[
-        Path | None, typer.Option(help="The job file, if it is not where it was when the run began.")
+    url: options.RunFolder,
+    job: options.MovedJobFile = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan for the remaining steps.", show_default="the run's own")
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="A plan to go on by; that of the run if not given.")] = None,
     layout: options.Layout = None,
     members: options.Members = None,
     deadline: options.Deadline = None,
@@ -34,20 +34,20 @@ def resume(
     on: options.On = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
-    past_stop: Annotated[bool, typer.Option("--past-stop", help="Go on with a run that has stopped early.")] = False,
+    past_stop: Annotated[bool, typer.Option("--past-stop", help="Continue a run that has stopped early.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, as before, or in another layout; limits hold for what is left of it.
+    """Continue a run from its last checkpoint, in the same or another layout. Limits apply to the remaining steps.
 
     Example: zooid resume s3://bucket/run-7 --layout 1x4
     """
     console = Console()
-    with telling_how_to_go_on(url), view_for(console, as_json=as_json) as view:
+    with suggesting_resume(url), view_for(console, as_json=as_json) as view:
         result = coordinator.resume(
             url,
             job_file=job,
-            plan=options.read_file(plan, Plan) if plan else None,
-            links=options.read_file(links, Links) if links else None,
+            plan=options.read_optional(plan, Plan),
+            links=options.read_optional(links, Links),
             limits=options.limits_from(layout, members, deadline, budget, schedule, transport, insured=insured),
             goal=options.goal_from(goal),
             on=on,
@@ -60,10 +60,10 @@ def resume(
 
 
 @contextmanager
-def telling_how_to_go_on(url: str) -> Iterator[None]:
-    """When a run is cut short, say what was saved and how to go on.
+def suggesting_resume(url: str) -> Iterator[None]:
+    """If a run is interrupted, print its last checkpoint and the command that resumes it.
 
-    Input that is refused has its own words, and a run that somebody else has gone on with needs nobody.
+    Rejected input has its own message, and a run that another coordinator has taken over needs no resume.
     """
     try:
         yield
@@ -72,8 +72,5 @@ def telling_how_to_go_on(url: str) -> Iterator[None]:
     except (KeyboardInterrupt, ZooidError):
         step = coordinator.resumable_step(url)
         if step is not None:
-            say(
-                Console(stderr=True),
-                f"the checkpoint of step {step} is complete; go on from there with: zooid resume {url}",
-            )
+            say(Console(stderr=True), f"the checkpoint of step {step} is complete; to continue: zooid resume {url}")
         raise

@@ -1,4 +1,4 @@
-"""`zooid timeline`: when every member of a run did what, as a table, a page and a trace."""
+"""`zooid timeline`: the actions of every member in a step of a run, as a table, a page and a trace."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from zooid import coordinator
+from zooid.cli import options
 from zooid.core.errors import InputError
 from zooid.core.files import replaced_whole
 from zooid.core.runs.timeline import Timeline
@@ -14,28 +15,26 @@ from zooid.report import chrome_trace, say, timeline_page, timeline_table, write
 
 
 def timeline(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run: s3://bucket/run-7, file:///…")],
+    url: options.RunFolder,
     step: Annotated[
-        int | None, typer.Option(min=0, help="Number of the step; the latest that was recorded, if not given.")
+        int | None, typer.Option(min=0, help="Number of the step.", show_default="the latest recorded step")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Where to write the page to look at.")] = Path("timeline.html"),
-    trace: Annotated[
-        Path | None, typer.Option(help="Where to write a trace for Perfetto or chrome://tracing; none if not given.")
-    ] = None,
+    out: options.PageFile = Path("timeline.html"),
+    trace: options.TraceFile = None,
 ) -> None:
-    """Show when every member of a run did what in a step, and how much of its transfers computing has hidden.
+    """Show the actions of every member in a step, and how much of its transfers was hidden behind compute.
 
     Example: zooid timeline s3://bucket/run-7
     """
-    refuse_same_file(out, trace)
-    recorded = coordinator.timeline(run, step=step)
+    reject_same_file(out, trace)
+    recorded = coordinator.timeline(url, step=step)
     show_timeline(Console(), {"measured": recorded.timeline}, f"step {recorded.step}", recorded.run, out, trace)
 
 
-def refuse_same_file(out: Path, trace: Path | None) -> None:
-    """Before anything is run."""
+def reject_same_file(out: Path, trace: Path | None) -> None:
+    """Reject one file for both the page and the trace."""
     if trace is not None and trace.resolve() == out.resolve():
-        raise InputError(f"page and trace would both be {out}; name two files with --out and --trace")
+        raise InputError(f"--out and --trace both name {out}; name two files")
 
 
 def show_timeline(
@@ -43,11 +42,21 @@ def show_timeline(
 ) -> None:
     """Write the page and the trace, and print a table for each timeline."""
     write_page(out, timeline_page(timelines, title=title, origin=origin))
+    write_trace(trace, timelines)
+    for timeline in timelines.values():
+        console.print(timeline_table(timeline, title))
+    say_files(console, out, trace)
+
+
+def write_trace(trace: Path | None, timelines: dict[str, Timeline]) -> None:
+    """Write the trace, if a file is given."""
     if trace is not None:
         with replaced_whole(trace) as staged:
             staged.write_bytes(chrome_trace(timelines))
-    for timeline in timelines.values():
-        console.print(timeline_table(timeline, title))
-    for name, file in (("picture", out), ("trace", trace)):
-        if file is not None:
-            say(console, f"{name}: {file}")
+
+
+def say_files(console: Console, page: Path, trace: Path | None) -> None:
+    """Print the names of the files that were written."""
+    say(console, f"picture: {page}")
+    if trace is not None:
+        say(console, f"trace: {trace}")

@@ -1,4 +1,4 @@
-"""`zooid train`: run a job to its end."""
+"""`zooid train`: train a job to its end."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from rich.console import Console
 
 from zooid import coordinator
 from zooid.cli import options
-from zooid.cli.resume_command import telling_how_to_go_on
+from zooid.cli.resume_command import suggesting_resume
 from zooid.core.plans.plan import Plan
 from zooid.core.resources.link import Links
 from zooid.report import say, view_for
@@ -18,10 +18,12 @@ from zooid.report import say, view_for
 def train(
     job: options.JobFile,
     store: options.Store = None,
-    plan: Annotated[Path | None, typer.Option(help="A plan to train by; profiled and planned if not given.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Plan to follow.", show_default="profile and plan the job first")
+    ] = None,
     layout: options.Layout = None,
     profile: Annotated[
-        bool, typer.Option(help="Whether the job is measured first; without, --layout says all that is known.")
+        bool, typer.Option(help="Measure the job first. With --no-profile, give a --layout; nothing is predicted.")
     ] = True,
     members: options.Members = None,
     deadline: options.Deadline = None,
@@ -37,18 +39,18 @@ def train(
     keep_checkpoints: options.KeepCheckpoints = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a job; without --plan it is profiled and planned first, without --store the run lies in ./runs.
+    """Train a job. Without --plan it is profiled and planned first; without --store the run's folder is in ./runs.
 
     Example: zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769
     """
     console = Console()
     url = store or Path("runs", f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
-    with telling_how_to_go_on(url), view_for(console, as_json=as_json) as view:
+    with suggesting_resume(url), view_for(console, as_json=as_json) as view:
         result = coordinator.train(
             job,
             store=url,
-            plan=options.read_file(plan, Plan) if plan else None,
-            links=options.read_file(links, Links) if links else None,
+            plan=options.read_optional(plan, Plan),
+            links=options.read_optional(links, Links),
             limits=options.limits_from(layout, members, deadline, budget, schedule, transport, insured=insured),
             goal=options.goal_from(goal),
             on=on,

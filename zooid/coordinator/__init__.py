@@ -1,7 +1,7 @@
-"""The run: profiles, plans, starts the members, watches them, and ends well or says what went wrong.
+"""The coordinator of a run: it profiles and plans a job, starts the members, and supervises them to the end.
 
-Never imports torch; everything that needs it is done by members. What a verb needs is loaded when it is used: members
-can begin to start before the planner is there, or without it.
+It never imports torch; members do everything that needs it. Each function loads its module on first use, so that
+members can start before the planner is imported, or without it.
 """
 
 from typing import TYPE_CHECKING
@@ -10,15 +10,16 @@ from zooid.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from zooid.coordinator.measurements.all_reduce_sweep import probe_all_reduce
+    from zooid.coordinator.measurements.job_profiles import profile, profiles
     from zooid.coordinator.measurements.link_probes import probe
     from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse
     from zooid.coordinator.plans.plan_forecast import predict
-    from zooid.coordinator.plans.plan_search import plan, profile, profiles, search
+    from zooid.coordinator.plans.plan_search import plan, search
     from zooid.coordinator.runs.cleanup import clean
     from zooid.coordinator.runs.new_run import train
     from zooid.coordinator.runs.recorded_steps import RecordedStep, timeline
     from zooid.coordinator.runs.resumed_run import resumable_step, resume
-    from zooid.coordinator.runs.supervision import RunResult
+    from zooid.coordinator.runs.run_progress import RunResult
 
 __all__ = [
     "RecordedStep",
@@ -42,14 +43,14 @@ __all__ = [
 _LAZY = {
     "RecordedStep": "zooid.coordinator.runs.recorded_steps",
     "Rehearsal": "zooid.coordinator.measurements.rehearsed_run",
-    "RunResult": "zooid.coordinator.runs.supervision",
+    "RunResult": "zooid.coordinator.runs.run_progress",
     "clean": "zooid.coordinator.runs.cleanup",
     "plan": "zooid.coordinator.plans.plan_search",
     "predict": "zooid.coordinator.plans.plan_forecast",
     "probe": "zooid.coordinator.measurements.link_probes",
     "probe_all_reduce": "zooid.coordinator.measurements.all_reduce_sweep",
-    "profile": "zooid.coordinator.plans.plan_search",
-    "profiles": "zooid.coordinator.plans.plan_search",
+    "profile": "zooid.coordinator.measurements.job_profiles",
+    "profiles": "zooid.coordinator.measurements.job_profiles",
     "rehearse": "zooid.coordinator.measurements.rehearsed_run",
     "resumable_step": "zooid.coordinator.runs.resumed_run",
     "resume": "zooid.coordinator.runs.resumed_run",

@@ -1,1 +1,1 @@
-"""Records and rules that every room shares. Imports nothing of zooid and no torch."""
+"""Records and rules that all other packages of zooid share. Imports neither these packages nor torch."""

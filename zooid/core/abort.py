@@ -1,4 +1,4 @@
-"""A flag that frees every wait: whoever waits, waits on it too."""
+"""A flag that interrupts every wait."""
 
 import threading
 import time
@@ -8,7 +8,7 @@ from zooid.core.errors import CommAborted
 
 
 class Abort:
-    """Set once, by any thread; every wait that was given this flag then raises CommAborted with the reason."""
+    """A flag that any thread sets once. Every wait that was given the flag then raises CommAborted with the reason."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -17,7 +17,7 @@ class Abort:
         self._callbacks: list[Callable[[str], None]] = []
 
     def set(self, reason: str) -> None:
-        """Free all waits; the first reason stays."""
+        """Interrupt all waits; if the flag is set already, its first reason stays."""
         with self._lock:
             if self._event.is_set():
                 return
@@ -28,7 +28,7 @@ class Abort:
             callback(reason)
 
     def on_set(self, callback: Callable[[str], None]) -> None:
-        """Call back with the reason when the flag is set, from the thread that sets it; at once if it already is."""
+        """Call back with the reason in the thread that sets the flag; at once if it is set already."""
         with self._lock:
             if not self._event.is_set():
                 self._callbacks.append(callback)
@@ -36,7 +36,7 @@ class Abort:
         callback(self._reason)
 
     def forget(self, callback: Callable[[str], None]) -> None:
-        """Take back an `on_set`."""
+        """Remove a callback that was added with `on_set`."""
         with self._lock:
             self._callbacks = [kept for kept in self._callbacks if kept != callback]
 
@@ -45,12 +45,12 @@ class Abort:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raise if the flag is set; called between any two actions."""
+        """Raise CommAborted if the flag is set."""
         if self._event.is_set():
             raise CommAborted(self._reason)
 
     def sleep(self, seconds: float) -> None:
-        """Sleep, but raise as soon as the flag is set."""
+        """Sleep; raise CommAborted as soon as the flag is set."""
         if seconds < 0.002:  # waking through a condition variable costs more than such a sleep
             time.sleep(max(0.0, seconds))
         else:

@@ -1,8 +1,9 @@
-"""The one place where environment variables are read.
+"""Environment variables, which no other module reads.
 
-Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZURE_* by itself.
+Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZURE_* itself.
 """
 
+import math
 import os
 from collections.abc import Mapping
 
@@ -11,83 +12,79 @@ from zooid.core.text import quoted
 from zooid.core.units import small_number
 
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-"""The more specific first, which is also the order in which obstore obeys them."""
+"""The most specific comes first; obstore gives them the same precedence."""
 _READ_AT_START = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
-"""Beginnings of variables that the interpreter, or a library while it is loaded, reads once and for all."""
+"""Prefixes of variables that the interpreter or a library reads only once, when it is loaded."""
 
 
 def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
-    """For a process on this machine: what this one has, credentials included, and how many threads it may use.
+    """Return the environment of a member on this machine: that of this process, credentials included.
 
-    Accelerators are hidden from members that are to compute on the processor, so that nothing reaches for one.
+    Sets the number of threads, and hides the GPUs from a member that computes on the CPU.
     """
     hidden = {} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}
     return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
 
 
 def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What of an environment a process cannot take over from another one later; equal where it does not matter."""
+    """Return the variables that take effect only at process start; a process with the same ones can be reused."""
     return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))
 
 
 def torch_number(name: str) -> int | None:
-    """RANK or WORLD_SIZE, as torchrun sets them for every process; None where it is not set."""
+    """Read RANK or WORLD_SIZE, which torchrun sets for every process; None if it is not set."""
     value = os.environ.get(name)
     if value is None:
         return None
     number = small_number(value)
     if number is None:
-        raise InputError(f"{name} is {quoted(value)!r}; it must be a number")
+        raise InputError(f"{name} is {quoted(value)!r}; it must be a whole number: set it as torchrun does")
     return number
 
 
 def profile_effort() -> float:
-    """ZOOID_PROFILE_EFFORT: the part of its usual time that a profile measures for; all of it where it is not set.
+    """Read ZOOID_PROFILE_EFFORT: the fraction of its usual time that a profile takes; 1 if it is not set.
 
-    Who only wants to see whether something works has a rougher profile sooner.
+    A smaller fraction gives a rougher profile sooner.
     """
     text = os.environ.get("ZOOID_PROFILE_EFFORT", "1")
-    try:
-        effort = float(text)
-    except ValueError:
-        effort = 0.0
-    if not 0 < effort <= 1:
-        raise InputError(
-            f"ZOOID_PROFILE_EFFORT is {quoted(text)!r}; it must be a number above 0 and at most 1, for example 0.1"
-        )
-    return effort
+    allowed = "a number above 0 and at most 1, for example 0.1"
+    return _number("ZOOID_PROFILE_EFFORT", text, math.ulp(0.0), 1, allowed)
 
 
-def rough_repeats(usual: int) -> int:
-    """How often a measurement is repeated that is usually repeated so often, by the same part of its time."""
-    return max(1, round(usual * profile_effort()))
+def rough_repeats(usual_repeats: int) -> int:
+    """Scale a number of repeats by the profile effort, but not below 1."""
+    return max(1, round(usual_repeats * profile_effort()))
 
 
 DEFAULT_STORE_PATIENCE_S = 120.0
 
 
 def store_patience_s() -> float:
-    """ZOOID_STORE_PATIENCE: for how many seconds a store that fails is asked again before a run ends; 120 if not set.
+    """Read ZOOID_STORE_PATIENCE: for how many seconds a failing store is retried before a run ends; 120 by default.
 
-    Every program of a run has the same patience, so that none gives up while the others still wait. Requests time out
-    after a share of it.
+    All programs of a run have the same patience, so that none gives up while others still wait. A single request times
+    out after a fraction of it.
     """
     text = os.environ.get("ZOOID_STORE_PATIENCE", "")
     if not text:
         return DEFAULT_STORE_PATIENCE_S
+    allowed = "a number of seconds from 1 to 86400, for example 300"
+    return _number("ZOOID_STORE_PATIENCE", text, 1, 86_400, allowed)
+
+
+def _number(name: str, text: str, minimum: float, maximum: float, allowed: str) -> float:
     try:
-        patience_s = float(text)
+        number = float(text)
     except ValueError:
-        patience_s = 0.0
-    if not 1 <= patience_s <= 86_400:
-        raise InputError(
-            f"ZOOID_STORE_PATIENCE is {text!r}; it must be a number of seconds from 1 to 86400, for example 300"
-        )
-    return patience_s
+        number = math.nan
+    if not minimum <= number <= maximum:
+        raise InputError(f"{name} is {quoted(text)!r}; it must be {allowed}")
+    return number
 
 
 def s3_endpoint() -> str | None:
-    """The S3 service to use instead of AWS itself, or None where none is set."""
+    """Return the URL of the S3-compatible service to use instead of AWS; None if no variable sets one."""
     for name in _S3_ENDPOINT_VARIABLES:
         value = os.environ.get(name)
         if value:

@@ -1,75 +1,59 @@
 """Every error that zooid raises on purpose.
 
 ZooidError
-├── InputError              what the user gave is refused before anything starts
-│   ├── UnitError           a duration, size, rate or price that cannot be read
-│   ├── RecordError         a file of a newer version, of another kind, or with a wrong field
-│   │   └── OlderRecord     a file of an older version, which has to be made again
-│   ├── JobError            a job file or one of its parts
-│   ├── CatalogError        an offer or a price that is unknown, or a malformed row
-│   ├── LayerError          a model that cannot be traced or cut into layers
-│   └── PlanError           limits that no plan can meet, or a plan that does not fit the job
-├── ScheduleError           an action list that is incomplete, out of order, or would deadlock
-├── StoreError              the object store
-│   ├── ObjectNotFound      no object under this key
-│   ├── ObjectExists        a create-only put that came second
-│   ├── StoreUnavailable    the store failed or timed out; trying again may help
-│   └── UnsafeStore         the store lets a second writer win a create-only put
-├── CommError               a transfer between members
-│   ├── CommAborted         the wait was aborted
-│   │   └── Superseded      another coordinator has gone on with the run
-│   ├── CommTimeout         a peer did not deliver in time
-│   ├── PeerLost            a peer's connection broke, or the peer gave up
-│   └── DamagedMessage      a message that is truncated or altered, however often it is read
-├── CheckpointError         a checkpoint that is missing, damaged, or of another model
-├── TrainingError           training itself cannot go on, for example a loss that is not finite
-└── MemberFailed            a member exited; carries its name, its exit and its own traceback
+├── InputError: UnitError, RecordError (OlderRecord), JobError, CatalogError, LayerError, PlanError
+├── ScheduleError
+├── StoreError: ObjectNotFound, ObjectExists, StoreUnavailable, UnsafeStore
+├── CommError: CommAborted (Superseded), CommTimeout, PeerLost, DamagedMessage
+├── CheckpointError
+├── TrainingError
+└── MemberFailed
 """
 
 
 class ZooidError(Exception):
-    """The root: catch this to catch everything that zooid raises on purpose."""
+    """Base class of every error that zooid raises on purpose."""
 
     details = ""
-    """What a user reads beside the message: frames of the user's own files, or the end of a member's log."""
+    """Text shown beside the message: stack frames in the user's files, or the end of a member's log."""
     traceback_text = ""
-    """The member's whole traceback; empty where no member raised it."""
+    """The full traceback of the member that raised the error; empty if no member did."""
 
 
 class InputError(ZooidError):
-    """What the user gave is refused before anything starts."""
+    """The user's input is rejected before anything starts."""
 
 
 class UnitError(InputError):
-    """A duration, size, rate or price that cannot be read."""
+    """A duration, size or amount of money cannot be read."""
 
 
 class RecordError(InputError):
-    """A file of a newer version, of another kind, or with a wrong field."""
+    """A file has a newer version, another kind, or an invalid field."""
 
 
 class OlderRecord(RecordError):
-    """A file of an older version, which has to be made again."""
+    """A file has an older version and has to be written anew."""
 
 
 class JobError(InputError):
-    """A job file, or one of the parts of its job, cannot be used."""
+    """A job file, or part of its job, cannot be used."""
 
 
 class CatalogError(InputError):
-    """An offer or a price that is unknown, or a malformed row of the catalog."""
+    """An offer or a price is unknown, or a catalog row is malformed."""
 
 
 class PlanError(InputError):
-    """Limits that no plan can meet, or a plan that does not fit the job."""
+    """No plan meets the limits, or a plan does not fit the job."""
 
 
 class LayerError(InputError):
-    """A model that cannot be traced or cut into layers."""
+    """A model cannot be traced or cut into layers."""
 
 
 class ScheduleError(ZooidError):
-    """An action list that is incomplete, out of order, or would deadlock."""
+    """An action list is incomplete, out of order, or would deadlock."""
 
 
 class StoreError(ZooidError):
@@ -85,7 +69,7 @@ class ObjectExists(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store failed or timed out; trying again may help."""
+    """The store failed or timed out; a retry may help."""
 
 
 class UnsafeStore(StoreError):
@@ -93,15 +77,15 @@ class UnsafeStore(StoreError):
 
 
 class CommError(ZooidError, RuntimeError):
-    """A transfer between members failed; a RuntimeError too, as torch.distributed's own backends raise."""
+    """A transfer between members failed. The backends of torch.distributed raise RuntimeError, so this is one, too."""
 
 
 class CommAborted(CommError):
-    """The wait was aborted, by this member or because the run is ending."""
+    """A wait was aborted, by this member or because the run is ending."""
 
 
 class Superseded(CommAborted):
-    """Another coordinator has gone on with the run: whoever worked for an earlier one ends and changes nothing."""
+    """Another coordinator has taken over the run; everyone under an earlier claim ends and changes nothing."""
 
 
 class CommTimeout(CommError):
@@ -109,32 +93,32 @@ class CommTimeout(CommError):
 
 
 class PeerLost(CommError):
-    """A peer's connection broke, or the peer gave up and said so."""
+    """A peer's connection broke, or the peer gave up and said so before it left."""
 
     def __init__(self, message: str, rank: int | None = None, cause: str = "") -> None:
         super().__init__(message)
         self.rank = rank
-        """The rank whose connection broke by itself; None where a peer left on purpose, or gave up and said so."""
+        """The rank whose connection broke; None if the peer left on purpose, or gave up and said so."""
         self.cause = cause
-        """Class of the error for which a peer gave up; empty where it did not say so."""
+        """Class name of the error that made the peer give up; empty if it did not say."""
 
 
 class DamagedMessage(CommError):
-    """A message is truncated or altered, however often it is read."""
+    """A message stays truncated or altered after a retry."""
 
 
 class CheckpointError(ZooidError):
-    """A checkpoint that is missing, damaged, or of another model."""
+    """A checkpoint is missing, damaged, or from another model."""
 
 
 class TrainingError(ZooidError):
-    """Training cannot go on, for example because the loss is not finite."""
+    """Training cannot continue, for example because the loss is not finite."""
 
 
 class MemberFailed(ZooidError):
-    """A member exited before its work was done; the message is one line, the traceback the member's own.
+    """A member exited before its work was done. The message is one line; the traceback is the member's own.
 
-    `during` replaces the name of a member that the user has never heard of, as `while the job was being measured`.
+    `during` replaces the member's name where users do not know it, as in `while the job was being measured`.
     """
 
     def __init__(self, member: str, exit_text: str, cause: str = "", during: str = "") -> None:

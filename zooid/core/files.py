@@ -1,4 +1,4 @@
-"""Files that people keep: replaced whole or not at all."""
+"""Atomic replacement of files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,16 +9,16 @@ from zooid.core.errors import InputError
 
 @contextmanager
 def replaced_whole(path: Path) -> Iterator[Path]:
-    """A file beside the named one, to write to; it takes its place when all went well, and vanishes otherwise.
+    """Yield a temporary file beside `path`. On success it replaces `path`; on an error it is deleted.
 
-    Inside one another, several files are replaced when all of them are written, or none is.
+    Nested contexts replace either all of their files or none.
     """
     staged = path.with_name(path.name + ".part")
     try:
         yield staged
         staged.replace(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
+        raise InputError(f"{path} cannot be written: {error.strerror}; give a writable path") from error
     finally:
         with suppress(OSError):
             staged.unlink()

@@ -1,4 +1,4 @@
-"""Moments in which Ctrl-C has to wait: while a member is being started, heard of or ended, it must not be lost."""
+"""Code that Ctrl-C must not interrupt: a member that is being started or ended must not get lost."""
 
 import contextlib
 import os
@@ -12,9 +12,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Signals that arrive inside are delivered on leaving; only the main thread gets any, so others just go on.
+    """Deliver signals that arrive inside only on leaving. Other threads than the main one get no signals.
 
-    Handlers rather than masks: a started process would inherit a mask, but not a handler.
+    Uses handlers instead of masks, because a child process would inherit a mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

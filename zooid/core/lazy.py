@@ -1,4 +1,4 @@
-"""Names of a package that load their module when they are first used, so that importing the package is light."""
+"""Package attributes that are imported on first use, so that importing the package is cheap."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package whose names lie in these modules."""
+    """Return the `__getattr__` of a package; `modules` maps each name to the module that defines it."""
 
     def load(name: str) -> Any:
         if name not in modules:

@@ -1,7 +1,7 @@
-"""Records that are written to files and objects: frozen, validated, versioned, round-tripping through JSON.
+"""Base classes of records that are stored as JSON: frozen, validated and versioned.
 
-A record that stands alone in a file carries its kind and its version. Reading refuses what it does not know instead of
-guessing: a newer version, another kind, an unknown field and a wrong value are each named in the message.
+A record that stands alone in a file carries its kind and its version. The reader never guesses: it rejects a newer
+version, another kind, an unknown field or an invalid value, and the message names it.
 """
 
 import re
@@ -15,16 +15,16 @@ from zooid.core.text import printable, quoted
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A frozen part of a file; unknown fields are refused when it is read."""
+    """A frozen part of a file; the reader rejects unknown fields."""
 
 
 class FileRecord(Record, frozen=True, kw_only=True, tag_field="record"):
-    """A record that stands alone in a file or an object. Subclasses give a tag and raise VERSION when they change."""
+    """A record that stands alone in a file or an object. Subclasses set a tag, and raise VERSION when they change."""
 
     VERSION: ClassVar[int] = 1
 
     version: int = 1
-    """Version of this record's fields; a reader refuses newer ones."""
+    """Version of this record's fields; the reader rejects newer ones."""
 
 
 class _Envelope(msgspec.Struct):
@@ -39,21 +39,37 @@ _MANY_DIGITS = re.compile(rb"[0-9]{20}")
 _TEXT_OR_MANY_DIGITS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(?<![.0-9])([0-9]{20,})(?![.0-9eE])', re.DOTALL)
 
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError, ArithmeticError)
-"""What decoding raises for bytes that anybody may have written: malformed, not UTF-8, too deep, or absurd numbers."""
+"""Errors that decoding raises for untrusted bytes: malformed, not UTF-8, nested too deeply, or absurd numbers."""
 
 
 class InvalidValue(RecordError, ValueError):
-    """A record was given a value that it refuses; msgspec adds the field's path where it comes from a file."""
+    """A record was given an invalid value. If it comes from a file, msgspec adds the field's path to the message."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a record's value."""
+    """Raise InvalidValue unless the condition holds."""
     if not condition:
         raise InvalidValue(message)
 
 
+def require_at_least(minimum: float, record: Record, *fields: str, of: str = "") -> None:
+    """Reject a record if one of its fields is below the minimum; None is allowed."""
+    for field in fields:
+        value = getattr(record, field)
+        if value is not None and not value >= minimum:
+            raise InvalidValue(f"`{field}`{of and f' of {of}'} is {value}; it must be at least {minimum:g}")
+
+
+def require_positive(record: Record, *fields: str, of: str = "") -> None:
+    """Reject a record if one of its fields is not above 0; None is allowed."""
+    for field in fields:
+        value = getattr(record, field)
+        if value is not None and not value > 0:
+            raise InvalidValue(f"`{field}`{of and f' of {of}'} is {value}; it must be above 0")
+
+
 def require_name(field: str, name: str) -> None:
-    """Refuse what cannot be one part of a key: members and runs name folders and objects."""
+    """Reject a name that cannot be one part of a key; members and runs name folders and objects."""
     is_plain = printable(name) == name and not any(character in "/\\#\n\t" for character in name)
     require(
         is_plain and name not in ("", ".", ".."),
@@ -62,23 +78,23 @@ def require_name(field: str, name: str) -> None:
 
 
 def encode_record(record: FileRecord) -> bytes:
-    """The record as indented JSON, one trailing newline, so that files are readable and diffs are small."""
+    """Encode a record as indented JSON with a trailing newline, so that files are readable and diffs small."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
 
 
-def refuse_large_numbers(data: bytes | memoryview) -> None:
-    """ValueError where JSON has a whole number beyond 64 bits: none was ever written, and arithmetic would overflow."""
-    if _MANY_DIGITS.search(data) is None:  # as it nearly always is, at the speed of a search for bytes
+def reject_large_numbers(data: bytes | memoryview) -> None:
+    """Raise ValueError if JSON contains an integer beyond 64 bits; zooid writes none, and arithmetic would overflow."""
+    if _MANY_DIGITS.search(data) is None:  # the usual case, which is fast
         return
-    for found in _TEXT_OR_MANY_DIGITS.finditer(data):
-        if found[1]:
-            raise ValueError(f"a number has {len(found[1])} digits; it must fit into 64 bits")
+    for match in _TEXT_OR_MANY_DIGITS.finditer(data):
+        if match[1]:
+            raise ValueError(f"a number has {len(match[1])} digits; it must fit into 64 bits")
 
 
 def decode_json(data: bytes | memoryview, kind: type[Decoded] | Any, source: str, what: str) -> Decoded:
-    """Read JSON that others wrote as this type; RecordError says that `source` is not `what`, and why."""
+    """Decode untrusted JSON as this type. The RecordError says that `source` is not `what`, and why."""
     try:
-        refuse_large_numbers(data)
+        reject_large_numbers(data)
         decoded: Decoded = msgspec.json.decode(data, type=kind)
     except _UNREADABLE as error:
         raise RecordError(f"{source} is not {what}: {quoted(str(error))}") from error
@@ -86,16 +102,16 @@ def decode_json(data: bytes | memoryview, kind: type[Decoded] | Any, source: str
 
 
 def decode_record(data: bytes, kind: type[AnyFileRecord], source: str) -> AnyFileRecord:
-    """Read a record of the given kind back; `source` names the file or key in messages."""
+    """Decode a record of the given kind; `source` names the file or key in messages."""
     return decode_one_of(data, (kind,), source)
 
 
 def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str) -> AnyFileRecord:
-    """Read a record back that is of one of these kinds, as it says itself."""
+    """Decode a record that is of one of these kinds."""
     tags = {str(kind.__struct_config__.tag): kind for kind in kinds}
     expected = " or ".join(tags)
     try:
-        refuse_large_numbers(data)
+        reject_large_numbers(data)
         envelope = msgspec.json.decode(data, type=_Envelope)
     except _UNREADABLE as error:
         raise RecordError(
@@ -108,12 +124,10 @@ def decode_one_of(data: bytes, kinds: Sequence[type[AnyFileRecord]], source: str
         raise RecordError(f"{source} holds a {held!r}; expected a {' or a '.join(map(repr, tags))}")
     if envelope.version > kind.VERSION:
         raise RecordError(
-            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads up to {kind.VERSION}: "
-            "update zooid"
+            f"{source} has version {quoted(str(envelope.version))}; this zooid reads up to {kind.VERSION}: update zooid"
         )
     if envelope.version < kind.VERSION:
         raise OlderRecord(
-            f"{source} has field `version` {quoted(str(envelope.version))}; this zooid reads {kind.VERSION}: "
-            "make it again"
+            f"{source} has version {quoted(str(envelope.version))}; this zooid reads {kind.VERSION}: make it again"
         )
     return decode_json(data, kind, source, f"a valid {envelope.record}")

@@ -1,4 +1,4 @@
-"""The part of a traceback that a user can act on: frames of the user's own files."""
+"""Stack frames in the user's own files: the part of a traceback that a user can act on."""
 
 import sysconfig
 import traceback
@@ -10,11 +10,11 @@ _FOREIGN = (
     *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
     "<",
 )
-"""Where file names begin that are not the user's: zooid, Python, installed packages, and code without a file."""
+"""Path prefixes of code that is not the user's: zooid, Python, installed packages, and code without a file."""
 
 
 def user_frames(error: BaseException) -> str:
-    """The frames of the error's first cause that are in the user's files, as Python shows them; empty without any."""
+    """Format the stack frames in the user's files, of the innermost cause that has any; empty if there are none."""
     for cause in reversed(list(_chain(error))):
         frames = [
             frame for frame in traceback.extract_tb(cause.__traceback__) if not frame.filename.startswith(_FOREIGN)
@@ -25,7 +25,7 @@ def user_frames(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what it was raised from, and so on."""
+    """Yield the error, its cause, the cause of that, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

@@ -1,7 +1,7 @@
-"""Durations, sizes, rates and money as people write them, and back.
+"""Conversion between text and quantities: durations, sizes, rates and money.
 
-Inside the program every quantity is a plain number in its base unit (seconds, bytes, bytes per second, dollars) and
-says so in its name; text exists only at the edges, and this module is that edge.
+Inside the program every quantity is a plain number in its base unit (seconds, bytes, bytes per second, dollars), and
+its name says the unit. Only this module converts from and to text.
 """
 
 import math
@@ -12,35 +12,20 @@ from zooid.core.text import quoted
 
 SECONDS_PER_HOUR = 3600.0
 
-_MOST_CHARACTERS = 400
+_MAX_CHARACTERS = 400
+"""Longer texts are rejected, because searching them for numbers would take minutes."""
 _SMALL_NUMBER = re.compile("-?[0-9]{1,9}")
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
 
 _DURATION_S = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": SECONDS_PER_HOUR, "d": 86400.0}
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*(ms|min|s|m|h|d)\s*")
 
-_SIZE_BYTES = {
-    "B": 1,
-    "kB": 10**3,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-_RATE_BYTES_PER_S = {f"{unit}/s": float(factor) for unit, factor in _SIZE_BYTES.items()} | {
-    "bit/s": 1 / 8,
-    "kbit/s": 1e3 / 8,
-    "Mbit/s": 1e6 / 8,
-    "Gbit/s": 1e9 / 8,
-}
+_DECIMAL_SIZES = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_SIZE_BYTES = {**_DECIMAL_SIZES, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
 def small_number(text: str) -> int | None:
-    """A whole number of at most nine digits, with or without a minus; None where the text is anything else.
+    """Parse a whole number of at most nine digits, possibly negative; None if the text is anything else.
 
     >>> small_number("12"), small_number("-3"), small_number("²"), small_number("9" * 5000)
     (12, -3, None, None)
@@ -49,7 +34,7 @@ def small_number(text: str) -> int | None:
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds in a text such as `2h`, `1h30m`, `90s` or `250ms`.
+    """Parse a duration such as `2h`, `1h30m`, `90s` or `250ms` into seconds.
 
     >>> parse_duration_s("1h30m")
     5400.0
@@ -64,25 +49,20 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in a text such as `20 MB` (decimal) or `16 MiB` (binary).
+    """Parse a size such as `20 MB` (decimal) or `16 MiB` (binary) into bytes.
 
     >>> parse_bytes("20 MB")
     20000000
     """
-    return round(_parse_with_unit(text, {unit: float(f) for unit, f in _SIZE_BYTES.items()}, "size", "20 MB"))
-
-
-def parse_bytes_per_s(text: str) -> float:
-    """Bytes per second in a text such as `20 MB/s` or `210 Mbit/s`.
-
-    >>> parse_bytes_per_s("210 Mbit/s")
-    26250000.0
-    """
-    return _parse_with_unit(text, _RATE_BYTES_PER_S, "rate", "20 MB/s")
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
+    if match is None or match[2] not in _SIZE_BYTES:
+        allowed = ", ".join(_SIZE_BYTES)
+        raise UnitError(f"{quoted(text)!r} is not a size; write a number and one of {allowed}, for example 20 MB")
+    return round(_finite(float(match[1]) * _SIZE_BYTES[match[2]], text))
 
 
 def parse_usd(text: str) -> float:
-    """Dollars in a text such as `$5`, `5` or `5 USD`.
+    """Parse an amount of money such as `$5`, `5` or `5 USD` into dollars.
 
     >>> parse_usd("$5")
     5.0
@@ -94,7 +74,7 @@ def parse_usd(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """A duration for people, at most two units; `parse_duration_s` reads it back.
+    """Format a duration with at most two units, in a form that `parse_duration_s` reads.
 
     >>> format_duration(5400)
     '1h30m'
@@ -108,15 +88,15 @@ def format_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.3g}s"
     whole = round(seconds)
-    for unit, size, below in (("d", 86400, "h"), ("h", 3600, "m"), ("m", 60, "s")):
-        if whole >= size:
-            rest = (whole % size) // int(_DURATION_S[below])
-            return f"{whole // size}{unit}" + (f"{rest}{below}" if rest else "")
+    for unit, unit_s, smaller_unit in (("d", 86400, "h"), ("h", 3600, "m"), ("m", 60, "s")):
+        if whole >= unit_s:
+            rest = (whole % unit_s) // int(_DURATION_S[smaller_unit])
+            return f"{whole // unit_s}{unit}" + (f"{rest}{smaller_unit}" if rest else "")
     raise AssertionError(f"no unit for {seconds} seconds")
 
 
 def format_bytes(num_bytes: float) -> str:
-    """A size for people, in decimal units.
+    """Format a size in decimal units.
 
     >>> format_bytes(20_000_000)
     '20 MB'
@@ -128,7 +108,7 @@ def format_bytes(num_bytes: float) -> str:
 
 
 def format_bytes_per_s(bytes_per_s: float) -> str:
-    """A rate for people.
+    """Format a rate in decimal units.
 
     >>> format_bytes_per_s(20e6)
     '20 MB/s'
@@ -137,7 +117,7 @@ def format_bytes_per_s(bytes_per_s: float) -> str:
 
 
 def format_usd(usd: float) -> str:
-    """Money for people: cents where they matter, more digits where the amount is small.
+    """Format an amount of money in cents, or with more digits where it is small.
 
     >>> format_usd(5)
     '$5.00'
@@ -149,17 +129,8 @@ def format_usd(usd: float) -> str:
     return f"${usd:.3g}" if abs(usd) >= 1e-4 else f"${usd:.8f}".rstrip("0").rstrip(".")
 
 
-def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:
-    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
-    if match is None or match[2] not in factors:
-        allowed = ", ".join(factors)
-        raise UnitError(f"{quoted(text)!r} is not a {what}; write a number and one of {allowed}, for example {example}")
-    return _finite(float(match[1]) * factors[match[2]], text)
-
-
 def _short(text: str) -> str:
-    """The text, unless it is so long that looking for numbers in it would take minutes."""
-    if len(text) > _MOST_CHARACTERS:
+    if len(text) > _MAX_CHARACTERS:
         raise UnitError(f"{quoted(text)!r} is too long for a quantity; write a number and its unit")
     return text
 

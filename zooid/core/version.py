@@ -1,3 +1,3 @@
-"""The version of this zooid, where every room can read it."""
+"""The version of zooid."""
 
 VERSION = "0.2.0"

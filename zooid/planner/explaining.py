@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.search_result import Candidate, Search
-from zooid.core.runs.timeline import StepParts
+from zooid.core.runs.step_parts import StepParts
 from zooid.core.units import format_duration, format_usd
 from zooid.planner.market import is_named
 from zooid.planner.objectives import Objective, objective_of, order_of

@@ -11,7 +11,8 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
-from zooid.core.runs.timeline import Timeline, parts_of_step
+from zooid.core.runs.step_parts import parts_of_step
+from zooid.core.runs.timeline import Timeline
 from zooid.predictor.costs.bill import FREE, Prices, run_cost, total_usd
 from zooid.predictor.costs.traffic import step_traffic
 from zooid.predictor.costs.usage import Checkpoints, DataSet, Usage, num_checkpoints, run_usage

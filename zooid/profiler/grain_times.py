@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from zooid.core.plans.profile import TimePoint
-from zooid.core.resources.machine import cpu_share
+from zooid.core.resources.machine import cpu_quota
 
 
 @dataclass
@@ -60,7 +60,7 @@ class GrainTimes:
 
 def is_throttled() -> bool:
     """Whether this process gets less processor time than its threads would use."""
-    return cpu_share() < torch.get_num_threads()
+    return cpu_quota() < torch.get_num_threads()
 
 
 def median_is_known(values: list[float], to: float) -> bool:

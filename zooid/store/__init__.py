@@ -8,7 +8,7 @@ purpose.
 
 from zooid.store.awaited_objects import wait_for
 from zooid.store.create_only import check_create_only
-from zooid.store.event_log import EventReader, EventWriter, read_history
+from zooid.store.event_log import EventReader, EventWriter
 from zooid.store.faults import Faults, FaultyStore, Rates
 from zooid.store.fences import Fence
 from zooid.store.objects import clear, open_store, sweep
@@ -28,7 +28,6 @@ __all__ = [
     "check_create_only",
     "clear",
     "open_store",
-    "read_history",
     "sweep",
     "wait_for",
 ]

@@ -1,11 +1,11 @@
 """The checkpoints in a run's folder, as far as that needs no tensors: which are complete, and which have to go."""
 
 from zooid.core.errors import CheckpointError, ObjectNotFound
-from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.store.objects import clear
 from zooid.store.store_protocol import ObjectStore
+from zooid.store.stored_records import read_record
 
 
 def complete_steps(store: ObjectStore) -> list[int]:
@@ -24,10 +24,9 @@ def last_step(store: ObjectStore) -> int:
 def read_manifest(store: ObjectStore, step: int) -> CheckpointManifest:
     key = keys.checkpoint_manifest(step)
     try:
-        data = bytes(store.get(key))
+        return read_record(store, key, CheckpointManifest)
     except ObjectNotFound as error:
         raise CheckpointError(f"{store.url} holds no complete checkpoint of step {step} ({key} is missing)") from error
-    return decode_record(data, CheckpointManifest, f"{store.url}/{key}")
 
 
 def refuse_missing_shards(store: ObjectStore, manifest: CheckpointManifest) -> None:

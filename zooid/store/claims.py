@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from zooid.core.errors import InputError, ObjectNotFound
-from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.spec import RunClaim
 from zooid.store.store_protocol import ObjectStore
+from zooid.store.stored_records import read_record
 
 
 def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
@@ -19,12 +19,16 @@ def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
     trained = [number for number, _ in keys.rosters(store.list(keys.ROSTERS)) if number <= newest]
     key = keys.claim(max(trained, default=0))
     try:
-        data = bytes(store.get(key))
+        return newest, read_record(store, key, RunClaim)
     except ObjectNotFound as error:
-        raise InputError(
-            f"{store.url} holds no run; give the folder that `zooid train` was given with --store, or named"
-        ) from error
-    return newest, decode_record(data, RunClaim, f"{store.url}/{key}")
+        raise no_run(store) from error
+
+
+def no_run(store: ObjectStore) -> InputError:
+    """Return the error for a folder without a run."""
+    return InputError(
+        f"{store.url} holds no run; give the folder that `zooid train` got with --store, or that it named"
+    )
 
 
 def remembered_job_file(store: ObjectStore, claim: RunClaim) -> Path:

@@ -1,15 +1,14 @@
 """The rosters in a run's folder: written once, by a coordinator or by members, and never changed."""
 
 from zooid.core.errors import ObjectNotFound
-from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.roster import Roster
 from zooid.store.store_protocol import ObjectStore
+from zooid.store.stored_records import read_record
 
 
 def read_roster(store: ObjectStore, number: int, change: int = 0) -> Roster:
-    key = keys.roster(number, change)
-    return decode_record(bytes(store.get(key)), Roster, f"{store.url}/{key}")
+    return read_record(store, keys.roster(number, change), Roster)
 
 
 def find_roster(store: ObjectStore, number: int, change: int) -> Roster | None:

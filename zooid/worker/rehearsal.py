@@ -23,8 +23,8 @@ from zooid.schedule.samples import split_grains
 from zooid.schedule.step_state import vote_elements
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.rosters import read_roster
+from zooid.store.stored_records import read_plan
 from zooid.worker.gradients.tree_reduce import ReduceBuffer, ReduceQueue
-from zooid.worker.member.role import read_plan
 from zooid.worker.member.seat import Seat
 from zooid.worker.peers import open_peers
 from zooid.worker.step.cut_messages import Messenger

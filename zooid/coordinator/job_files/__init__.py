@@ -1,1 +1,1 @@
-"""Jobs that are given as objects or notebook cells, written to files that members can run."""
+"""Job files, also for jobs that are given as objects or notebook cells."""

@@ -1,7 +1,8 @@
-"""The part of a notebook that a job needs: members run these statements, and nothing else of its cells.
+"""The statements of a notebook that a job needs. Members execute these and nothing else.
 
-Statements are chosen backward from the job's variable, as a compiler finds live variables: what binds a name that is
-needed, what changes it, and what these need in turn. Plots, other training loops and calls of zooid are left out.
+Statements are selected backward from the job's variable, as a compiler computes live variables. Selected are those that
+bind or change a name that is needed, and what they need in turn. Plots, other training loops and calls of zooid are
+left out.
 """
 
 import ast
@@ -21,16 +22,16 @@ class _Statement:
     changes: frozenset[str]
     """Names whose objects it may change in place."""
     uses: frozenset[str]
-    """Names of the top level that it, or the functions in it, look up."""
+    """Top-level names that it, or a function in it, looks up."""
     is_import: bool
     is_compound: bool
-    """True for a statement that holds other statements, as a loop does."""
+    """Whether it contains other statements, as a loop does."""
     is_certain: bool
-    """True for a statement that always binds its names, so that earlier bindings do not matter."""
+    """Whether it always binds its names, so that earlier bindings do not matter."""
 
 
 def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> str | None:
-    """Python source that builds the variable as these cells have; None where no cell binds it.
+    """Return the Python source that builds the variable as these cells do; None if no cell binds it.
 
     >>> cells = ["import math", "print(math.pi)", "size = 3", "def build(): return math.sqrt(size)", "job = build"]
     >>> print(statements_for("job", cells, {}))
@@ -44,12 +45,14 @@ def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, 
     job = build
     <BLANKLINE>
     """
-    statements = [each for number, cell in enumerate(cells, 1) for each in _statements(number, cell, namespace)]
+    statements = [
+        statement for number, cell in enumerate(cells, 1) for statement in _statements(number, cell, namespace)
+    ]
     if not any(variable in statement.binds for statement in statements):
         return None
     imported = {name for statement in statements if statement.is_import for name in statement.binds}
     chosen: list[_Statement] = []
-    live = _reached({variable}, statements)
+    live = _reachable({variable}, statements)
     for statement in reversed(statements):
         # a loop that calls functions of a module is more likely to compute than to set something that the job needs
         changes = statement.changes - imported if statement.is_compound else statement.changes
@@ -58,7 +61,7 @@ def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, 
         chosen.append(statement)
         if statement.is_certain:
             live -= statement.binds
-        live |= _reached(statement.uses | statement.changes, statements)
+        live |= _reachable(statement.uses | statement.changes, statements)
     lines: list[str] = []
     for statement in reversed(chosen):
         heading = f"# In[{statement.cell}]"
@@ -68,23 +71,23 @@ def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, 
     return "\n".join(lines) + "\n"
 
 
-def _reached(names: Iterable[str], statements: Sequence[_Statement]) -> set[str]:
-    """These names, and what the functions that they stand for look up when they are called."""
-    found: set[str] = set()
-    waiting = set(names)
-    while waiting:
-        name = waiting.pop()
-        found.add(name)
+def _reachable(names: Iterable[str], statements: Sequence[_Statement]) -> set[str]:
+    """Return these names and all names that their functions look up when they are called."""
+    reachable: set[str] = set()
+    pending = set(names)
+    while pending:
+        name = pending.pop()
+        reachable.add(name)
         for statement in statements:
             if name in statement.binds:
-                waiting |= statement.uses - found
-    return found
+                pending |= statement.uses - reachable
+    return reachable
 
 
 def _statements(number: int, cell: str, namespace: Mapping[str, Any]) -> Iterator[_Statement]:
     try:
         nodes = ast.parse(cell).body
-    except SyntaxError:  # the cell has failed, so that it has bound nothing
+    except SyntaxError:  # the cell failed, so it bound nothing
         return
     for node in nodes:
         if _is_call_of_zooid(node, namespace):
@@ -97,7 +100,7 @@ def _statements(number: int, cell: str, namespace: Mapping[str, Any]) -> Iterato
         is_definition = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
         is_assignment = isinstance(node, ast.Assign | ast.AnnAssign)
         is_compound = not is_definition and hasattr(node, "body")
-        # imports are kept all: a setting such as torch.set_default_dtype may lie between two of the same module
+        # all imports are kept: a setting such as torch.set_default_dtype may lie between two of the same module
         is_certain = is_definition or is_assignment
         yield _Statement(number, text, binds, frozenset(_changed(node)), uses, is_import, is_compound, is_certain)
 
@@ -118,7 +121,7 @@ def _looked_up(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def _changed(node: ast.stmt) -> Iterator[str]:
-    """Roots of what is assigned to, deleted, or called as a statement: `config["lr"] = 1`, `words.append(word)`."""
+    """Yield the names whose objects a statement may change: `config["lr"] = 1`, `words.append(word)`."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return
     for inner in ast.walk(node):
@@ -140,7 +143,7 @@ def _root(node: ast.expr) -> str | None:
 
 
 def _is_call_of_zooid(node: ast.stmt, namespace: Mapping[str, Any]) -> bool:
-    """A call of one of zooid's own functions as a statement, as `zooid.train(job)`, which builds nothing."""
+    """Whether the statement only calls one of zooid's own functions, as `zooid.train(job)` does."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return False
     names: list[str] = []
@@ -148,7 +151,7 @@ def _is_call_of_zooid(node: ast.stmt, namespace: Mapping[str, Any]) -> bool:
     while isinstance(called, ast.Attribute):
         names.insert(0, called.attr)
         called = called.value
-    found = namespace.get(called.id) if isinstance(called, ast.Name) else None
+    function = namespace.get(called.id) if isinstance(called, ast.Name) else None
     for name in names:
-        found = getattr(found, name, None)
-    return str(getattr(found, "__module__", "")).startswith("zooid.")
+        function = getattr(function, name, None)
+    return str(getattr(function, "__module__", "")).startswith("zooid.")

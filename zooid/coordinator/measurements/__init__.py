@@ -1,1 +1,1 @@
-"""Members that measure instead of training: link probes, sweeps of all-reduces, and rehearsals."""
+"""Measurements by members that do not train: profiles, link probes, all-reduce sweeps and rehearsals."""

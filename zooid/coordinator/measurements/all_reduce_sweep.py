@@ -1,4 +1,4 @@
-"""Measuring a library's all-reduces: members are started where they would train, and time them together."""
+"""Sweeps over a library's all-reduces: members are started where they would train, and time them together."""
 
 import secrets
 import time
@@ -12,7 +12,6 @@ from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.core.errors import InputError
 from zooid.core.plans.all_reduce_samples import ELEMENT_BYTES, AllReduceSamples, Library
-from zooid.core.records import decode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.events import PhaseStarted
@@ -21,15 +20,16 @@ from zooid.core.units import format_bytes
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import check_create_only
+from zooid.store.stored_records import read_record
 
 SIZES = (2**10, 2**13, 2**16, 2**18, 2**20, 2**21, 2**22, 2**23, 2**24, 2**25)
 AT_ONCE = (1, 4)
 NUM_REPEATS = 5
-_LEAST_TIMEOUT_S = 90.0
-_LEAST_BYTES_PER_S = 1e6
-"""A link that carries less is taken for broken."""
-_COPIES = 2
-"""Of its numbers, that a member needs at most while they are added up."""
+_MIN_TIMEOUT_S = 90.0
+_MIN_BYTES_PER_S = 1e6
+"""A slower link counts as broken."""
+_NUM_COPIES = 2
+"""Maximum number of copies of its data that a member holds during an all-reduce."""
 
 
 def probe_all_reduce(
@@ -46,28 +46,29 @@ def probe_all_reduce(
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> AllReduceSamples:
-    """Times of a library's all-reduces by bytes, by number of members, and by how many are under way at once.
+    """Time a library's all-reduces by size, by number of members, and by the number in flight at once.
 
-    `crowds` are the numbers of members that reduce together, 2, 4, 8, … and all of them if not given. All members are
-    at one site; those of other sites and offers are measured by themselves.
+    `crowds` are the numbers of members that reduce together; by default 2, 4, 8, … and all of them. All members are at
+    one site; other sites and offers need sweeps of their own.
     """
     offer = resolve_offer(on)
-    numbers = _doubling(members) if crowds is None else tuple(crowds)
+    doubling = {2**power for power in range(1, members.bit_length())} | {members}
+    numbers = tuple(sorted(doubling) if crowds is None else crowds)
     _check(members, library, sizes, numbers, at_once, repeats, offer)
     team = team_of(members, [site or offer.site] * members)
-    with scratch_folder(store, "sweeping") as objects:
-        check_create_only(objects)  # members meet by create-only puts, as those of a run do
+    with scratch_folder(store, "sweeping") as folder:
+        check_create_only(folder)  # the rendezvous of members relies on create-only puts
         on_event(PhaseStarted(at_s=time.time(), phase="sweep"))
         run = secrets.token_hex(4)
         specs = [
             SweepSpec(
                 run=run,
                 member=member.name,
-                store=objects.url,
+                store=folder.url,
                 num_threads=num_threads(offer),
                 members=team,
                 num_repeats=repeats,
-                timeout_s=max(_LEAST_TIMEOUT_S, 2 * max(sizes) * max(at_once) / _LEAST_BYTES_PER_S),
+                timeout_s=max(_MIN_TIMEOUT_S, 2 * max(sizes) * max(at_once) / _MIN_BYTES_PER_S),
                 library=library,
                 offer=offer.name,
                 num_bytes=tuple(sizes),
@@ -76,18 +77,9 @@ def probe_all_reduce(
             )
             for member in team
         ]
-        relay = Relay(objects, on_event)
-        with Crew(platform or LocalPlatform(), objects, checks_input=True) as crew:
-            crew.start("profiler", specs, [offer] * len(specs))
-            crew.wait(relay.poll)
-        relay.flush()
-        data = bytes(objects.get(keys.ALL_REDUCES))
-        return decode_record(data, AllReduceSamples, f"{objects.url}/{keys.ALL_REDUCES}")
-
-
-def _doubling(num_members: int) -> tuple[int, ...]:
-    """2, 4, 8, … and all of them."""
-    return tuple(sorted({2**power for power in range(1, num_members.bit_length())} | {num_members}))
+        crew = Crew(platform or LocalPlatform(), folder, checks_input=True)
+        crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
+        return read_record(folder, keys.ALL_REDUCES, AllReduceSamples)
 
 
 def _check(
@@ -100,28 +92,30 @@ def _check(
     offer: Offer,
 ) -> None:
     if num_members < 2:
-        raise InputError(f"{num_members} member(s) are to reduce; give 2 or more")
+        raise InputError(f"`members` is {num_members}; an all-reduce needs 2 or more")
     if library not in get_args(Library):
         raise InputError(f"the library is {library!r}; give {' or '.join(get_args(Library))}")
     _check_numbers("size(s) in bytes", sizes, ELEMENT_BYTES, "4 KiB, 1 MiB")
     if any(size % ELEMENT_BYTES for size in sizes):
         raise InputError(
-            f"the sizes are {tuple(sizes)} bytes; give multiples of {ELEMENT_BYTES}, for numbers of float32"
+            f"the sizes are {tuple(sizes)} bytes; give multiples of {ELEMENT_BYTES}, the size of a float32"
         )
     _check_numbers("number(s) of members", crowds, 2, "2, 4")
     if max(crowds) > num_members:
-        raise InputError(f"{max(crowds)} members are to reduce, but {num_members} are started; give as many members")
+        raise InputError(f"`crowds` has {max(crowds)} members, but {num_members} are started; give as many members")
     _check_numbers("number(s) of all-reduces at once", at_once, 1, "1, 4")
     if repeats < 1:
-        raise InputError(f"{repeats} repeats are asked for; give 1 or more")
-    needed_bytes = _COPIES * max(sizes) * max(at_once)
+        raise InputError(f"`repeats` is {repeats}; give 1 or more")
+    needed_bytes = _NUM_COPIES * max(sizes) * max(at_once)
     if needed_bytes > offer.memory_bytes:
         raise InputError(
-            f"{max(at_once)} all-reduce(s) at once of {format_bytes(max(sizes))} take {format_bytes(needed_bytes)}, "
-            f"and {offer.name} has {format_bytes(offer.memory_bytes)}; give smaller sizes, or fewer at once"
+            f"{max(at_once)} all-reduce(s) at once of {format_bytes(max(sizes))} need {format_bytes(needed_bytes)}, "
+            f"but {offer.name} has {format_bytes(offer.memory_bytes)}; give smaller sizes, or fewer at once"
         )
 
 
-def _check_numbers(what: str, given: Sequence[int], least: int, example: str) -> None:
-    if not given or min(given) < least or len(set(given)) < len(given):
-        raise InputError(f"the {what} are {tuple(given)}; give different ones from {least} on, for example {example}")
+def _check_numbers(what: str, numbers: Sequence[int], minimum: int, example: str) -> None:
+    if not numbers or min(numbers) < minimum or len(set(numbers)) < len(numbers):
+        raise InputError(
+            f"the {what} are {tuple(numbers)}; give different ones from {minimum} on, for example {example}"
+        )

@@ -1,4 +1,4 @@
-"""Measuring links: members are started where they would train, and probe together."""
+"""Link probes: members are started where they would train, and measure the links between them and to the store."""
 
 import secrets
 import time
@@ -12,24 +12,24 @@ from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.core.environment import rough_repeats
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits
-from zooid.core.records import decode_record
 from zooid.core.resources.link import Link, Links
 from zooid.core.runs import keys
 from zooid.core.runs.events import PhaseStarted
 from zooid.core.runs.spec import LinkEnd, ProbeMember, ProbeSpec
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
+from zooid.store.stored_records import read_record
 
 ENDS: tuple[LinkEnd, ...] = ("store", "peers")
 NUM_STREAMS = (1, 4, 16)
 _NUM_REPEATS = 3
 _SHORT_S = 0.3
-"""Enough for a plan of members that are near one another."""
-_SECONDS = (0.05, 60.0)
-_LEAST_TIMEOUT_S = 90.0
+"""Duration of a measurement that suffices for a plan of members near one another."""
+_MIN_S, _MAX_S = 0.05, 60.0
+_MIN_TIMEOUT_S = 90.0
 _TIMEOUT_FACTOR = 5.0
-"""A member that waits so many times a measurement for another one gives up. The coordinator notices a lost member long
-before; this is for members that are left alone."""
+"""A member stops waiting for another one after this many measurements. The coordinator notices a lost member long
+before; the timeout is for members whose coordinator is lost."""
 
 
 def probe(
@@ -44,54 +44,50 @@ def probe(
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> Links:
-    """Bandwidth and round trip to the store and between members, for growing numbers of members at once.
+    """Measure bandwidth and round trip to the store and between members, for growing numbers of members at once.
 
-    `sites` says where each member is, if they are not all in one place: links are reported between sites.
+    `sites` gives the site of each member, if they are not all at one; links are reported between sites.
     """
     offer = resolve_offer(on)
     team = team_of(members, sites or [offer.site] * members)
     _check(members, ends, streams, seconds)
-    with scratch_folder(store, "probing") as objects:
+    with scratch_folder(store, "probing") as folder:
         on_event(PhaseStarted(at_s=time.time(), phase="probe"))
         run = secrets.token_hex(4)
         specs = [
             ProbeSpec(
                 run=run,
                 member=member.name,
-                store=objects.url,
+                store=folder.url,
                 num_threads=num_threads(offer),
                 members=team,
                 ends=tuple(ends),
                 num_streams=tuple(streams),
                 num_repeats=rough_repeats(_NUM_REPEATS),
                 seconds=seconds,
-                timeout_s=max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * seconds),
+                timeout_s=max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * seconds),
             )
             for member in team
         ]
-        relay = Relay(objects, on_event)
-        # These members need no torch, so that forking them from a process that first imports it would take longer.
-        with Crew(platform or LocalPlatform(forks=False), objects, checks_input=False) as crew:
-            crew.start("profiler", specs, [offer] * len(specs))
-            crew.wait(relay.poll)
-        relay.flush()
-        return decode_record(bytes(objects.get(keys.LINKS)), Links, f"{objects.url}/{keys.LINKS}")
+        # These members need no torch, and a process that imports it before it forks them would start later.
+        crew = Crew(platform or LocalPlatform(forks=False), folder, checks_input=False)
+        crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
+        return read_record(folder, keys.LINKS, Links)
 
 
 def peer_links(
     limits: Limits, on: str, known: Links | None, on_event: OnEvent, platform: Platform[Any] | None
 ) -> tuple[Link, ...]:
-    """Links between members: those that are known, or else measured, where the limits say that these are connected."""
+    """Return the known links between members; if none are known, measure those that directly connected members need."""
     if known is not None:
         return known.links
     if not limits.is_direct:
         return ()
-    found = probe(on=on, ends=("peers",), streams=(1,), seconds=_SHORT_S, on_event=on_event, platform=platform)
-    return found.links
+    return probe(on=on, ends=("peers",), streams=(1,), seconds=_SHORT_S, on_event=on_event, platform=platform).links
 
 
 def team_of(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:
-    """Members that measure together, by their ranks."""
+    """Return the members that measure together, in rank order."""
     if len(sites) != num_members:
         raise InputError(f"{len(sites)} site(s) are given for {num_members} member(s); give one for each, in order")
     return tuple(ProbeMember(name=f"m{rank}", site=site) for rank, site in enumerate(sites))
@@ -99,13 +95,12 @@ def team_of(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:
 
 def _check(num_members: int, ends: Sequence[str], streams: Sequence[int], seconds: float) -> None:
     if num_members < 1:
-        raise InputError(f"{num_members} members are to probe; give 1 or more")
+        raise InputError(f"`members` is {num_members}; give 1 or more")
     if not ends or not set(ends) <= set(ENDS):
-        raise InputError(f"links to {', '.join(ends) or 'nothing'} are asked for; give {' or '.join(ENDS)}, or both")
+        raise InputError(f"`ends` is {', '.join(ends) or 'empty'}; give {' or '.join(ENDS)}, or both")
     if num_members == 1 and "store" not in ends:
-        raise InputError("links between members are asked for, but there is one member only; give 2 or more")
+        raise InputError("links between members are asked for, but there is only one member; give 2 or more")
     if not streams or min(streams) < 1 or len(set(streams)) < len(streams):
         raise InputError(f"`streams` is {tuple(streams)}; give different numbers from 1 on, for example 1, 4, 16")
-    least, most = _SECONDS
-    if not least <= seconds <= most:
-        raise InputError(f"a measurement of {seconds:g} s is asked for; give {least:g} to {most:g}")
+    if not _MIN_S <= seconds <= _MAX_S:
+        raise InputError(f"`seconds` is {seconds:g}; give a number from {_MIN_S:g} to {_MAX_S:g}")

@@ -1,4 +1,4 @@
-"""A folder for members that measure: nothing of it stays, however they end."""
+"""A temporary folder for members that measure."""
 
 import secrets
 import tempfile
@@ -12,20 +12,21 @@ from zooid.store import ObjectStore, clear, open_store
 
 @contextmanager
 def scratch_folder(url: str | None, name: str) -> Iterator[ObjectStore]:
-    """A folder of its own in the store, or one of this machine; gone afterwards, whatever else the store holds."""
+    """Yield a new folder in the store, or on this machine if `url` is None, and remove it afterwards."""
     if url is None:
         with tempfile.TemporaryDirectory(prefix="zooid-") as folder:
             yield open_store(Path(folder).as_uri())
         return
-    refuse_memory(url)
+    reject_memory_store(url)
     folder_name = f"{name}-{secrets.token_hex(8)}"
-    objects = open_store(f"{url.rstrip('/')}/{folder_name}")
+    store = open_store(f"{url.rstrip('/')}/{folder_name}")
     try:
-        yield objects
+        yield store
     finally:
         clear(open_store(url), folder_name)
 
 
-def refuse_memory(url: str) -> None:
+def reject_memory_store(url: str) -> None:
+    """Reject a store that lives in the memory of one process."""
     if url.startswith("memory://"):
         raise InputError(f"{url} lives in one process, but members are several; give file:///folder or s3://bucket/run")

@@ -1,4 +1,4 @@
-"""What can be had, put together: offers by name, a profile for each, links, prices and quotas."""
+"""The market of a search: offers by name, a profile for each, links, prices and quotas."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -22,29 +22,30 @@ from zooid.predictor import Way, World, estimate_profile, ways_from
 
 
 def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
-    """This machine in one of its ways, or offers of the catalog, by name or by the beginning of their names."""
-    found: dict[str, Offer] = {}
+    """Return the named offers: forms of this machine, or offers of the catalog by name or by a prefix of it."""
+    by_name: dict[str, Offer] = {}
     for name in on:
         if name.partition(":")[0] in (LOCAL, LIMITED):
-            here = resolve_offer(name)
-            found[here.name] = here
+            local = resolve_offer(name)
+            by_name[local.name] = local
             continue
-        named = [each for each in catalog.offers() if is_named(each.name, name)]
+        named = [offer for offer in catalog.offers() if is_named(offer.name, name)]
         if not named:
-            first = name.partition(".")[0]
-            near = [each.name for each in catalog.offers() if each.name.startswith(first)]
+            provider = name.partition(".")[0]
+            similar = [offer.name for offer in catalog.offers() if offer.name.startswith(provider)]
+            providers = sorted({offer.name.partition(".")[0] for offer in catalog.offers()})
             raise InputError(
                 f"no offer is named {name!r}; give local, local:OFFER, limited:OFFER, or one of the catalog: "
-                f"{', '.join(near or sorted({each.name.partition('.')[0] for each in catalog.offers()}))}"
+                f"{', '.join(similar or providers)}"
             )
-        found |= {each.name: each for each in named}
-    if not found:
+        by_name |= {offer.name: offer for offer in named}
+    if not by_name:
         raise InputError("no offer is given; give one or more, for example local, or aws.lambda")
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 ASSUMED_STARTUP_S = {"function": 10.0, "container": 60.0, "vm": 150.0}
-"""Where the catalog does not say it: of a VM what Srifty (§5.4) allows EC2, of the others round figures."""
+"""Start-up times if the catalog has none: for a VM what Srifty (§5.4) allows EC2, for the others round figures."""
 
 
 def market_for(
@@ -56,11 +57,11 @@ def market_for(
     quotas: Mapping[str, int] | None = None,
     transport: TransportName | None = None,
 ) -> tuple[Market, list[str]]:
-    """Offers with what is known about each, and what had to be assumed, in words.
+    """Return the market of these offers, and the assumptions that it makes, in words.
 
-    `profiles` are by the offers' names, with or without how they are run here; an offer without one gets an estimate
-    from the first that was measured. Links are those that are given, of the profiles, and of the catalog, in this
-    order. `store_at` is where the store is, for its prices. Offers on which nothing can be planned are left out.
+    `profiles` are by offer name, with or without `local:` or `limited:`. An offer without a profile gets an estimate
+    from the first one. Links come from `links`, the profiles and the catalog, in this order. `store_at` is the location
+    of the store for its prices. Offers on which nothing can be planned are left out.
     """
     if not profiles:
         raise InputError("no profile is given; measure the job first")
@@ -71,16 +72,16 @@ def market_for(
             known[offer.name] = profile_for(offer, profiles)
         except CatalogError as error:
             left_out.setdefault(str(error), []).append(offer.name)
-    ways = ways_from(links_for(offers, [links, *(each.links for each in known.values())]))
+    ways = ways_from(links_for(offers, [links, *(profile.links for profile in known.values())]))
     for offer in offers:
         if offer.name in known and not _is_reached(offer, ways, transport):
             left_out.setdefault(_unreached(offer, transport), []).append(offer.name)
     usable = _without(offers, left_out)
     prices = prices_at(usable, store_at)
     for offer in usable:
-        for way in ((offer.site, STORE_SITE), (STORE_SITE, offer.site)):
-            if way in prices.missing:
-                left_out.setdefault(prices.missing[way], []).append(offer.name)
+        for link in ((offer.site, STORE_SITE), (STORE_SITE, offer.site)):
+            if link in prices.missing:
+                left_out.setdefault(prices.missing[link], []).append(offer.name)
                 break
     usable, assumed = _with_startup(_without(offers, left_out))
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in usable)
@@ -90,7 +91,7 @@ def market_for(
 
 
 def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> list[Offer]:
-    """The offers that are left, of which there must be some."""
+    """Return the remaining offers; raise PlanError if there are none."""
     absent = {name for names in left_out.values() for name in names}
     usable = [offer for offer in offers if offer.name not in absent]
     if not usable:
@@ -99,7 +100,7 @@ def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> 
 
 
 def _is_reached(offer: Offer, ways: Mapping[tuple[str, str], Way], transport: TransportName | None) -> bool:
-    """Whether links are known over which members on this offer can exchange."""
+    """Whether links are known over which members on this offer can exchange messages."""
     over_store = (offer.site, STORE_SITE) in ways and (STORE_SITE, offer.site) in ways
     between_members = (offer.site, offer.site) in ways
     if transport is None:
@@ -110,28 +111,24 @@ def _is_reached(offer: Offer, ways: Mapping[tuple[str, str], Way], transport: Tr
 def _unreached(offer: Offer, transport: TransportName | None) -> str:
     missing = {None: ", neither to the store nor between members", "store": " to the store"}
     return (
-        f"no link of {offer.site} is known{missing.get(transport, ' between members')}; measure some with `zooid "
+        f"no link of {offer.site} is known{missing.get(transport, ' between members')}; measure links with `zooid "
         "probe` and give the file with --links"
     )
 
 
 def _with_startup(offers: Sequence[Offer]) -> tuple[list[Offer], list[str]]:
-    """Offers whose start-up is not known get what is usual, and a note says so."""
+    """Give offers with an unknown start-up time the usual one, and return notes that say so."""
     kinds = sorted({offer.kind for offer in offers if offer.startup_s is None and offer.kind in ASSUMED_STARTUP_S})
-    return (
-        [
-            structs.replace(offer, startup_s=ASSUMED_STARTUP_S[offer.kind]) if offer.startup_s is None else offer
-            for offer in offers
-        ],
-        [
-            f"How long a {kind} takes to start is not known; {ASSUMED_STARTUP_S[kind]:g} s are assumed."
-            for kind in kinds
-        ],
-    )
+    notes = [f"The start-up time of a {kind} is unknown; {ASSUMED_STARTUP_S[kind]:g} s are assumed." for kind in kinds]
+    known = [
+        structs.replace(offer, startup_s=ASSUMED_STARTUP_S[offer.kind]) if offer.startup_s is None else offer
+        for offer in offers
+    ]
+    return known, notes
 
 
 def profile_for(offer: Offer, profiles: Mapping[str, Profile]) -> Profile:
-    """The offer's own profile, or an estimate from the first of all."""
+    """Return the offer's own profile, or an estimate from the first profile."""
     for name in (offer.name, offer.name.rpartition(":")[2]):
         if name in profiles:
             return profiles[name]
@@ -142,28 +139,28 @@ def profile_for(offer: Offer, profiles: Mapping[str, Profile]) -> Profile:
 
 
 def links_for(offers: Sequence[Offer], sources: Iterable[Iterable[Link]]) -> list[Link]:
-    """For each direction the links of the first source that has it; the catalog comes last."""
+    """For each pair of sites, return the links of the first source that has any; the catalog comes last."""
     chosen: list[Link] = []
     sites = {offer.site for offer in offers} | {STORE_SITE}
     catalogued = [link for link in catalog.links() if {link.from_site, link.to_site} <= sites]
-    for more in (*sources, catalogued):
-        directions = {(link.from_site, link.to_site) for link in chosen}
-        chosen += [link for link in more if (link.from_site, link.to_site) not in directions]
+    for source in (*sources, catalogued):
+        known_pairs = {(link.from_site, link.to_site) for link in chosen}
+        chosen += [link for link in source if (link.from_site, link.to_site) not in known_pairs]
     return chosen
 
 
 def prices_at(offers: Sequence[Offer], store_at: str | None) -> Prices:
-    """What members on these offers pay; the store is where all rented members are, if its place is not given."""
+    """Return the prices for members on these offers; by default the store is where all rented members are."""
     rented = [offer for offer in offers if offer.kind != OWNED]
     if store_at is not None:
         return prices_for(offers, store_at)
     if not rented:
         return FREE
-    places = {str(place_of(offer)) for offer in rented}
-    if len(places) > 1:
+    locations = {str(place_of(offer)) for offer in rented}
+    if len(locations) > 1:
         raise InputError(
-            f"members are rented at {', '.join(sorted(places))}, so that it depends on the store's place what requests "
-            "and traffic cost; say where it is with --store-at (in Python, store_at=), for example --store-at "
-            f"{min(places)}"
+            f"members are rented at {', '.join(sorted(locations))}, so the prices of requests and traffic depend on "
+            "the location of the store; give it with --store-at (in Python, store_at=), for example --store-at "
+            f"{min(locations)}"
         )
-    return prices_for(offers, places.pop())
+    return prices_for(offers, locations.pop())

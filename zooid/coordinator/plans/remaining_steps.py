@@ -1,4 +1,4 @@
-"""Planning what is left of a run: any layout, but with the grain that its steps have been cut into so far."""
+"""The plan for the remaining steps of a run: any layout, but with the grain size of the run."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from zooid.schedule.samples import SamplePlan
 
 
 def samples_of(manifest: CheckpointManifest) -> SamplePlan:
-    """Which samples each step of a checkpoint's run owns."""
+    """Return which samples each step of a checkpoint's run owns."""
     return SamplePlan(**structs.asdict(manifest.samples))
 
 
@@ -29,34 +29,35 @@ def plan_the_rest(
     goal: Goal,
     peers: Sequence[Link] = (),
 ) -> Plan:
-    """The best plan for the steps that are left: deadline and budget hold for them.
+    """Return the best plan for the remaining steps, to which deadline and budget apply.
 
-    The plan's own prediction is of the whole run in this layout, as that of any plan.
+    Its prediction is for the whole run in this layout, as in any plan.
     """
     samples = samples_of(manifest)
     num_grains = samples.num_grains(0)
     if limits.num_replicas is not None and limits.num_replicas > num_grains:
         raise PlanError(
             f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
-            f"{samples.grain_size} samples, which is fixed for a run; ask for at most {num_grains}"
+            f"{samples.grain_size} samples, which is fixed for a run; give at most {num_grains}"
         )
-    found = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
-    assert found.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
-    rest = found.prediction
-    run_s = rest.startup_s + (rest.run_s - rest.startup_s) * samples.num_steps / (samples.num_steps - manifest.step)
-    terms = run_cost(found.member_offers, run_s)
+    pick = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
+    assert pick.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
+    remaining = pick.prediction
+    num_remaining = samples.num_steps - manifest.step
+    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * samples.num_steps / num_remaining
+    terms = run_cost(pick.member_offers, run_s)
     whole = structs.replace(
-        rest,
+        remaining,
         num_steps=samples.num_steps,
         run_s=run_s,
         run_usd=sum(term.usd for term in terms),
         cost_terms=terms,
     )
-    return structs.replace(found, predicted=whole)
+    return structs.replace(pick, predicted=whole)
 
 
 def _rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:
-    """As if the job had one epoch of the samples that are left, and only one grain size had been measured."""
+    """Return the profile as if the job had one epoch of the remaining samples, and one measured grain size."""
     grain_size = samples.grain_size
     num_left = samples.epochs * samples.num_samples - samples.num_samples_before(step)
     return structs.replace(

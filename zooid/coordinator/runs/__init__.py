@@ -1,1 +1,1 @@
-"""A run from its first member to its last checkpoint: started, supervised, resumed, adopted and cleaned up."""
+"""Training runs: started, supervised, resumed, adopted and cleaned up."""

@@ -1,4 +1,4 @@
-"""Numbers of a run: how long members wait, what is predicted when it starts, what it costs, how long its steps took."""
+"""Figures of a run: timeouts, predictions at its start, costs and step times."""
 
 import math
 import statistics
@@ -11,23 +11,23 @@ from zooid.core.runs.events import RunStarted, StepCommitted
 from zooid.core.runs.roster import Roster
 from zooid.store import ObjectStore
 
-_LEAST_TIMEOUT_S = 120.0
+_MIN_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
-"""A member that waits so many times a predicted step or start-up for a peer gives up. The coordinator notices a lost
-member long before; this is for members that are left alone."""
+"""A member stops waiting for a peer after this many predicted steps or start-ups. The coordinator notices a lost member
+long before; the timeout is for members whose coordinator is lost."""
 _UNKNOWN_TIMEOUT_S = 1800.0
-"""The same, where nobody knows how long a step takes."""
+"""Timeout if the time of a step is unknown."""
 
 
 def timeout_s(predicted: Prediction | None) -> float:
-    """How long a member waits for a peer, and a coordinator for a member that it cannot see."""
+    """Return how long a member waits for a peer, and a coordinator for a member whose process it cannot see."""
     if predicted is None:
         return _UNKNOWN_TIMEOUT_S
-    return max(_LEAST_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
+    return max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
 
 
 def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
-    """With what is predicted for the steps that are left."""
+    """Return the event of a run's start, with predictions for the remaining steps."""
     whole = plan.predicted
     run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
     if whole is not None and roster.resume_step:
@@ -53,13 +53,13 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
 
 
 def bill(crew: Crew) -> float:
-    """What the members have cost so far, at the plan's prices; those that were lost before an adoption do not count."""
-    from zooid.predictor import bill_usd  # numpy and the simulator come with it, while members are starting
+    """Return the cost of the members so far at the plan's prices, without those that were lost before an adoption."""
+    from zooid.predictor import bill_usd  # imports numpy and the simulator, while members are starting
 
     return math.fsum(bill_usd(offer, running_s) for offer, running_s in crew.running_s())
 
 
 def median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:
-    """Full steps only, without the first, which also warms up; 0 where a run stopped before any step."""
+    """Return the median time of the full steps without the first, which warms up; 0 if there is no step."""
     full = [step.step_s for step in steps if step.step > first_step and step.num_samples == plan.batch_size]
     return statistics.median(full or [step.step_s for step in steps] or [0.0])

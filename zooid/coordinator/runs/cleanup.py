@@ -1,12 +1,11 @@
-"""Removes what members of a run that ended badly have left in its store."""
+"""Removal of objects that earlier or crashed parts of a run have left in its folder."""
 
 import secrets
 import time
 
 from msgspec import structs
 
-from zooid.coordinator.runs.lease import is_held, refuse_living
-from zooid.coordinator.runs.leftovers import clear_earlier
+from zooid.coordinator.runs.lease import is_held, reject_live_coordinator
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
@@ -16,61 +15,82 @@ from zooid.store.checkpoint_index import sweep_incomplete
 from zooid.store.claims import last_claim
 from zooid.store.fences import GRACE_S
 
-_LOOK_AGAIN_S = 1.5
-"""Members that are at work write something within this time; so do those that wait, for others do."""
+_BUSY_POLL_S = 1.5
+"""Members that are running write at least one object within this time."""
 
 
 def clean(store: str, *, force: bool = False) -> int:
-    """Remove messages, meetings, probes and checkpoints that were never completed from a store's folder; plans, events
-    and complete checkpoints stay.
+    """Remove messages, probes and incomplete checkpoints from a run's folder; return the number of removed objects.
 
-    A folder in which a coordinator or members are at work is refused, unless `force` says that this is known. How many
-    objects were removed.
+    Plans, events and complete checkpoints stay. A folder with a running coordinator or member is rejected, unless
+    `force` is given.
     """
-    objects = open_store(store)
-    number, claim = _newest_claim(objects)
+    folder = open_store(store)
+    claim: RunClaim | None
+    try:
+        number, claim = last_claim(folder)
+    except InputError:  # only process groups have used the folder
+        number, claim = 0, None
     was_killed = False
     if not force:
-        was_killed = refuse_living(objects, number)
-        _refuse_busy(objects)
+        was_killed = reject_live_coordinator(folder, number)
+        _reject_busy(folder)
     if was_killed and claim is not None:
-        number = _fence_off(objects, claim, number)
-    num_removed = sum(clear(objects, folder) for folder in (keys.COMM, keys.PROBES))
-    if not force or not is_held(objects, number):  # whoever is at work may be about to complete one
-        num_removed += sweep_incomplete(objects)
+        number = _fence_off(folder, claim, number)
+    num_removed = sum(clear(folder, prefix) for prefix in (keys.COMM, keys.PROBES))
+    if not force or not is_held(folder, number):  # a running member may be about to complete a checkpoint
+        num_removed += sweep_incomplete(folder)
         if claim is not None:
-            clear_earlier(objects, claim.run, number)
-    sweep(objects, "", min_age_s=0.0 if force else 60.0)
+            clear_earlier(folder, claim.run, number)
+    sweep(folder, "", min_age_s=0.0 if force else 60.0)
     return num_removed
 
 
-def _newest_claim(store: ObjectStore) -> tuple[int, RunClaim | None]:
-    """The newest claim and its number; none in a folder through which process groups have met."""
-    try:
-        return last_claim(store)
-    except InputError:
-        return 0, None
+def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
+    """Remove the messages, answers and handles of one claim's members, under all of its rosters."""
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES):
+        _clear_claims(store, folder, range(number, number + 1))
 
 
-def _refuse_busy(store: ObjectStore) -> None:
-    """Refuse a folder in which messages come and go, or events: members over TCP, or one alone, exchange no objects."""
+def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None = None) -> None:
+    """Remove messages, failures, specs and handles of all rosters before this one, and earlier leases.
+
+    `claim` is the number of the newest claim, if that is an adoption of this roster.
+    """
+    for folder in (f"{keys.COMM}/{run}", keys.FAILURES, keys.SPECS, keys.ANSWERS, keys.HANDLES):
+        _clear_claims(store, folder, range(number))
+    newest = number if claim is None else claim
+    leases = [keys.lease(lease) for lease in keys.numbers(store.list(keys.LEASES)) if lease < newest]
+    if leases:
+        store.delete(leases)
+
+
+def _clear_claims(store: ObjectStore, folder: str, claims: range) -> None:
+    for name in store.list_folders(folder):
+        roster = keys.roster_in(name)
+        if roster is not None and roster[0] in claims:
+            clear(store, f"{folder}/{name}")
+
+
+def _reject_busy(store: ObjectStore) -> None:
+    """Reject a folder in which messages or events appear. Members on TCP, or a single one, exchange no messages."""
     before = store.list(keys.COMM), store.list(keys.EVENTS)
     if not any(before):
         return
-    time.sleep(_LOOK_AGAIN_S)
+    time.sleep(_BUSY_POLL_S)
     if (store.list(keys.COMM), store.list(keys.EVENTS)) != before:
         raise InputError(
-            f"somebody is exchanging messages or telling of steps in {store.url} right now; end that run first, or use "
-            "--force if you are sure, which makes it fail"
+            f"members are writing messages or events in {store.url} right now; end that run first, or use --force, "
+            "which makes it fail"
         )
 
 
 def _fence_off(store: ObjectStore, claim: RunClaim, number: int) -> int:
-    """End members that a killed coordinator has left behind and that have been silent: the number of the new claim."""
-    own = structs.replace(claim, nonce=secrets.token_hex(8))
+    """End silent members of a killed coordinator with a new claim, and return its number."""
+    new_claim = structs.replace(claim, nonce=secrets.token_hex(8))
     try:
-        store.create(keys.claim(number + 1), encode_record(own))
+        store.create(keys.claim(number + 1), encode_record(new_claim))
     except ObjectExists as error:
-        raise InputError(f"somebody has just gone on with the run in {store.url}; wait for its end") from error
+        raise InputError(f"another coordinator has just taken over the run in {store.url}; wait for its end") from error
     time.sleep(GRACE_S)
     return number + 1

@@ -1,4 +1,4 @@
-"""The members that are running now: started together, watched together, ended together."""
+"""Crews: members that are started, watched and ended together."""
 
 import logging
 import time
@@ -7,23 +7,27 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.coordinator.plans.offer_names import held_to, num_threads
+from zooid.coordinator.plans.offer_names import enforced_size, num_threads
+from zooid.coordinator.runs.relay import Relay
 from zooid.core import errors
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
 from zooid.core.interrupts import uninterrupted
-from zooid.core.records import decode_record, encode_record
+from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.spec import Failure, MemberHandle, MemberSpec
 from zooid.platforms import Exit, Launch, Platform, Program
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
+from zooid.store.stored_records import read_record
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.05
-_LAST_WORDS_S = 1.0
-"""How long to look for a cause, after the first member has exited, among others that exit as a consequence."""
+_CAUSE_TIMEOUT_S = 1.0
+"""Maximum time of the search for the cause after the first failed exit, while other members fail as a consequence."""
+_LEFT_OUT_S = 3.0
+"""Time that a member without a seat in the current roster has to end by itself."""
 _LOG_LINES = 20
 
 
@@ -34,23 +38,23 @@ class _Running:
     offer: Offer
     handle: Any
     started_s: float
-    """When the member was started. The clock is this process's, even if another process has started the member."""
+    """Start time on the clock of this process, even if another process has started the member."""
 
 
 def ready_platform(offer: Offer) -> LocalPlatform:
-    """This machine, which begins at once to get ready for members on the offer, while others decide what to start."""
+    """Return the platform of this machine, which prepares for members on the offer while the caller still plans."""
     platform = LocalPlatform()
-    if held_to(offer) is None:
+    if enforced_size(offer) is None:
         platform.expect(num_threads(offer), uses_gpus=_uses_gpus(offer))
     return platform
 
 
 def _uses_gpus(offer: Offer) -> bool:
-    return (held_to(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
+    return (enforced_size(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
 
 
 def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
-    """Until every member of every crew has exited well; raises for the first that did not."""
+    """Wait until every member of every crew has exited successfully; raise for the first that has not."""
     while True:
         are_done = [crew.is_done() for crew in crews]
         on_poll()
@@ -59,16 +63,12 @@ def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
         time.sleep(_POLL_S)
 
 
-_LEFT_OUT_S = 3.0
-"""How long a member that the others do without has to end by itself."""
-
-
 class Crew:
-    """Members on one platform. Leaving the context ends every one that still runs.
+    """Members on one platform. Leaving the context ends all that still run.
 
-    `is_replaced` says whether they obey another coordinator by now. They are then left to it.
-    Where members only check, what they refuse is the user's to mend; later, the same error is a member's failure.
-    `during` says what members do whose names no user knows, as `while the job was being measured`.
+    With `checks_input`, an input error of a member is raised as such, for the user to fix; otherwise it is a failed
+    member. `during` replaces the names of members that users do not know, as in `while the job was being measured`.
+    `is_replaced` returns whether another coordinator has taken over the members, which are then left alone.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Crew:
         self._checks_input = checks_input
         self._during = during
         self._is_replaced = is_replaced
-        self._running: list[_Running] = []
+        self._running: dict[str, _Running] = {}
         self._ended_s: dict[str, float] = {}
-        """When each member was first seen to have exited."""
+        """Time at which each exited member was first found to have exited."""
 
     def __enter__(self) -> "Crew":
         return self
@@ -95,22 +95,29 @@ class Crew:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         self.end()
 
+    def run(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer], relay: Relay) -> None:
+        """Start a member for each spec, relay their events, and wait until all have exited successfully."""
+        with self:
+            self.start(program, specs, offers)
+            wait_for_all([self], relay.poll)
+        relay.flush()
+
     def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
-        """Write the specs, then start a member for each, on its own offer."""
+        """Write the specs, then start a member for each on its offer."""
         for spec in specs:
             self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
         for spec, offer in zip(specs, offers, strict=True):
             spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
             launch = Launch(
-                spec.member, program, spec_url, spec.num_threads, size=held_to(offer), uses_gpus=_uses_gpus(offer)
+                spec.member, program, spec_url, spec.num_threads, size=enforced_size(offer), uses_gpus=_uses_gpus(offer)
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
-                self._running.append(_Running(spec.member, spec.roster, offer, handle, time.monotonic()))
+                self._running[spec.member] = _Running(spec.member, spec.roster, offer, handle, time.monotonic())
 
     def record_handles(self) -> None:
-        """Write down where the members are, for a coordinator that may have to adopt them."""
-        for running in self._running:
+        """Write the members' handles, for a coordinator that may have to adopt them."""
+        for running in self._running.values():
             record = MemberHandle(
                 member=running.member,
                 started_at_s=time.time() - (time.monotonic() - running.started_s),
@@ -121,11 +128,7 @@ class Crew:
     def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
         """Take over a member that another process has started."""
         started_s = time.monotonic() - max(0.0, time.time() - started_at_s)
-        self._running.append(_Running(member, roster, offer, handle, started_s))
-
-    def wait(self, on_poll: Callable[[], None]) -> None:
-        """Until every member has exited well; raises for the first that did not."""
-        wait_for_all([self], on_poll)
+        self._running[member] = _Running(member, roster, offer, handle, started_s)
 
     def wait_for_survivors(
         self,
@@ -133,110 +136,104 @@ class Crew:
         on_lost: Callable[[str, str], None],
         is_left_out: Callable[[str], bool],
     ) -> None:
-        """Wait until all members have exited. Members that were killed are told to `on_lost`, and the rest goes on.
+        """Wait until all members have exited. Killed members are reported to `on_lost`, and the survivors continue.
 
-        Members that the others do without end by themselves, and so do all if one finds that the run cannot go on.
-        Those that hang, are stopped or cut off are ended.
+        Members without a seat end by themselves, and so do all if one finds that the run cannot continue. Those that
+        hang, are stopped or are cut off are ended.
 
-        Raises for a member that has ended with an error of its own, and if no member has exited well.
+        Raises for a member that has ended with an error of its own, and if no member has exited successfully.
         """
         lost: set[str] = set()
         left_out_s: dict[str, float] = {}
-        can_go_on = True
+        can_continue = True
         while True:
-            exits = {running.member: self._platform.poll(running.handle) for running in self._running}
+            exits = {running.member: self._platform.poll(running.handle) for running in self._running.values()}
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
-                    words = self._last_words(member)
-                    if words is not None and not words.is_consequence:
-                        raise self._failure()
+                    failure = self._read_failure(member)
+                    if failure is not None and not failure.is_consequence:
+                        raise self._error()
                     lost.add(member)
-                    can_go_on &= words is None or is_left_out(member)
-                    if words is None:
+                    can_continue &= failure is None or is_left_out(member)
+                    if failure is None:
                         on_lost(member, str(end))
             on_poll()
             if all(end is not None for end in exits.values()):
                 break
-            for running in self._running:
-                if exits[running.member] is None and (not can_go_on or is_left_out(running.member)):
+            for running in self._running.values():
+                if exits[running.member] is None and (not can_continue or is_left_out(running.member)):
                     since_s = left_out_s.setdefault(running.member, time.monotonic())
                     if time.monotonic() - since_s > _LEFT_OUT_S:
                         self._platform.terminate(running.handle)
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
-            raise self._failure()
+            raise self._error()
 
     def is_done(self) -> bool:
-        """Whether every member has exited well; raises for the first that did not."""
-        exits = [self._platform.poll(running.handle) for running in self._running]
+        """Whether every member has exited successfully; raises for the first that has failed."""
+        exits = [self._platform.poll(running.handle) for running in self._running.values()]
         if any(end is not None and not end.is_success for end in exits):
-            raise self._failure()
+            raise self._error()
         return all(end is not None for end in exits)
 
     def end(self) -> None:
-        """End all members at the same time; returns when they are gone."""
+        """End all members in parallel, and return when they are gone."""
         if self._running and self._is_replaced():
-            for running in self._running:
+            for running in self._running.values():
                 self._platform.leave(running.handle)
         elif self._running:
             with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
-                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running))
+                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running.values()))
 
     def running_s(self) -> list[tuple[Offer, float]]:
-        """How long each member has run on its offer so far, or until it exited."""
+        """Return the offer and the running time of each member, until now or until it exited."""
         now_s = time.monotonic()
-        for running in self._running:
+        for running in self._running.values():
             if running.member not in self._ended_s and self._platform.poll(running.handle) is not None:
                 self._ended_s[running.member] = now_s
         return [
-            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s) for running in self._running
+            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s)
+            for running in self._running.values()
         ]
 
-    def _failure(self) -> ZooidError:
-        """The cause rather than its consequences: members that only lost a peer are not it."""
-        deadline_s = time.monotonic() + _LAST_WORDS_S
+    def _error(self) -> ZooidError:
+        """Return the error of the member that caused the failure, not of those that only lost a peer."""
+        deadline_s = time.monotonic() + _CAUSE_TIMEOUT_S
         while True:
-            failed = self._failed()
-            words = {member: self._last_words(member) for member, _ in failed}
-            causes = [(m, end) for m, end in failed if (last := words[m]) is None or not last.is_consequence]
+            exits = [(running.member, self._platform.poll(running.handle)) for running in self._running.values()]
+            failed = [(member, end) for member, end in exits if end is not None and not end.is_success]
+            failures = {member: self._read_failure(member) for member, _ in failed}
+            causes = [(m, end) for m, end in failed if (failure := failures[m]) is None or not failure.is_consequence]
             if causes or time.monotonic() > deadline_s:
                 member, end = (causes or failed)[0]
-                return self._describe(member, end, words[member])
+                return self._describe(member, end, failures[member])
             time.sleep(_POLL_S)
 
-    def _failed(self) -> list[tuple[str, Exit]]:
-        exits = [(running.member, self._platform.poll(running.handle)) for running in self._running]
-        return [(member, end) for member, end in exits if end is not None and not end.is_success]
-
-    def _last_words(self, member: str) -> Failure | None:
-        key = keys.failure(member, next(running.roster for running in self._running if running.member == member))
+    def _read_failure(self, member: str) -> Failure | None:
         try:
-            return decode_record(bytes(self._store.get(key)), Failure, key)
+            return read_record(self._store, keys.failure(member, self._running[member].roster), Failure)
         except ObjectNotFound:
             return None
-        except RecordError as error:  # the end of its log says more than an object that nobody can read
-            logger.warning("the last words of %s cannot be read: %s", member, error)
+        except RecordError as error:  # the end of its log then says more
+            logger.warning("the failure of %s cannot be read: %s", member, error)
             return None
 
-    def _describe(self, member: str, end: Exit, words: Failure | None) -> ZooidError:
-        if words is None:
-            failure: ZooidError = MemberFailed(member, str(end), during=self._during)
-            failure.details = self._log_tail(member)
-            return failure
-        if words.is_input_error and self._checks_input:
-            failure = _input_error(words.error)(words.message)
+    def _describe(self, member: str, end: Exit, failure: Failure | None) -> ZooidError:
+        error: ZooidError
+        if failure is None:
+            error = MemberFailed(member, str(end), during=self._during)
+            lines = self._platform.logs(self._running[member].handle).splitlines()
+            error.details = "\n".join(lines[-_LOG_LINES:])
+            return error
+        if failure.is_input_error and self._checks_input:
+            error = _input_error(failure.error)(failure.message)
         else:
-            failure = MemberFailed(member, str(end), words.message, self._during)
-        failure.details, failure.traceback_text = words.user_frames, words.traceback
-        return failure
-
-    def _log_tail(self, member: str) -> str:
-        running = next(running for running in self._running if running.member == member)
-        lines = self._platform.logs(running.handle).splitlines()
-        return "\n".join(lines[-_LOG_LINES:])
+            error = MemberFailed(member, str(end), failure.message, self._during)
+        error.details, error.traceback_text = failure.user_frames, failure.traceback
+        return error
 
 
 def _input_error(name: str) -> type[InputError]:
-    """The class of this name; InputError itself where a record names none of its kind."""
+    """Return the subclass of InputError with this name, or InputError itself if there is none."""
     named = getattr(errors, name, None)
     return named if isinstance(named, type) and issubclass(named, InputError) else InputError

@@ -1,8 +1,8 @@
-"""A sign of life in the run's folder, so that nobody goes on with a run that somebody else is at.
+"""Leases: heartbeats in a run's folder, so that nobody takes over a run whose coordinator is alive.
 
-Create-only puts decide between two who come at the same moment; whether one that came earlier is still there, only a
-sign of life tells. It is one small object for each claim, written again every few seconds and deleted at the end.
-On the same machine the process itself is looked for, so that one that was killed is known at once.
+Create-only puts decide between two coordinators that come at the same time; only a heartbeat tells whether an earlier
+one is still alive. It is one small object per claim, rewritten every few seconds and deleted at the end. On the same
+machine the process itself is checked, so that a killed one is noticed at once.
 """
 
 import contextlib
@@ -27,27 +27,27 @@ logger = logging.getLogger(__name__)
 _BEAT_S = 3.0
 """28,800 puts a day, 14 cents on S3, and as many looks for a newer claim, 1 cent."""
 SILENCE_S = 10.0
-"""Whoever has not been heard of for this long is taken for dead: three beats may be late by a second."""
-_LOOK_S = 0.5
-_LONGEST_LOOK_S = 1.0
-"""What one look counts for at most: while the store does not answer, nobody can be heard."""
+"""Time of silence after which a coordinator counts as dead: three beats may be late by a second."""
+_POLL_S = 0.5
+_MAX_POLL_S = 1.0
+"""Maximum time that one poll counts as silence, because a store that does not answer delivers no heartbeats."""
 
-_at_work: set[str] = set()
-"""Holders in this process: one that could not remove its lease has ended, although its process lives."""
+_live_holders: set[str] = set()
+"""Live holders in this process. One that could not remove its lease has ended, although its process is alive."""
 
 
-class LeaseSign(FileRecord, frozen=True, kw_only=True, tag="lease"):
-    """What a coordinator writes to show that it lives."""
+class LeaseHeartbeat(FileRecord, frozen=True, kw_only=True, tag="lease"):
+    """The heartbeat of a coordinator."""
 
     holder: str
     process: ProcessMark
     beat: int
     told: dict[str, int] = field(default_factory=dict)
-    """How far it has passed events on, for whoever has to go on from there: see `Relay.told`."""
+    """Progress of its relay, for a successor; see `Relay.told`."""
 
 
 class Lease:
-    """Shows from `begin` to `end` that the writer of a claim is at work."""
+    """Writes heartbeats from `begin` to `end`, to show that the writer of a claim is alive."""
 
     def __init__(
         self, store: ObjectStore, number: int, fence: Fence, told: Callable[[], Mapping[str, int]] = dict
@@ -60,50 +60,50 @@ class Lease:
         self._holder = secrets.token_hex(8)
         self._process = own_mark()
         self._is_lost = False
-        self._shown_s = 0.0
-        """When the last sign was written."""
+        self._last_beat_s = 0.0
+        """Time of the last heartbeat."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._beat_regularly, name="lease", daemon=True)
 
     def begin(self) -> None:
-        _at_work.add(self._holder)
+        _live_holders.add(self._holder)
         self._beat(0)
         self._thread.start()
 
     def renew(self) -> None:
-        """Write a sign now: another who has just lost the race for the same claim may have replaced the last one."""
+        """Write a heartbeat now, because the loser of a race for the same claim may have overwritten the last one."""
         self._beat(0)
 
     def is_replaced(self) -> bool:
-        """Whether somebody else has gone on with the run. Nobody has while the last sign is fresh.
+        """Whether another coordinator has taken over the run. None can while the last heartbeat is fresh.
 
-        Else the store is asked once. One that does not answer cannot be asked by anybody else either.
+        Otherwise the store is asked once. If it does not answer, it answers no other coordinator either.
         """
-        if not self._is_lost and time.monotonic() - self._shown_s >= SILENCE_S:
+        if not self._is_lost and time.monotonic() - self._last_beat_s >= SILENCE_S:
             with contextlib.suppress(StoreError):
                 self._is_lost = self._hasty_fence.is_superseded()
         return self._is_lost
 
     def check(self) -> None:
-        """Raise Superseded where somebody else has gone on with the run; sends nothing."""
+        """Raise Superseded if another coordinator is known to have taken over the run; sends no request."""
         if self._is_lost:
             raise self._fence.error()
 
     def fall_silent(self) -> None:
-        """Write no more, but leave the last sign, so that others still wait for a while."""
+        """Stop writing, but leave the last heartbeat, so that others still wait for a while."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def end(self) -> None:
-        """Others may go on from now on. Whoever was replaced leaves its sign to its successor."""
+        """Release the lease, so that others may take over the run. A replaced holder leaves it to its successor."""
         self.fall_silent()
-        _at_work.discard(self._holder)
+        _live_holders.discard(self._holder)
         if self.is_replaced():
             return
-        with contextlib.suppress(StoreError):  # silence says the same, a little later
-            sign = _sign(_read(self._store, self._key))
-            if sign is not None and sign.holder == self._holder:
+        with contextlib.suppress(StoreError):  # a lease that stays expires a little later
+            heartbeat = _decode(_read(self._store, self._key))
+            if heartbeat is not None and heartbeat.holder == self._holder:
                 self._store.delete([self._key])
 
     def _beat_regularly(self) -> None:
@@ -115,66 +115,66 @@ class Lease:
                     return
                 self._beat(number)
             except StoreError as error:
-                logger.warning("the sign of life is late, and will be tried again: %s", error)
+                logger.warning("a heartbeat could not be written, and will be retried: %s", error)
             number += 1
 
     def _beat(self, number: int) -> None:
         began_s = time.monotonic()
-        sign = LeaseSign(holder=self._holder, process=self._process, beat=number, told=dict(self._told()))
-        self._store.put(self._key, encode_record(sign))
-        self._shown_s = began_s
+        heartbeat = LeaseHeartbeat(holder=self._holder, process=self._process, beat=number, told=dict(self._told()))
+        self._store.put(self._key, encode_record(heartbeat))
+        self._last_beat_s = began_s
 
 
 def is_held(store: ObjectStore, number: int) -> bool:
-    """Whether a lease of this claim lies there at all, of somebody alive or dead."""
+    """Whether there is a lease of this claim, with a live or a dead holder."""
     return _read(store, keys.lease(number)) is not None
 
 
-def told_until(store: ObjectStore, number: int) -> dict[str, int]:
-    """How far the holder of this claim had passed events on, as far as its lease says."""
-    sign = _sign(_read(store, keys.lease(number)))
-    return {} if sign is None else sign.told
+def relayed_until(store: ObjectStore, number: int) -> dict[str, int]:
+    """Return the progress of the relay of this claim's holder, as far as its lease says."""
+    heartbeat = _decode(_read(store, keys.lease(number)))
+    return {} if heartbeat is None else heartbeat.told
 
 
-def refuse_living(store: ObjectStore, number: int) -> bool:
-    """Raise if the coordinator that wrote the newest claim is at work; waits where that is not certain.
+def reject_live_coordinator(store: ObjectStore, number: int) -> bool:
+    """Raise if the coordinator of the newest claim is alive; wait for a heartbeat if that is uncertain.
 
-    True where it is dead and has left its lease: its members may still be at work. False where it has ended properly.
+    Returns True if it is dead and has left its lease, so that its members may still run; False if it ended properly.
     """
-    before = _read(store, keys.lease(number))
-    if before is None:
+    data = _read(store, keys.lease(number))
+    if data is None:
         return False
-    sign = _sign(before)
-    lives = None if sign is None else _lives(sign)
-    if lives is None:
-        lives = _is_heard(store, keys.lease(number), before)
-    if lives:
+    heartbeat = _decode(data)
+    is_live = None if heartbeat is None else _is_live(heartbeat)
+    if is_live is None:
+        is_live = _is_heard(store, keys.lease(number), data)
+    if is_live:
         raise InputError(
-            f"another coordinator is at work in {store.url} right now; wait for its end, or end it (Ctrl-C)"
+            f"another coordinator supervises the run in {store.url} right now; wait for its end, or end it (Ctrl-C)"
         )
     return is_held(store, number)
 
 
-def _lives(sign: LeaseSign) -> bool | None:
-    """Whether the holder is at work, where its process can be looked for; None where it cannot, or was stopped."""
-    if sign.process == own_mark():
-        return sign.holder in _at_work
-    if is_stopped(sign.process):
+def _is_live(heartbeat: LeaseHeartbeat) -> bool | None:
+    """Whether the holder is alive; None if its process is stopped or cannot be seen."""
+    if heartbeat.process == own_mark():
+        return heartbeat.holder in _live_holders
+    if is_stopped(heartbeat.process):
         return None
-    return is_alive(sign.process)
+    return is_alive(heartbeat.process)
 
 
 def _is_heard(store: ObjectStore, key: str, before: bytes) -> bool:
-    """Whether the lease changes within the time after which its holder is taken for dead."""
+    """Whether the lease changes before its holder counts as dead."""
     waited_s = 0.0
     last_s = time.monotonic()
     while waited_s < SILENCE_S:
-        time.sleep(_LOOK_S)
-        now = _read(store, key)
-        if now != before:
-            return now is not None
+        time.sleep(_POLL_S)
+        data = _read(store, key)
+        if data != before:
+            return data is not None
         now_s = time.monotonic()
-        waited_s += min(now_s - last_s, max(_LONGEST_LOOK_S, _LOOK_S))
+        waited_s += min(now_s - last_s, max(_MAX_POLL_S, _POLL_S))
         last_s = now_s
     return False
 
@@ -186,10 +186,10 @@ def _read(store: ObjectStore, key: str) -> bytes | None:
         return None
 
 
-def _sign(data: bytes | None) -> LeaseSign | None:
-    """What a lease says; None where there is none, or where it says nothing that can be read."""
+def _decode(data: bytes | None) -> LeaseHeartbeat | None:
+    """Decode a lease; None if there is none, or if it is unreadable."""
     if data is None:
         return None
     with contextlib.suppress(RecordError):
-        return decode_record(data, LeaseSign, "the lease")
+        return decode_record(data, LeaseHeartbeat, "the lease")
     return None

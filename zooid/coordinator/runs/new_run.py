@@ -1,4 +1,4 @@
-"""A training run from job to checkpoint: everything is refused, decided and written down before members start."""
+"""A new run: its input is checked, its plan is made and its folder is claimed before members start."""
 
 import secrets
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 from msgspec import structs
 
-from zooid.coordinator.job_files.job_objects import check_job_file, keep_source
-from zooid.coordinator.measurements.scratch_folder import refuse_memory
-from zooid.coordinator.plans.given_plan import check_given, check_reproducible, fixed_layout
+from zooid.coordinator.job_files.job_objects import check_job_file, save_source
+from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
+from zooid.coordinator.plans.plan_validation import check_given, fixed_layout
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
-from zooid.coordinator.runs.supervision import Run, RunResult
+from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import Limits, Plan
@@ -42,16 +43,16 @@ def train(
     on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
-    """Train a job to its end; without a plan it is profiled and planned first. The store's folder becomes the run's.
+    """Train a job to its end; without a plan it is profiled and planned first. `store` becomes the run's folder.
 
-    With `profile=False` and limits that pin replicas and stages, the job is neither profiled nor planned: stages are as
-    even as the traced model can tell, and nothing is known about time, money and memory.
+    With `profile=False` and limits that fix replicas and stages, the job is neither profiled nor planned. Its stages
+    are as even as the traced model allows, and time, money and memory are unknown.
 
-    With `reproducible`, gradients are added up in a fixed tree over grains. Then every layout trains the same bits,
-    whatever members are lost, as long as the grain size is the same. A plan that is given must have been made so.
+    With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
+    trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
-    Without `on_event`, what the job prints in its members is printed here. What was trained until the last checkpoint
-    is not lost if the run ends before: `resume` goes on from there.
+    Without `on_event`, the job's own output is printed. If the run ends early, `resume` continues from its last
+    checkpoint.
     """
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
@@ -60,8 +61,7 @@ def train(
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
-        check_given(plan, limits, goal, on)
-        check_reproducible(plan, wanted=reproducible)
+        check_given(plan, limits, goal, on, reproducible=reproducible)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),
@@ -69,22 +69,22 @@ def train(
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
     )
-    objects = _claim_folder(store, claim)
-    with Run(objects, claim, 0, own_platform, on_event) as run:
-        given = plan or layout or _planned(run, objects, offer, limits or Limits(), goal or "balanced", links, on_event)
+    folder = _claim_folder(store, claim)
+    with Run(folder, claim, 0, own_platform, on_event) as run:
+        given = (
+            plan or layout or _make_plan(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
+        )
         with run.preparing(given) as prepared:
-            keep_source(objects, file)
+            save_source(folder, file)
             return run.train(prepared)
 
 
-def _planned(
+def _make_plan(
     run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
 ) -> Plan:
-    """Measure the job, and search for the best plan."""
+    # a run with a given plan needs none of these
+    from zooid.coordinator.measurements.job_profiles import measure
     from zooid.coordinator.measurements.link_probes import peer_links
-    from zooid.coordinator.plans.plan_search import (
-        measure,  # these load the planner, which a run with a plan does not need
-    )
     from zooid.planner import search, single
 
     run.enter("profile")
@@ -95,13 +95,13 @@ def _planned(
 
 
 def _claim_folder(url: str, claim: RunClaim) -> ObjectStore:
-    """The run's folder: one that members can share, honest about create-only puts, and empty."""
-    refuse_memory(url)
+    """Claim the run's folder: empty, in a store that members can share and that honours create-only puts."""
+    reject_memory_store(url)
     store = open_store(url)
     if not store.is_empty():
         raise InputError(
-            f"{url} is not empty: it holds a run or something else; give a folder that does not exist yet, or go on "
-            f"with the run: zooid resume {url}"
+            f"{url} is not empty: it holds a run or something else; give a folder that does not exist yet, or resume "
+            f"the run: zooid resume {url}"
         )
     check_create_only(store)
     try:

@@ -1,4 +1,4 @@
-"""Passes on what members report, without asking the store too often."""
+"""Relays the events of members to a callback, without too many requests to the store."""
 
 import sys
 import time
@@ -14,12 +14,11 @@ OnEvent = Callable[[Event], None]
 
 _LOCAL_INTERVAL_S = 0.1
 _REMOTE_INTERVAL_S = 1.0
-"""Every look is a request for each writer, which costs money."""
+"""Every poll costs one request per writer."""
 
 
-class Parts:
-    """Progress of several members as if it were that of one: what they have done adds up. All have equally much to do,
-    so that those count that have not begun."""
+class ProgressSum:
+    """The summed progress of several profiling members, which all have equally much to do."""
 
     def __init__(self, num_members: int, on_event: OnEvent) -> None:
         self._num_members = num_members
@@ -27,7 +26,7 @@ class Parts:
         self._done: dict[str, int] = {}
 
     def of(self, member: str) -> OnEvent:
-        """What takes the events of this member."""
+        """Return the callback for the events of this member."""
 
         def take(event: Event) -> None:
             if isinstance(event, ProfileProgress):
@@ -39,7 +38,7 @@ class Parts:
 
 
 class Relay:
-    """Calls back for every event of a run, in the caller's thread."""
+    """Calls back for every event of a run in the caller's thread."""
 
     def __init__(
         self,
@@ -49,43 +48,43 @@ class Relay:
         guard: Callable[[], None] = lambda: None,
         told: Mapping[str, int] | None = None,
     ) -> None:
-        """`roster` is the one whose events are passed on; `guard` is called before each look and may raise.
+        """Relay the events of `roster`. `guard` is called before each poll and may raise.
 
-        `told` is that of another relay: what it has passed on is left out.
+        `told` is the progress of an earlier relay, whose events are left out.
         """
         self.told = dict(told or {})
-        """How far events have been passed on: the number of the next object, by the folder of its writer."""
+        """Progress of the relay: the number of the next object in each writer's folder."""
         self.roster = roster
         self._guard = guard
         self._store = store
         self._readers = [EventReader(store, roster, begin=self.told)]
         """One reader for each roster of the claim. Members may still replace the last roster."""
         self._last_step = -1
-        """The last step that was passed on; steps that a later roster tells again are not."""
+        """The last step that was relayed; steps that a later roster repeats are not relayed again."""
         self._on_event = on_event
         self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else _REMOTE_INTERVAL_S
         self._last_s = 0.0
 
     def poll(self) -> None:
-        """Look, unless the last look was a moment ago."""
+        """Relay new events, unless the last poll was a moment ago."""
         self._guard()
         if time.monotonic() - self._last_s >= self._interval_s:
             self.flush()
 
     def flush(self) -> None:
-        """Pass on everything that is there."""
-        for reader in self._readers:  # also the first one, where the coordinator itself tells
-            self._pass_on(reader)
+        """Relay all events that are in the store."""
+        for reader in self._readers:  # also the first one, to which the coordinator writes its own events
+            self._relay(reader)
         while (roster := find_roster(self._store, self.roster, len(self._readers))) is not None:
-            self._pass_on(self._readers[-1])  # what was told before it was replaced
+            self._relay(self._readers[-1])  # events from before the roster was replaced
             if roster.ruling is not None and roster.ruling.kind == "rolled_back":
                 self._last_step = roster.resume_step - 1
             self._readers.append(EventReader(self._store, roster.number, roster.change, self.told))
-            self._pass_on(self._readers[-1])
+            self._relay(self._readers[-1])
         self.told = {folder: number for reader in self._readers for folder, number in reader.next_numbers.items()}
         self._last_s = time.monotonic()
 
-    def _pass_on(self, reader: EventReader) -> None:
+    def _relay(self, reader: EventReader) -> None:
         for event in reader.read_new():
             if isinstance(event, StepCommitted):
                 if event.step <= self._last_step:
@@ -95,11 +94,11 @@ class Relay:
 
 
 def ignore(event: Event) -> None:
-    """For callers who do not want to watch."""
+    """Ignore an event, for callers without a view."""
 
 
 class PrintsOnly:
-    """For callers who do not watch, but whose job prints: its lines appear on standard output."""
+    """A callback that shows only the lines that the job prints, on standard output."""
 
     def __init__(self) -> None:
         self._num_members = 0

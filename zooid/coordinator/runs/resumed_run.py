@@ -1,4 +1,4 @@
-"""Going on with a run that has ended before its last step: from its last checkpoint, in any layout."""
+"""A resumed run: it continues from its last checkpoint in any layout, or adopts members that still train."""
 
 import contextlib
 import secrets
@@ -7,25 +7,25 @@ from typing import Any
 
 from msgspec import structs
 
-from zooid.coordinator.job_files.job_objects import check_job_file, keep_source, kept_source, refuse_while_loading
+from zooid.coordinator.job_files.job_objects import check_job_file, reject_nested_run, save_source, saved_source
+from zooid.coordinator.measurements.job_profiles import measure
 from zooid.coordinator.measurements.link_probes import peer_links
-from zooid.coordinator.measurements.scratch_folder import refuse_memory
-from zooid.coordinator.plans.given_plan import check_continues, check_given, check_memory
+from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.offer_names import resolve_offer
-from zooid.coordinator.plans.plan_search import measure
+from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
 from zooid.coordinator.plans.remaining_steps import plan_the_rest, samples_of
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
+from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.crew import ready_platform
-from zooid.coordinator.runs.lease import refuse_living, told_until
-from zooid.coordinator.runs.leftovers import clear_earlier
+from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
-from zooid.coordinator.runs.supervision import Run, RunResult
+from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectNotFound, RecordError, ZooidError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import Goal
-from zooid.core.records import decode_record
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -42,6 +42,7 @@ from zooid.store.checkpoint_index import (
 )
 from zooid.store.claims import last_claim, remembered_job_file
 from zooid.store.rosters import last_number
+from zooid.store.stored_records import read_plan, read_record
 
 
 def resume(
@@ -58,27 +59,27 @@ def resume(
     on_event: OnEvent | None = None,
     platform: Platform[Any] | None = None,
 ) -> RunResult:
-    """Go on with the run in this folder, from its last complete checkpoint to its end.
+    """Continue the run in this folder from its last complete checkpoint to its end.
 
-    Where the run's coordinator has died and its members still train, they are adopted: they go on as they are, unless
-    a job file, a plan, limits, a goal, `on` or another rule for checkpoints is given.
+    If the run's coordinator has died and its members still train, they are adopted and continue unchanged. A job file,
+    a plan, limits, a goal, `on` or another checkpoint rule prevents that.
 
-    A run that has stopped early is complete, unless `past_stop` says to go on all the same. Without a plan, limits, a
-    goal and `on`, members are as many as before. What is not given is as it was. The losses are the same as if the run
-    had not been interrupted, in whatever layout.
+    A run that has stopped early is complete, unless `past_stop` is given. Options that are not given stay as they were;
+    without a plan, limits, a goal and `on`, so does the layout. In any layout, the losses are the same as without the
+    interruption.
     """
     on_event = on_event or PrintsOnly()
-    objects, before, number = _find(store)
-    file = _job_file(job_file, before, objects)
+    folder, before, number = _find(store)
+    file = _job_file(job_file, before, folder)
     offer = None if on is None else resolve_offer(on)
     if plan is not None:
         check_given(plan, limits, goal, on)
-    was_killed = refuse_living(objects, number - 1)
-    if not was_killed:  # else members may still be at work: what they have left is looked at, and removed, below
-        manifest = _last_checkpoint(objects, past_stop=past_stop)
+    was_killed = reject_live_coordinator(folder, number - 1)
+    if not was_killed:  # otherwise members may still run, and the checkpoint is read after they have ended
+        manifest = _last_checkpoint(folder, past_stop=past_stop)
         if plan is not None:
-            check_continues(plan, manifest, objects.url)
-    last_plan = _last_plan(objects)
+            check_continues(plan, manifest, folder.url)
+    last_plan = _last_plan(folder)
     own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
     claim = RunClaim(
         run=before.run,
@@ -86,21 +87,23 @@ def resume(
         checkpoints=checkpoints or before.checkpoints,
         nonce=secrets.token_hex(8),
     )
-    are_as_before = all(given is None for given in (job_file, plan, limits, goal, on))
-    if was_killed and are_as_before and claim.checkpoints == before.checkpoints:
-        orphans = find_orphans(objects, own_platform, last_plan, told_until(objects, number - 1))
+    is_unchanged = all(option is None for option in (job_file, plan, limits, goal, on))
+    if was_killed and is_unchanged and claim.checkpoints == before.checkpoints:
+        orphans = find_orphans(folder, own_platform, last_plan, relayed_until(folder, number - 1))
         if orphans is not None:
-            return _adopt(objects, before, number, own_platform, on_event, orphans, last_plan)
-    with Run(objects, claim, number, own_platform, on_event) as run:
-        if was_killed:  # its members may have written checkpoints since, and pruned others, until they saw the claim
+            return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
+    with Run(folder, claim, number, own_platform, on_event) as run:
+        if was_killed:  # until they see the claim, its members may write checkpoints and prune others
             run.wait_for_earlier_members()
-        manifest = _last_checkpoint(objects, past_stop=past_stop)
-        _tidy(objects, claim.run, number)
+        manifest = _last_checkpoint(folder, past_stop=past_stop)
+        sweep_incomplete(folder)  # nobody else writes under the newest claim
+        clear_earlier(folder, claim.run, number)
+        clear(folder, keys.PROBES)
         if plan is None and limits is None and goal is None and on is None:
-            plan = _here(last_plan)
+            plan = _on_this_machine(last_plan)
         if plan is None:
             chosen = offer or resolve_offer(last_plan.offers[0].name)
-            measured = _profile(objects, manifest, chosen, run)
+            measured = _profile(folder, manifest, chosen, run)
             run.enter("plan")
             limits = limits or Limits(insured=last_plan.insured)
             limits = structs.replace(
@@ -110,9 +113,9 @@ def resume(
             )
             peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
-        check_continues(plan, manifest, objects.url)
+        check_continues(plan, manifest, folder.url)
         run.check(plan)
-        keep_source(objects, file)
+        save_source(folder, file)
         return run.train(plan, manifest.step)
 
 
@@ -125,39 +128,38 @@ def _adopt(
     orphans: Orphans,
     plan: Plan,
 ) -> RunResult:
-    """Go on with members that train already. If this is left early, they end."""
+    """Supervise members that already train. If this ends early, the members end, too."""
     with Run(store, claim, number, platform, on_event, orphans) as run:
         try:
             return run.adopt(plan)
         except BaseException:
             if not (orphans.are_seen or run.is_replaced):
-                with contextlib.suppress(InputError):  # somebody else has gone on, and that ends them, too
-                    _end_by_claim(store, claim, number + 1, platform, on_event)
+                # members on other machines end when they see a claim that does not adopt them
+                ending_claim = structs.replace(claim, nonce=secrets.token_hex(8))
+                with (
+                    contextlib.suppress(InputError),  # another coordinator has taken over, which ends them, too
+                    Run(store, ending_claim, number + 1, platform, on_event) as ending_run,
+                ):
+                    ending_run.wait_for_earlier_members()
             raise
 
 
-def _end_by_claim(store: ObjectStore, claim: RunClaim, number: int, platform: Platform[Any], on_event: OnEvent) -> None:
-    """End members that no process here can reach: they leave when they see a claim that does not adopt them."""
-    with Run(store, structs.replace(claim, nonce=secrets.token_hex(8)), number, platform, on_event) as run:
-        run.wait_for_earlier_members()
-
-
 def resumable_step(store: str) -> int | None:
-    """The step from which `resume` would go on with the run in this folder; None where nothing is left to do."""
+    """Return the step from which `resume` would continue the run in this folder; None if nothing is left to do."""
     with contextlib.suppress(ZooidError):
-        objects = open_store(store)
-        steps = complete_steps(objects)
+        folder = open_store(store)
+        steps = complete_steps(folder)
         if not steps:
             return None
-        manifest = read_manifest(objects, steps[-1])
+        manifest = read_manifest(folder, steps[-1])
         if manifest.step < samples_of(manifest).num_steps and not manifest.ledger.stopped:
             return manifest.step
     return None
 
 
 def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
-    """The run's folder, its last claim, and the number of the next."""
-    refuse_memory(url)
+    """Return the run's folder, its last claim, and the number of the next claim."""
+    reject_memory_store(url)
     store = open_store(url)
     number, claim = last_claim(store)
     return store, claim, max(number, last_number(store)) + 1
@@ -166,9 +168,9 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
 def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
     if given is not None:
         return check_job_file(given)
-    refuse_while_loading()
+    reject_nested_run()
     is_gone = not before.job_file or not Path(before.job_file).is_file()
-    if is_gone and (file := kept_source(store)) is not None:
+    if is_gone and (file := saved_source(store)) is not None:
         return file
     return check_job_file(remembered_job_file(store, before))
 
@@ -176,8 +178,8 @@ def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectSto
 def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManifest:
     if not complete_steps(store):
         raise InputError(
-            f"the run in {store.url} has no complete checkpoint, not even of its initial weights: it never began; "
-            "delete the folder and train anew"
+            f"the run in {store.url} has no complete checkpoint, not even of its initial weights, so it never began; "
+            "delete the folder and train again"
         )
     manifest = read_manifest(store, last_step(store))
     num_steps = samples_of(manifest).num_steps
@@ -188,8 +190,8 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
         )
     if manifest.ledger.stopped and not past_stop:
         raise InputError(
-            f"the run in {store.url} is complete: it stopped early, after step {manifest.step} of {num_steps}, since "
-            f"{manifest.ledger.stopped}; to go on all the same: zooid resume {store.url} --past-stop "
+            f"the run in {store.url} is complete: it stopped early after step {manifest.step} of {num_steps}, because "
+            f"{manifest.ledger.stopped}; to continue nevertheless: zooid resume {store.url} --past-stop "
             "(in Python, past_stop=True)"
         )
     refuse_missing_shards(store, manifest)
@@ -197,34 +199,27 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
 
 
 def _last_plan(store: ObjectStore) -> Plan:
-    """That of the last roster that was written, or of the first one, if none was."""
+    """Return the plan of the last roster; that of the first one if no roster was written."""
     number = last_number(store)
     try:
-        return decode_record(bytes(store.get(keys.plan(number))), Plan, f"{store.url}/{keys.plan(number)}")
+        return read_plan(store, number)
     except ObjectNotFound as error:
         raise InputError(
-            f"the run in {store.url} has lost its {keys.plan(number)}; give a plan with --plan, or put it back"
+            f"the run in {store.url} has lost its {keys.plan(number)}; give a plan with --plan, or restore the file"
         ) from error
 
 
-def _here(plan: Plan) -> Plan:
-    """The same layout on this machine, which may be another one than last time."""
+def _on_this_machine(plan: Plan) -> Plan:
+    """Return the same layout on this machine, which may differ from the last one."""
     resolved = structs.replace(plan, offers=tuple(resolve_offer(offer.name) for offer in plan.offers))
     check_memory(resolved)
     return resolved
 
 
-def _tidy(store: ObjectStore, run: str, number: int) -> None:
-    """Remove what a run that was killed has left: nobody else is at work under the newest claim."""
-    sweep_incomplete(store)
-    clear_earlier(store, run, number)
-    clear(store, keys.PROBES)
-
-
 def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run: Run) -> Profile:
-    """The run's own profile, if it tells of this model on this offer; else a new one."""
+    """Return the run's own profile if it is of this model on this offer, or measure a new one."""
     with contextlib.suppress(ObjectNotFound, RecordError):
-        known = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+        known = read_record(store, keys.PROFILE, Profile)
         sites = {site for link in known.links for site in (link.from_site, link.to_site)}
         if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
             return known

@@ -1,1 +1,1 @@
-"""The job that a user hands over, and what its file tells before it is run."""
+"""The user's job, and the checks of its file that need no run."""

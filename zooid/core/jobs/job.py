@@ -1,4 +1,4 @@
-"""What the user hands over: a model, a loss, data, an optimizer and a batch size, in a Python file with a `job`."""
+"""The job that a user defines in a Python file: a model, a loss, data, an optimizer and a batch size."""
 
 import importlib.util
 import math
@@ -17,30 +17,30 @@ AutocastName = Literal["bf16", "fp16"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One training job. Everything is built by calling, so that each member builds only what it needs."""
+    """One training job. Its parts are functions, so that each member builds only what it needs."""
 
     model: Callable[[], Any]
     """() -> nn.Module, any nn.Module."""
     loss: Callable[[Any, Any], Any] | None
-    """(output, target) -> mean or sum over the samples or labels, or (sum, weight); None where the model's output
-    carries `.loss`."""
+    """(output, target) -> mean or sum over the samples or labels, or (sum, weight); None if the model's output has
+    `.loss`."""
     data: Callable[[], Any]
     """() -> data set of (inputs, target), of dicts or of tensors; map-style where possible, else iterable."""
     optimizer: Callable[[Any], Any]
     """Named parameters -> torch optimizer."""
     batch_size: int
-    """Samples of one step, over all members."""
+    """Number of samples in one step, over all members."""
     epochs: int
     grain_size: int | None = None
-    """Samples of one microbatch; None lets the planner choose."""
+    """Number of samples in one microbatch; None lets the planner choose."""
     seed: int = 0
-    """Initial weights, the order of samples and dropout follow from it."""
+    """Seed of the initial weights, the order of samples, and dropout."""
     scheduler: Callable[[Any], Any] | None = None
     """Optimizer -> torch learning-rate scheduler, stepped after every step; ReduceLROnPlateau after an evaluation."""
     clip_norm: float | None = None
-    """Gradients are scaled down where their norm over the whole model is above this."""
+    """Maximum norm of the whole model's gradients; larger ones are scaled down."""
     autocast: AutocastName | None = None
-    """Type in which the forward computes where torch.autocast sees fit; with `fp16`, losses are scaled."""
+    """Type for torch.autocast in the forward. With `fp16`, losses are scaled."""
     evaluation: Callable[[], Any] | None = None
     """() -> map-style data set to evaluate on."""
     evaluate_every: int | None = None
@@ -48,9 +48,9 @@ class Job:
     evaluate_first: bool = False
     """Whether to evaluate before the first step as well."""
     metrics: Mapping[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-    """Name -> (output, target) -> mean over the samples, or (sum, weight): what evaluation reports beside the loss."""
+    """Name -> (output, target) -> mean over the samples, or (sum, weight). Evaluations report them beside the loss."""
     monitor: Monitor | None = None
-    """The number of an evaluation by which the best checkpoint is kept, and by which the run may stop early."""
+    """The metric that selects the best checkpoint and may stop the run early."""
     on_event: Callable[[Any], Wish | None] | None = None
     """Called by the first member with every StepCommitted and Evaluated event; may return a `zooid.Wish`."""
     on_weights: Callable[[int, Mapping[str, Any]], None] | None = None
@@ -58,47 +58,42 @@ class Job:
     collate: Callable[[list[Any]], Any] | None = None
     """List of samples -> batch, in one of the forms of a sample; None stacks samples as a DataLoader does."""
     num_samples: int | None = None
-    """Samples of an epoch; for an iterable data set that has no length."""
+    """Number of samples in an epoch, for an iterable data set without a length."""
     data_workers: int = 0
-    """Processes of each member that read its samples ahead; 0 reads them when they are needed."""
+    """Number of processes with which each member prefetches samples; 0 reads them when they are needed."""
     whole: bool = False
-    """True trains the model as one stage, by its own code, although it could be cut."""
+    """Whether to train the model as one stage by its own code, although it could be cut."""
 
     def __post_init__(self) -> None:
-        for name, form in (
-            ("model", "() -> nn.Module"),
-            ("data", "() -> Dataset"),
-            ("optimizer", "(named parameters) -> torch.optim.Optimizer"),
+        for name, is_required, form in (
+            ("model", True, "() -> nn.Module"),
+            ("data", True, "() -> Dataset"),
+            ("optimizer", True, "(named parameters) -> torch.optim.Optimizer"),
+            ("loss", False, "(output, target) -> mean loss, or None if the model's output has .loss"),
+            ("scheduler", False, "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
+            ("evaluation", False, "() -> Dataset"),
+            ("on_event", False, "(event) -> zooid.Wish or None"),
+            ("on_weights", False, "(steps so far, named tensors) -> None"),
+            ("collate", False, "(list of samples) -> batch"),
         ):
-            _check_callable(name, getattr(self, name), form)
+            value = getattr(self, name)
+            if not callable(value) and (is_required or value is not None):
+                raise JobError(f"job.{name} is {value!r}; it must be a callable: {form}")
         if hasattr(self.model, "named_parameters") and not isinstance(self.model, type):
             raise JobError(already_built(type(self.model).__name__))
-        if self.loss is not None:
-            _check_callable("loss", self.loss, "(output, target) -> mean loss, or None if the model's output has .loss")
         for name in ("batch_size", "epochs"):
             _check_count(name, getattr(self, name))
-        if self.num_samples is not None:
-            _check_count("num_samples", self.num_samples)
-        if self.grain_size is not None:
-            _check_count("grain_size", self.grain_size)
-            if self.grain_size > self.batch_size:
-                raise JobError(
-                    f"job.grain_size is {self.grain_size}, above job.batch_size {self.batch_size}; "
-                    "a grain is a part of a batch: give at most the batch size"
-                )
-        for name, form in (
-            ("scheduler", "(optimizer) -> torch.optim.lr_scheduler.LRScheduler"),
-            ("evaluation", "() -> Dataset"),
-            ("on_event", "(event) -> zooid.Wish or None"),
-            ("on_weights", "(steps so far, named tensors) -> None"),
-            ("collate", "(list of samples) -> batch"),
-        ):
+        for name in ("num_samples", "grain_size"):
             if getattr(self, name) is not None:
-                _check_callable(name, getattr(self, name), form)
-        _check_metrics(self.metrics, self.evaluation)
-        _check_cadence(self.evaluate_every, self.evaluate_first, self.evaluation)
-        _check_monitor(self.monitor, self.metrics, self.evaluation)
-        if self.clip_norm is not None and not (_is_number(self.clip_norm) and 0 < self.clip_norm < math.inf):
+                _check_count(name, getattr(self, name))
+        if self.grain_size is not None and self.grain_size > self.batch_size:
+            raise JobError(
+                f"job.grain_size is {self.grain_size}, above job.batch_size {self.batch_size}; "
+                "a grain is a part of a batch: give at most the batch size"
+            )
+        _check_evaluation(self)
+        is_number = isinstance(self.clip_norm, int | float) and not isinstance(self.clip_norm, bool)
+        if self.clip_norm is not None and not (is_number and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
         if self.autocast is not None and self.autocast not in get_args(AutocastName):
             raise JobError(f"job.autocast is {self.autocast!r}; give 'bf16', 'fp16' or None")
@@ -111,19 +106,19 @@ class Job:
 
 
 _loading: list[Path] = []
-"""Job files that are being run right now; the innermost one last."""
+"""Job files that are being executed, the innermost last."""
 
 
 def loading_file() -> Path | None:
-    """The job file that is being run right now, if there is one: it must not start another run."""
+    """Return the job file that is being executed, if any; it must not start another run."""
     return _loading[-1] if _loading else None
 
 
 def load_job(path: str | Path, variable: str = "job") -> Job:
-    """Run a job file and return its `job`, or the job in another variable."""
+    """Execute a job file and return its `job`, or the job in another variable."""
     file = Path(path).resolve()
     if not file.is_file():
-        raise JobError(f"there is no job file {path}; give the path of a Python file that defines `job = zooid.Job(…)`")
+        raise no_file(path)
     name = f"zooid_job_{file.stem}"
     module_spec = importlib.util.spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None:
@@ -145,73 +140,57 @@ def load_job(path: str | Path, variable: str = "job") -> Job:
         _loading.pop()
     job = getattr(module, variable, None)
     if not isinstance(job, Job):
-        found = f"no `{variable}`" if job is None else f"a `{variable}` that is a {type(job).__name__}"
-        raise no_job(path, found)
+        defined = f"no `{variable}`" if job is None else f"a `{variable}` that is a {type(job).__name__}"
+        raise no_job(path, defined)
     return job
 
 
+def no_file(path: str | Path) -> JobError:
+    """Return the error for a job file that does not exist."""
+    return JobError(f"there is no job file {path}; give the path of a Python file that defines `job = zooid.Job(…)`")
+
+
 def not_python(path: str | Path) -> JobError:
-    """The refusal of a file that Python does not run."""
+    """Return the error for a job file that is not Python."""
     return JobError(f"{path} is not a Python file; a job file ends in .py and defines `job = zooid.Job(…)`")
 
 
-def no_job(path: str | Path, found: str) -> JobError:
-    """The refusal of a job file that defines something else than a job."""
-    return JobError(f"{path} defines {found}; define `job = zooid.Job(model=…, loss=…, data=…, …)` at its top level")
+def no_job(path: str | Path, defined: str) -> JobError:
+    """Return the error for a job file that does not define a job; `defined` says what it defines instead."""
+    return JobError(f"{path} defines {defined}; define `job = zooid.Job(model=…, loss=…, data=…, …)` at its top level")
 
 
 def already_built(kind: str) -> str:
-    """What to say about a model that is given in place of a function that builds it."""
+    """Return the message for a model that is given instead of a function that builds it."""
     return (
         f"job.model is a {kind} that is already built; give a function that builds it, because every member builds its "
         f"own: model=lambda: {kind}(…)"
     )
 
 
-def _check_callable(name: str, value: object, form: str) -> None:
-    if not callable(value):
-        raise JobError(f"job.{name} is {value!r}; it must be a callable: {form}")
-
-
-def _check_metrics(metrics: object, evaluation: object) -> None:
-    if not isinstance(metrics, Mapping) or not all(
-        isinstance(name, str) and callable(f) for name, f in metrics.items()
-    ):
+def _check_evaluation(job: Job) -> None:
+    metrics: object = job.metrics
+    if not isinstance(metrics, Mapping) or not all(isinstance(key, str) and callable(f) for key, f in metrics.items()):
         raise JobError(f"job.metrics is {metrics!r}; give a dict of names and functions (output, target) -> mean")
-    if metrics and evaluation is None:
-        raise JobError("job.metrics is given without job.evaluation; give the data set to evaluate on as well")
     if LOSS in metrics:
         raise JobError("job.metrics has the name 'loss', which every evaluation reports anyway; give another name")
-
-
-def _check_cadence(every: object, is_first: object, evaluation: object) -> None:
-    if every is not None:
-        _check_count("evaluate_every", every)
-    if not isinstance(is_first, bool):
-        raise JobError(f"job.evaluate_first is {is_first!r}; give True or False")
-    if evaluation is None and (every is not None or is_first):
-        name = "evaluate_first" if every is None else "evaluate_every"
-        raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
-
-
-def _check_monitor(monitor: object, metrics: Mapping[str, object], evaluation: object) -> None:
-    if monitor is None:
-        return
-    if not isinstance(monitor, Monitor):
+    if job.evaluate_every is not None:
+        _check_count("evaluate_every", job.evaluate_every)
+    if not isinstance(job.evaluate_first, bool):
+        raise JobError(f"job.evaluate_first is {job.evaluate_first!r}; give True or False")
+    monitor: object = job.monitor
+    if monitor is not None and not isinstance(monitor, Monitor):
         raise JobError(f"job.monitor is {monitor!r}; give zooid.Monitor(metric=…, mode=…, patience=…), or None")
-    if evaluation is None:
-        raise JobError("job.monitor is given without job.evaluation; give the data set to evaluate on as well")
-    if monitor.metric not in (LOSS, *metrics):
+    for name in ("metrics", "evaluate_every", "evaluate_first", "monitor"):
+        if getattr(job, name) and job.evaluation is None:
+            raise JobError(f"job.{name} is given without job.evaluation; give the data set to evaluate on as well")
+    if monitor is not None and monitor.metric not in (LOSS, *metrics):
         allowed = ", ".join(map(repr, (LOSS, *metrics)))
         raise JobError(f"job.monitor looks at {monitor.metric!r}, which no evaluation reports; give one of {allowed}")
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Whether the modules exist that a job file imports, found without importing any."""
+"""Parsing of job files without executing them, and checks that the modules exist which they import."""
 
 import ast
 import difflib
@@ -6,56 +6,80 @@ import importlib.util
 import pkgutil
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from importlib.machinery import SOURCE_SUFFIXES, PathFinder
 from pathlib import Path
 
 from zooid.core.errors import JobError
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.text import quoted
 
 _IMPORT_SETTINGS = frozenset({"path", "meta_path", "path_hooks", "modules"})
-"""Attributes of `sys` with which a file can change what its imports find."""
+"""Attributes of `sys` with which a file can change how its imports are resolved."""
 _PIP = re.compile(r"\bpip\b")
 
 Import = ast.Import | ast.ImportFrom
 
 
-def sure_imports(tree: ast.Module) -> Iterator[Import]:
-    """Those that are certain to run: neither in a function nor under a condition, nor in a `try`."""
+def parsed_file(file: Path, shown: str) -> ast.Module:
+    """Parse a file; the message of a syntax error shows the line and a caret."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise JobError(f"{shown} cannot be read: {error.strerror}") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python repeats them when the file is executed
+        try:
+            compile(data, str(file), "exec", dont_inherit=True)  # finds errors that parsing does not: a stray `return`
+            return ast.parse(data, str(file))
+        except SyntaxError as error:
+            raise JobError(_syntax_error(error, shown)) from error
+        except (ValueError, RecursionError, MemoryError) as error:  # null bytes before Python 3.12, or deep nesting
+            raise JobError(f"{shown} is not Python: {quoted(str(error))}") from error
+
+
+def _syntax_error(error: SyntaxError, shown: str) -> str:
+    where = f"{shown}, line {error.lineno}" if error.lineno else shown
+    text = (error.text or "").rstrip("\n")
+    if not text.strip():
+        return f"{where}: {error.msg}"
+    line = text.lstrip()
+    caret = " " * max((error.offset or 1) - 1 - (len(text) - len(line)), 0) + "^"
+    return f"{where}: {error.msg}\n    {line}\n    {caret}"
+
+
+def unconditional_imports(tree: ast.Module) -> Iterator[Import]:
+    """Yield the imports that always run: not in a function, under a condition, or in a `try`."""
     return (statement for statement in tree.body if isinstance(statement, Import))
 
 
 def _modules(statement: Import) -> Iterator[str]:
-    """Top-level names of the modules that a statement imports."""
+    """Yield the top-level names of the modules that a statement imports."""
     if isinstance(statement, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in statement.names)
     elif statement.level == 0 and statement.module:
         yield statement.module.partition(".")[0]
 
 
-def refuse_relative_imports(tree: ast.Module, shown: str) -> None:
-    for statement in sure_imports(tree):
+def check_imports(file: Path, tree: ast.Module, shown: str) -> None:
+    """Check that every module exists that the job file, or a module beside it, imports.
+
+    Reports nothing if one of these files changes the import path or installs packages.
+    """
+    folder = file.parent
+    for statement in unconditional_imports(tree):
         if isinstance(statement, ast.ImportFrom) and statement.level:
             raise JobError(
                 f"{shown}, line {statement.lineno}, imports from {'.' * statement.level}{statement.module or ''}, but "
-                "a job file is run by itself and is no part of a package; leave out the dots: what lies beside it is "
-                "found"
+                "a job file is not part of a package; leave out the dots: modules in its folder are found"
             )
-
-
-def check_imports(file: Path, tree: ast.Module, shown: str) -> None:
-    """Every module that the job file imports exists here, and so do those that its neighbours import.
-
-    Where one of these files changes the places of imports, or installs something, nothing is certain.
-    """
-    folder = file.parent
     missing: list[JobError] = []
     seen, pending = {file}, [(shown, tree)]
     while pending:
         name, current = pending.pop()
         if _changes_imports(current):
             return
-        for statement in sure_imports(current):
+        for statement in unconditional_imports(current):
             for module in _modules(statement):
                 if not _exists(module, folder):
                     missing.append(_missing_module(name, statement.lineno, module, folder))
@@ -79,7 +103,7 @@ def _changes_imports(tree: ast.Module) -> bool:
 
 
 def _exists(module: str, folder: Path) -> bool:
-    """Whether members find it; they look into the job's folder and into the one in which the command was given."""
+    """Whether members can import the module, which may lie in the job's folder or in the current one."""
     if module in sys.stdlib_module_names or module in sys.modules:
         return True
     if PathFinder.find_spec(module, [str(folder), str(Path.cwd())]) is not None:
@@ -87,23 +111,23 @@ def _exists(module: str, folder: Path) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
-        return True  # not certain
+        return True  # it may exist
 
 
 def _neighbour(module: str, folder: Path) -> Path | None:
-    """The file of a module that lies beside the job file."""
+    """Return the file of a module that lies beside the job file, if there is one."""
     if module in sys.stdlib_module_names:
         return None
-    found = PathFinder.find_spec(module, [str(folder)])
-    if found is None or found.origin is None or not found.origin.endswith(tuple(SOURCE_SUFFIXES)):
+    spec = PathFinder.find_spec(module, [str(folder)])
+    if spec is None or spec.origin is None or not spec.origin.endswith(tuple(SOURCE_SUFFIXES)):
         return None
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 def _missing_module(shown: str, line: int, module: str, folder: Path) -> JobError:
-    known = {found.name for found in pkgutil.iter_modules([str(folder), str(Path.cwd()), *sys.path])}
-    near = difflib.get_close_matches(module, known | sys.stdlib_module_names, n=1, cutoff=0.8)
-    hint = f"did you mean {near[0]}? " if near else ""
+    known = {info.name for info in pkgutil.iter_modules([str(folder), str(Path.cwd()), *sys.path])}
+    similar = difflib.get_close_matches(module, known | sys.stdlib_module_names, n=1, cutoff=0.8)
+    hint = f"did you mean {similar[0]}? " if similar else ""
     return JobError(
         f"{shown}, line {line}, imports {module}, which is not installed; {hint}Install it wherever members run (pip "
         f"install {module}, if its package has the same name), or put {module}.py beside the job file"

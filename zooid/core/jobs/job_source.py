@@ -1,7 +1,7 @@
-"""What a job file tells before it is run: whether it is Python, finds its imports, and defines a job.
+"""Static checks of a job file: it is Python, its imports exist, and it defines a job.
 
-A look takes milliseconds, where importing torch takes seconds. Only what is certain to fail is refused here: whatever
-depends on how the file runs is left to the first member.
+They take milliseconds, while importing torch takes seconds. They reject only what is certain to fail; the first member
+finds the rest.
 """
 
 import ast
@@ -15,23 +15,21 @@ from pathlib import Path
 
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job, already_built, no_job, not_python
-from zooid.core.jobs.job_imports import check_imports, refuse_relative_imports, sure_imports
-from zooid.core.jobs.syntax import parsed_file
+from zooid.core.jobs.job_imports import check_imports, parsed_file, unconditional_imports
 
 _JOB_NAMES = ("zooid.Job", "zooid.core.jobs.job.Job")
-_BY_OTHER_MEANS = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"})
-"""Names with which a file can define a `job` that no assignment shows."""
+_DYNAMIC_DEFINITIONS = frozenset({"exec", "eval", "globals", "locals", "vars", "setattr", "__getattr__"})
+"""Names with which a file can define a `job` without an assignment."""
 _SAME_MODEL = frozenset({"to", "cuda", "cpu", "double", "float", "half", "bfloat16", "train", "eval"})
 """Methods of a model that return the model."""
 
 
 def check_source(file: Path, shown: str) -> None:
-    """Refuse a job file that cannot work, without running it; `shown` is how the user named it."""
+    """Reject a job file that cannot work, without executing it; `shown` is the path that the user gave."""
     if file.suffix not in SOURCE_SUFFIXES:
         raise not_python(shown)
     importlib.invalidate_caches()
     tree = parsed_file(file, shown)
-    refuse_relative_imports(tree, shown)
     check_imports(file, tree, shown)
     names = _Names(tree)
     _check_job_exists(tree, names, shown)
@@ -40,16 +38,16 @@ def check_source(file: Path, shown: str) -> None:
 
 
 class _Names:
-    """What the names of a file stand for, where that is certain."""
+    """The meanings of the names in a file, where they are certain."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self.bound = Counter(_bindings(tree))
-        """How often each name is bound, in any scope; `*` is a star import."""
+        """Number of bindings of each name in any scope; `*` stands for star imports."""
         self._imported = {alias: origin for alias, origin in _origins(tree) if self.bound[alias] == 1}
 
     def job_calls(self) -> dict[str, ast.Call]:
-        """Calls of `zooid.Job` that are certain to run, by the variables that hold the jobs."""
+        """Map each variable that holds a job to the call of `zooid.Job` that creates it, if that always runs."""
         return {
             ast.unparse(target): statement.value
             for statement in self._tree.body
@@ -59,7 +57,7 @@ class _Names:
         }
 
     def built_model(self, node: ast.expr) -> str:
-        """The class of the nn.Module that an expression is certain to be; empty where it may be something else."""
+        """Return the class of the nn.Module that an expression is certain to be; empty if it may be something else."""
         match node:
             case ast.Name(id=name) if self.bound[name] == 1:
                 values = [
@@ -90,7 +88,7 @@ class _Names:
         )
 
     def _origin(self, node: ast.expr) -> str:
-        """The full dotted name behind an expression such as `nn.Linear`; empty where it is not known."""
+        """Return the full dotted name of an expression such as `nn.Linear`; empty if it is unknown."""
         match node:
             case ast.Name(id=name):
                 return self._imported.get(name, "")
@@ -114,8 +112,8 @@ def _bindings(tree: ast.Module) -> Iterator[str]:
 
 
 def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The names that imports bind, with what they stand for."""
-    for statement in sure_imports(tree):
+    """Yield the names that imports bind, with their full dotted names."""
+    for statement in unconditional_imports(tree):
         for alias in statement.names:
             if isinstance(statement, ast.ImportFrom):
                 yield alias.asname or alias.name, f"{statement.module}.{alias.name}"
@@ -128,36 +126,32 @@ def _origins(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def _check_job_exists(tree: ast.Module, names: _Names, shown: str) -> None:
     if names.bound["job"] or names.bound["*"] or names.bound["__getattr__"]:
         return
-    if any(isinstance(node, ast.Name) and node.id in _BY_OTHER_MEANS for node in ast.walk(tree)):
+    if any(isinstance(node, ast.Name) and node.id in _DYNAMIC_DEFINITIONS for node in ast.walk(tree)):
         return
     others = list(names.job_calls())
     raise no_job(shown, f"`{others[0]}`, but no `job`" if others else "no `job`")
 
 
 def _check_fields(call: ast.Call, names: _Names, shown: str) -> None:
-    """The fields that a call of `zooid.Job` names exist, and it names all that have no default."""
+    """Check that a call of `zooid.Job` gives only fields that exist, and all that have no default."""
     where = f"{shown}, line {call.lineno}"
     fields = {field.name: field for field in dataclasses.fields(Job)}
     given = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg is not None}
     for name in given:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(fields)}"
+            similar = difflib.get_close_matches(name, fields, n=1)
+            hint = f"did you mean {similar[0]}?" if similar else f"it has {', '.join(fields)}"
             raise JobError(f"{where}: zooid.Job has no field {name}; {hint}")
     if call.args and not isinstance(call.args[0], ast.Starred):
         raise JobError(f"{where}: zooid.Job takes its fields by name: zooid.Job(model=…, loss=…, data=…, …)")
     takes_more = len(given) < len(call.keywords) or bool(call.args)
-    missing = [name for name, field in fields.items() if name not in given and _is_required(field)]
+    missing = [
+        name
+        for name, field in fields.items()
+        if name not in given and field.default is field.default_factory is dataclasses.MISSING
+    ]
     if missing and not takes_more:
-        noun = "the field" if len(missing) == 1 else "the fields"
-        raise JobError(f"{where}: zooid.Job lacks {noun} {', '.join(missing)}; every job has to give {_those(missing)}")
+        noun, pronoun = ("field", "it") if len(missing) == 1 else ("fields", "them")
+        raise JobError(f"{where}: zooid.Job lacks the {noun} {', '.join(missing)}; every job has to give {pronoun}")
     if "model" in given and (built := names.built_model(given["model"])):
         raise JobError(f"{where}: {already_built(built)}")
-
-
-def _is_required(field: "dataclasses.Field[object]") -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
-def _those(names: list[str]) -> str:
-    return "it" if len(names) == 1 else "them"

@@ -1,4 +1,4 @@
-"""What a job asks of its run while it trains: to save, to keep the best checkpoint, to stop."""
+"""Requests of a job to its run while it trains: save, keep the best checkpoint, stop."""
 
 import math
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ from typing import Literal, get_args
 from zooid.core.errors import JobError
 
 LOSS = "loss"
-"""The name of the loss among the numbers of an evaluation."""
+"""Name of the loss among the numbers of an evaluation."""
 
 Mode = Literal["min", "max"]
 
 
 class Wish(Flag):
-    """What `job.on_event` may return; several are joined by `|`."""
+    """A request that `job.on_event` may return; several are joined by `|`."""
 
     SAVE = auto()
     """Write a checkpoint now."""
     KEEP_BEST = auto()
-    """Write a checkpoint now, and keep it as the best one until another takes its place."""
+    """Write a checkpoint now, and keep it as the best one until another replaces it."""
     STOP = auto()
     """Write a checkpoint and end the run."""
 
@@ -29,16 +29,16 @@ NO_WISH = Wish(0)
 
 @dataclass(frozen=True, kw_only=True)
 class Monitor:
-    """The number of an evaluation by which the best checkpoint is kept, and by which a run may stop early."""
+    """The metric that selects the best checkpoint and may stop a run early."""
 
     metric: str = LOSS
     """`loss`, or a name in `job.metrics`."""
     mode: Mode = "min"
     """Whether a smaller or a larger number is better."""
     min_change: float = 0.0
-    """A number counts as better only where it differs from the best one by more than this."""
+    """Minimum improvement: a number is better only if it differs from the best one by more than this."""
     patience: int | None = None
-    """Evaluations in a row without a better number after which the run stops; None never stops it."""
+    """Number of consecutive evaluations without improvement after which the run stops; None never stops it."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str):
@@ -54,7 +54,7 @@ class Monitor:
             )
 
     def is_better(self, value: float, best: float | None) -> bool:
-        """True where `value` takes the place of `best`; a number that is not finite never does.
+        """Whether `value` improves on `best`; a number that is not finite never does.
 
         >>> Monitor(mode="max", min_change=0.1).is_better(0.75, 0.7)
         False

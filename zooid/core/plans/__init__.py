@@ -1,1 +1,1 @@
-"""Records of what is known and decided before a run: profiles, plans, forecasts and searches."""
+"""Records that are made before a run: profiles, plans, forecasts and search results."""

@@ -4,7 +4,8 @@ from typing import Literal
 
 from zooid.core.plans.plan import Prediction
 from zooid.core.records import FileRecord, Record
-from zooid.core.runs.timeline import StepParts, Timeline
+from zooid.core.runs.step_parts import StepParts
+from zooid.core.runs.timeline import Timeline
 
 BottleneckKind = Literal["compute", "transfer", "reduce", "requests", "bubble"]
 Change = Literal["replica", "batch"]

@@ -10,7 +10,7 @@ from zooid.core.jobs.job import AutocastName
 from zooid.core.records import FileRecord, Record, require
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import Offer
-from zooid.core.runs.timeline import StepParts
+from zooid.core.runs.step_parts import StepParts
 from zooid.core.text import quoted
 
 ScheduleName = Literal["gpipe", "1f1b"]

@@ -1,4 +1,4 @@
-"""What was measured about a model: everything the predictor and the planner know of it."""
+"""The profile of a model: all measurements that the predictor and the planner use."""
 
 import math
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from itertools import pairwise
 from typing import ClassVar, Literal
 
 from zooid.core.jobs.job import AutocastName
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_at_least
 from zooid.core.resources.link import Link
 
 
 class Bytes(Record, frozen=True, kw_only=True):
-    """An amount of memory or traffic: so much, and so much more for every sample of a grain."""
+    """An amount of memory or traffic: a fixed part, and a part for every sample of a grain."""
 
     per_sample: float = 0.0
     fixed: float = 0.0
@@ -28,53 +28,50 @@ class TimePoint(Record, frozen=True, kw_only=True):
     backward_s: float
 
     def __post_init__(self) -> None:
-        require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
-        require(self.forward_s >= 0 and self.backward_s >= 0, "`forward_s` and `backward_s` must be at least 0")
+        require_at_least(1, self, "num_samples")
+        require_at_least(0, self, "forward_s", "backward_s")
 
 
 class GradientReady(Record, frozen=True, kw_only=True):
-    """When the gradient of one parameter is complete."""
+    """The moment at which the gradient of one parameter is complete."""
 
     name: str
     num_bytes: int
     at_share: float
-    """Of the backward of the layer that completes it, from 0 (its begin) to 1 (its end)."""
+    """Moment within the backward of the layer that completes the gradient, from 0 (start) to 1 (end)."""
 
 
 class LayerProfile(Record, frozen=True, kw_only=True):
-    """One layer: the smallest piece the model can be cut into."""
+    """One layer: the smallest piece into which the model can be cut."""
 
     name: str
     parameter_bytes: int
     buffer_bytes: int
     boundary: Bytes
-    """What travels to the next layer, skip connections included; nothing after the last layer."""
+    """Bytes sent to the next layer, skip connections included; 0 after the last layer."""
     activations: Bytes
-    """What the layer keeps from its forward for its backward."""
+    """Memory that the layer keeps from its forward for its backward."""
     forward_peak: Bytes
-    """The most that it needs during a forward, on top of what was there before."""
+    """Peak memory of a forward, on top of the memory in use before it."""
     backward_peak: Bytes
-    """The most that it needs during a backward, on top of what was there before."""
+    """Peak memory of a backward, on top of the memory in use before it."""
     points: tuple[TimePoint, ...]
-    """In ascending number of samples; measured alone on the machine."""
+    """Times measured alone on the machine, in ascending number of samples."""
     crowded_points: tuple[TimePoint, ...] = ()
-    """The same while every other core of the machine does the same work; empty where that was not measured."""
+    """Times measured while all other cores do the same work; empty if not measured."""
     gradients: tuple[GradientReady, ...] = ()
-    """Of the parameters whose gradients this layer completes, in the order in which they become ready."""
+    """Gradients that this layer completes, in the order in which they become ready."""
 
     def __post_init__(self) -> None:
         require(len(self.points) >= 1, f"`points` of layer {self.name} must not be empty")
-        require(
-            self.parameter_bytes >= 0 and self.buffer_bytes >= 0,
-            f"`parameter_bytes` and `buffer_bytes` of layer {self.name} must be at least 0",
-        )
+        require_at_least(0, self, "parameter_bytes", "buffer_bytes", of=f"layer {self.name}")
         for field in ("points", "crowded_points"):
             sizes = [point.num_samples for point in getattr(self, field)]
             require(sizes == sorted(set(sizes)), f"`{field}` of layer {self.name} must ascend in `num_samples`")
 
     @property
     def memory(self) -> tuple[Bytes, Bytes, Bytes]:
-        """What it keeps, and the most that it needs in forward and backward."""
+        """Memory of the activations, and the peaks of forward and backward."""
         return self.activations, self.forward_peak, self.backward_peak
 
     def forward_s(self, num_samples: int, *, crowded: bool = False) -> float:
@@ -88,55 +85,58 @@ class LayerProfile(Record, frozen=True, kw_only=True):
 
 
 class TiedParameter(Record, frozen=True, kw_only=True):
-    """A parameter that several layers use; a stage counts it once, and stages that share it sum its gradients."""
+    """A parameter that several layers use. A stage counts it once; stages that share it sum its gradients."""
 
     name: str
     num_bytes: int
     layers: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        require(self.num_bytes >= 0, f"`num_bytes` of {self.name} is {self.num_bytes}; it must be at least 0")
+        require_at_least(0, self, "num_bytes", of=self.name)
 
 
 class Copies(Record, frozen=True, kw_only=True):
-    """How fast bytes get between pinned memory of the host and a GPU."""
+    """Copy rates between pinned host memory and a GPU."""
 
     to_device_bytes_per_s: float
     to_host_bytes_per_s: float
 
     def __post_init__(self) -> None:
         for rate in (self.to_device_bytes_per_s, self.to_host_bytes_per_s):
-            require(0 < rate < math.inf, f"copies of {rate} bytes a second are given; it must be a number above 0")
+            require(0 < rate < math.inf, f"a copy rate is {rate} bytes per second; it must be a finite number above 0")
 
 
 class DeviceKind(Record, frozen=True, kw_only=True):
-    """What the times were measured on."""
+    """The device on which the times were measured."""
 
     kind: Literal["cpu", "cuda"]
     name: str
     num_threads: int
     num_cores: float
-    """Cores of the whole machine, which members that share it contend for; or a member's share of one."""
+    """Cores for which the members of the machine contend; a fraction where a quota limits them."""
     score: float
-    """Floating-point operations a second of one large product of matrices: what estimates for other devices rest on."""
+    """Floating-point operations per second in one large matrix product; times on other devices are scaled by it."""
     copies: Copies | None = None
-    """None on a CPU, where nothing is copied, and where the device was not measured."""
+    """Copy rates of a GPU; None on a CPU, and on a device that was not measured."""
 
     def __post_init__(self) -> None:
-        require(self.kind == "cuda" or self.copies is None, f"`copies` of a {self.kind} are given; only a GPU has any")
+        require(
+            self.kind == "cuda" or self.copies is None,
+            f"`copies` is given for a {self.kind}; only a GPU has copies: leave it out",
+        )
 
 
 class Spread(Record, frozen=True, kw_only=True):
-    """How much the same work differs, as a part of its median time."""
+    """Variation of the time that the same work takes, as a fraction of its median."""
 
     of_steps: float
-    """From one step to the next."""
+    """Variation from one step to the next."""
     of_runs: float
-    """From one measurement to another, some time later."""
+    """Variation between measurements some time apart."""
 
 
 class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
-    """One model, on one kind of device, with the links seen from there."""
+    """The measurements of one model on one kind of device, with the links from and to it."""
 
     VERSION: ClassVar[int] = 3
 
@@ -144,55 +144,53 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     job: str
     model_fingerprint: str
     why_whole: str = ""
-    """Why the model is trained as one stage, in words; empty where it can be cut."""
+    """Why the model is trained as one stage, in words; empty if it can be cut."""
     autocast: AutocastName | None = None
-    """As the job had it when it was measured."""
+    """The job's `autocast` when it was measured."""
     zooid_version: str
     torch_version: str
     date: str
     device: DeviceKind
     estimated_from: str = ""
-    """Name of the device that was measured, where this one was not and times are scaled; empty where they are real."""
+    """Name of the measured device from which the times are scaled; empty if they were measured on this device."""
     num_samples: int
-    """Samples of the job's data set."""
+    """Number of samples in the job's data set."""
     batch_size: int
     largest_grain: int
-    """Samples of the largest grain that fits into the device's memory, up to the batch size."""
+    """Size of the largest grain that fits into the device's memory, at most the batch size."""
     knee: int
-    """Grain size at which work turns from bound by latency to bound by throughput; smaller grains gain little."""
+    """Grain size at which work turns from latency-bound to throughput-bound; smaller grains gain little."""
     epochs: int
     load_s_per_sample: float
-    """Time to read and collate one sample; spent by first and last stages."""
+    """Time to read and collate one sample, spent by first and last stages."""
     optimizer_s_per_byte: float
-    """Time of one optimizer update for each byte of parameters."""
+    """Time of one optimizer update, per byte of parameters."""
     optimizer_bytes_per_parameter_byte: float
-    """Optimizer state kept for each byte of parameters."""
+    """Bytes of optimizer state, per byte of parameters."""
     reduce_s_per_byte: float
-    """Time to gather the gradients, and to add another replica's, for each byte of parameters."""
+    """Time to gather gradients and add those of another replica, per byte of parameters."""
     startup_cpu_s: float
-    """Processor time of a member from its first instruction until it can train."""
+    """CPU time of a member from its first instruction until it can train."""
     runtime_bytes: int
-    """Memory of a member that has built its stage and trained, without what belongs to the model."""
+    """Memory of a member that has trained, without the model's own memory."""
     inputs: Bytes
-    """The model's own inputs, which a first stage keeps for every grain under way."""
+    """The model's own inputs, which a first stage keeps for every grain in flight."""
     memory_overhead: float
-    """What the allocator takes on top of activations when several grains are under way, as a part of them."""
+    """Allocator overhead with several grains in flight, as a fraction of their activations."""
     spread: Spread
     layers: tuple[LayerProfile, ...]
     tied: tuple[TiedParameter, ...] = ()
     links: tuple[Link, ...]
-    """Those seen from the device: to the store (puts) and from it (gets)."""
+    """Links from the device to the store (puts) and back (gets)."""
 
     def __post_init__(self) -> None:
         require(len(self.layers) >= 1, "`layers` must not be empty")
-        require(self.num_samples >= 1, f"`num_samples` is {self.num_samples}; it must be at least 1")
-        require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
-        require(self.memory_overhead >= 0, f"`memory_overhead` is {self.memory_overhead}; it must be at least 0")
-        require(self.largest_grain >= 1, f"`largest_grain` is {self.largest_grain}; it must be at least 1")
+        require_at_least(1, self, "num_samples", "batch_size", "largest_grain")
+        require_at_least(0, self, "memory_overhead")
         for tie in self.tied:
             require(
                 all(0 <= layer < len(self.layers) for layer in tie.layers),
-                f"`tied` names layers {tie.layers} for {tie.name}; there are {len(self.layers)}",
+                f"`tied` names layers {tie.layers} for {tie.name}; give numbers below {len(self.layers)}",
             )
 
     @property
@@ -200,7 +198,7 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
         return bool(self.estimated_from)
 
     def parameter_bytes(self, first_layer: int, end_layer: int) -> int:
-        """Of a stage: what several of its layers use counts once."""
+        """Return the parameter bytes of a stage; a parameter that several of its layers use counts once."""
         total = sum(layer.parameter_bytes for layer in self.layers[first_layer:end_layer])
         for tie in self.tied:
             uses = sum(1 for layer in tie.layers if first_layer <= layer < end_layer)
@@ -209,20 +207,20 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
 
 
 def times_at(points: Sequence[TimePoint], num_samples: int) -> tuple[float, float]:
-    """Forward and backward of one layer for a grain of any size, from those that were measured."""
+    """Estimate forward and backward time of one layer for a grain of any size, from the measured sizes."""
     forward_s = _interpolate([(point.num_samples, point.forward_s) for point in points], num_samples)
     backward_s = _interpolate([(point.num_samples, point.backward_s) for point in points], num_samples)
     return forward_s, backward_s
 
 
-def _interpolate(points: list[tuple[int, float]], at: int) -> float:
-    """Piecewise linear between measured points; beyond the ends along the nearest segment, never below zero.
+def _interpolate(points: list[tuple[int, float]], num_samples: int) -> float:
+    """Interpolate linearly between points, and extrapolate along the nearest segment, never below zero.
 
-    A single point says nothing about a fixed cost: time is then proportional to size.
+    A single point says nothing about a fixed cost: the time is then proportional to the number of samples.
     """
     if len(points) == 1:
         size, time_s = points[0]
-        return time_s * at / size
+        return time_s * num_samples / size
     segments = list(pairwise(points))
-    (x0, y0), (x1, y1) = next((segment for segment in segments if at <= segment[1][0]), segments[-1])
-    return max(0.0, y0 + (y1 - y0) * (at - x0) / (x1 - x0))
+    (x0, y0), (x1, y1) = next((segment for segment in segments if num_samples <= segment[1][0]), segments[-1])
+    return max(0.0, y0 + (y1 - y0) * (num_samples - x0) / (x1 - x0))

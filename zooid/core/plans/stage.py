@@ -1,38 +1,37 @@
-"""What the stages of a plan take for one grain: the simulator times it, and a rehearsal sleeps it."""
+"""The times and message sizes of a plan's stages, which the simulator and a rehearsal use."""
 
-from zooid.core.records import Record, require
+from zooid.core.records import Record, require, require_at_least
 
 
 class Bucket(Record, frozen=True, kw_only=True):
-    """Gradients that are reduced in one message, and with the last of them the statistics."""
+    """Gradients that are reduced in one message. The last bucket also carries the statistics."""
 
     num_bytes: int
     at_share: float
-    """When the last backward has completed them, from 0 (its begin) to 1 (its end)."""
+    """Moment within the last backward at which the gradients are complete, from 0 (start) to 1 (end)."""
 
 
 class StageTimes(Record, frozen=True, kw_only=True):
-    """One stage working on one grain."""
+    """Times and message sizes of one stage for one grain."""
 
     forward_s: float
     backward_s: float
     out_bytes: float
-    """What travels to the next stage, and as gradients back; 0 for the last stage."""
+    """Bytes sent to the next stage, and back as gradients; 0 for the last stage."""
     buckets: tuple[Bucket, ...]
-    """In the order in which they are reduced."""
+    """Buckets in the order in which they are reduced."""
     reduce_s: float
-    """Gathering and adding gradients, without the transfers."""
+    """Time to gather and add gradients, without the transfers."""
     update_s: float
-    """Applying one step."""
+    """Time to apply one step."""
 
     def __post_init__(self) -> None:
-        for name in ("forward_s", "backward_s", "out_bytes", "reduce_s", "update_s"):
-            require(getattr(self, name) >= 0, f"`{name}` is {getattr(self, name)}; it must be at least 0")
+        require_at_least(0, self, "forward_s", "backward_s", "out_bytes", "reduce_s", "update_s")
         require(len(self.buckets) >= 1, "`buckets` must not be empty")
 
 
 class Tie(Record, frozen=True, kw_only=True):
-    """Parameters that several stages use: their gradients are summed between these stages of each replica."""
+    """Parameters that several stages use. Each replica sums their gradients between these stages."""
 
     stages: tuple[int, ...]
     num_bytes: int

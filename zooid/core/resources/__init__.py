@@ -1,1 +1,1 @@
-"""Records of what can be rented or is owned: offers, links, prices and this machine."""
+"""Resources that can be rented or are owned: offers, links, prices and this machine."""

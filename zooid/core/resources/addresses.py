@@ -1,4 +1,4 @@
-"""Under which addresses others may reach this process."""
+"""Network addresses at which other processes can reach this one."""
 
 import contextlib
 import fcntl
@@ -11,17 +11,17 @@ _SIOCGIFADDR = 0x8915
 
 
 def own_addresses() -> list[str]:
-    """IPv4 addresses of this machine's interfaces, without the loopback's."""
+    """List the IPv4 addresses of this machine's interfaces, without loopback addresses."""
     addresses = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):  # it has none
+            with contextlib.suppress(OSError):  # the interface has no address
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
                 addresses.append(socket.inet_ntoa(answer[20:24]))
     return [address for address in addresses if not address.startswith("127.")]
 
 
 def own_network() -> str:
-    """Tells processes that share a loopback interface from those that do not."""
+    """Identify this network namespace; processes with equal identifiers have one loopback interface."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}-{os.stat('/proc/self/ns/net').st_ino}"

@@ -1,56 +1,44 @@
-"""How fast bytes move between two sites, or between a site and the object store."""
+"""Links: bandwidth and round trip between two sites, or between a site and the object store."""
 
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_at_least, require_positive
 
 STORE_SITE = "store"
-"""The end of a link that is the object store."""
+"""Site name of the object store."""
 
 
 class Link(Record, frozen=True, kw_only=True):
-    """One direction between two ends; a link of a site to itself is between members inside it."""
+    """A link from one site to another. A link from a site to itself connects the members inside it."""
 
     from_site: str
     to_site: str
     bandwidth_bytes_per_s: float
-    """What one member gets with enough parallel streams; where it was probed, with `num_streams` of them."""
+    """Bandwidth of one member with enough parallel streams; if probed, with `num_streams` of them."""
     rtt_s: float
-    """Round trip of a small message; to the store, of one small request."""
+    """Round trip of a small message, or of a small request to the store."""
     cpu_s: float = 0.0
-    """Processor time that one message takes from the member's computing."""
+    """CPU time that one message costs the member."""
     cpu_s_per_byte: float = 0.0
-    """The same for each byte of it."""
+    """Additional CPU time for each byte of a message."""
     stream_bytes_per_s: float | None = None
-    """What a single stream carries; None where it fills the link."""
+    """Throughput of a single stream; None if it fills the link."""
     num_members: int = 1
-    """How many members moved bytes at once, each its own: what one of them gets falls with their number."""
+    """Number of members that used the link at once; the bandwidth of each falls with their number."""
     num_streams: int = 1
-    """Connections between two members, or objects on their way to or from the store, that carried the bandwidth."""
+    """Number of parallel connections, or of objects in flight to or from the store, during the measurement."""
     spread: float = 0.0
-    """Of the bandwidth, between the repeats and the members that measured it: largest less smallest, over the median;
-    0 where it was measured once."""
+    """Range of the measured bandwidths over their median; 0 if there was one measurement."""
     source: str
     date: str
 
     def __post_init__(self) -> None:
         ends = f"{self.from_site} to {self.to_site}"
-        require(self.bandwidth_bytes_per_s > 0, f"`bandwidth_bytes_per_s` of {ends} must be above 0")
-        require(self.rtt_s >= 0, f"`rtt_s` of {ends} must be at least 0")
-        require(
-            self.cpu_s >= 0 and self.cpu_s_per_byte >= 0, f"`cpu_s` and `cpu_s_per_byte` of {ends} must be at least 0"
-        )
-        require(
-            self.stream_bytes_per_s is None or self.stream_bytes_per_s > 0,
-            f"`stream_bytes_per_s` of {ends} must be above 0",
-        )
-        require(
-            self.num_members >= 1 and self.num_streams >= 1,
-            f"`num_members` and `num_streams` of {ends} must be at least 1",
-        )
-        require(self.spread >= 0, f"`spread` of {ends} must be at least 0")
+        require_positive(self, "bandwidth_bytes_per_s", "stream_bytes_per_s", of=ends)
+        require_at_least(0, self, "rtt_s", "cpu_s", "cpu_s_per_byte", "spread", of=ends)
+        require_at_least(1, self, "num_members", "num_streams", of=ends)
 
 
 class MissingLink(Record, frozen=True, kw_only=True):
-    """One direction in which no byte could be moved."""
+    """A link over which no byte could be sent."""
 
     from_site: str
     to_site: str
@@ -58,7 +46,7 @@ class MissingLink(Record, frozen=True, kw_only=True):
 
 
 class Links(FileRecord, frozen=True, kw_only=True, tag="links"):
-    """What members that probed together have measured."""
+    """The links that members have probed together."""
 
     zooid_version: str
     date: str
@@ -72,6 +60,6 @@ class Links(FileRecord, frozen=True, kw_only=True, tag="links"):
             require(
                 key not in seen,
                 f"`links` has {link.from_site} to {link.to_site} with {link.num_members} member(s) and "
-                f"{link.num_streams} stream(s) twice",
+                f"{link.num_streams} stream(s) twice; give it once",
             )
             seen.add(key)

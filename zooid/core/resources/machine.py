@@ -1,8 +1,8 @@
-"""What this machine has for its members: cores and memory, as far as this process may use them.
+"""Cores and memory of this machine, as far as this process may use them.
 
-A container, or whoever started this process, may hold it to less than the machine has. The kernel does that with
-cgroups, of two versions: in the first, every controller (cpu, memory) has a tree of folders of its own; in the second,
-there is one tree for all. In both, a limit holds for everything below the folder in which it is written.
+A container may limit a process to less than the machine has. The kernel enforces such limits with cgroups. In version
+1, every controller (cpu, memory) has its own tree of folders; in version 2, all controllers share one tree. In both, a
+limit applies to everything below the folder that sets it.
 """
 
 import math
@@ -17,33 +17,33 @@ SELF = Path("/proc/self")
 
 @dataclass(frozen=True)
 class Cgroup:
-    """The folder in which the kernel limits this process, as one controller has it."""
+    """The cgroup of this process for one controller."""
 
     version: Literal[1, 2]
     mount: Path
-    """Where its tree begins, as far as this process can see."""
+    """Root of the tree, as far as this process can see it."""
     folder: Path
 
     def upwards(self) -> list[Path]:
-        """Every folder whose limits hold for this process, its own first."""
-        above = [folder for folder in self.folder.parents if folder.is_relative_to(self.mount)]
-        return [self.folder, *above]
+        """List every folder whose limits apply to this process, starting with its own."""
+        ancestors = [folder for folder in self.folder.parents if folder.is_relative_to(self.mount)]
+        return [self.folder, *ancestors]
 
 
 def num_cores(process: Path = SELF) -> int:
-    """Cores that this process may run on; a quota counts, rounded up."""
-    return max(1, math.ceil(cpu_share(process)))
+    """Return the number of cores that this process may use, with a fractional quota rounded up."""
+    return max(1, math.ceil(cpu_quota(process)))
 
 
-def cpu_share(process: Path = SELF) -> float:
-    """Processor time that this process may use, in cores: the smallest quota over it, exactly, or all its cores."""
+def cpu_quota(process: Path = SELF) -> float:
+    """Return the CPU time that this process may use, in cores: its smallest quota, or all its cores."""
     group = own_cgroup("cpu", process)
     quotas = [_quota(folder, group.version) for folder in group.upwards()] if group is not None else []
     return min([float(len(os.sched_getaffinity(0))), *(quota for quota in quotas if quota is not None)])
 
 
 def memory_bytes(process: Path = SELF) -> int:
-    """Memory of the machine, or the smallest limit over this process where that is less."""
+    """Return the memory of the machine, or the smallest limit on this process if that is less."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     group = own_cgroup("memory", process)
     if group is None:
@@ -54,22 +54,21 @@ def memory_bytes(process: Path = SELF) -> int:
 
 
 def own_cgroup(controller: str, process: Path = SELF) -> Cgroup | None:
-    """Where `cpu` or `memory` of this process is limited; None where no such tree is mounted.
+    """Find the cgroup that limits `cpu` or `memory` of a process; None if no such tree is mounted.
 
-    `process` is the process's folder under /proc: its `cgroup` says where in the trees it is, its `mountinfo` where the
-    trees are. Trees of version 1 come first: where a controller is in one, it is not in the other.
+    `process` is the process's folder under /proc. Its `cgroup` file gives the path within the trees, its `mountinfo`
+    the mount points. Version 1 comes first, because a controller is active in one version only.
     """
-    path = _path_in_tree(process, controller)
-    if path is not None and (mounted := _mount(process, "cgroup", controller)) is not None:
-        return Cgroup(1, mounted[0], _folder(*mounted, path))
-    path = _path_in_tree(process, "")
-    if path is not None and (mounted := _mount(process, "cgroup2", "")) is not None:
-        return Cgroup(2, mounted[0], _folder(*mounted, path))
+    trees: tuple[tuple[Literal[1, 2], str, str], ...] = ((1, "cgroup", controller), (2, "cgroup2", ""))
+    for version, kind, name in trees:
+        path = _path_in_tree(process, name)
+        if path is not None and (mounted := _mount(process, kind, name)) is not None:
+            return Cgroup(version, mounted[0], _folder(*mounted, path))
     return None
 
 
 def _path_in_tree(process: Path, controller: str) -> str | None:
-    """From lines such as `4:cpu,cpuacct:/docker/1f`, and `0::/user.slice` for version 2."""
+    """Parse lines such as `4:cpu,cpuacct:/docker/1f`, or `0::/user.slice` in version 2."""
     for line in _read(process / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -78,28 +77,28 @@ def _path_in_tree(process: Path, controller: str) -> str | None:
 
 
 def _mount(process: Path, kind: str, controller: str) -> tuple[Path, str] | None:
-    """Where the tree is mounted, and which of its folders is seen there.
+    """Return the mount point of the tree, and the folder of the tree that is mounted there.
 
-    From lines such as `34 33 0:31 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu`.
+    Parses lines such as `34 33 0:31 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu`.
     """
     for line in _read(process / "mountinfo").splitlines():
-        where, _, what = line.partition(" - ")
-        mounted_kind, _, options = what.split(" ", 2)
+        mount_fields, _, filesystem_fields = line.partition(" - ")
+        mounted_kind, _, options = filesystem_fields.split(" ", 2)
         if mounted_kind == kind and (not controller or controller in options.split(",")):
-            root, point = where.split(" ")[3:5]
-            return Path(point), root
+            root, mount_point = mount_fields.split(" ")[3:5]
+            return Path(mount_point), root
     return None
 
 
 def _folder(mount: Path, root: str, path: str) -> Path:
-    """A container often sees only its own part of a tree, whatever path it is told."""
+    """Return the folder of a cgroup; a container often sees only its own part of the tree."""
     if not PurePosixPath(path).is_relative_to(root) or ".." in PurePosixPath(path).parts:
         return mount
     return mount / PurePosixPath(path).relative_to(root)
 
 
 def _quota(folder: Path, version: Literal[1, 2]) -> float | None:
-    """In cores; None where this folder sets none."""
+    """Read the CPU quota of a folder, in cores; None if the folder sets none."""
     if version == 1:
         quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
     else:
@@ -108,7 +107,7 @@ def _quota(folder: Path, version: Literal[1, 2]) -> float | None:
 
 
 def _read(file: Path) -> str:
-    """Empty where there is no such file."""
+    """Read a file; a missing file is empty."""
     try:
         return file.read_text().strip()
     except OSError:
@@ -116,21 +115,23 @@ def _read(file: Path) -> str:
 
 
 def peak_resident_bytes(process: Path = SELF) -> int:
-    """The most that this process has had in memory, since its start or since `forget_peak`.
+    """Return the peak resident memory of this process since its start, or since `forget_peak`.
 
-    What getrusage says of the peak is inherited from whoever started this process; this is not.
+    The peak that getrusage reports is inherited from the parent process; this one is not.
     """
-    status = (process / "status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    return _status_bytes(process, "VmHWM:")
 
 
 def anonymous_bytes(process: Path = SELF) -> int:
-    """What this process has in memory that is in no file: the kernel cannot take it back."""
-    status = (process / "status").read_text()
-    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+    """Return the anonymous memory of this process, which the kernel cannot reclaim."""
+    return _status_bytes(process, "RssAnon:")
+
+
+def _status_bytes(process: Path, field: str) -> int:
+    return int((process / "status").read_text().partition(field)[2].split()[0]) * 1024
 
 
 def forget_peak(process: Path = SELF) -> None:
-    """Let the peak begin anew; where the kernel does not allow it, it stays what it was."""
+    """Reset the peak resident memory; does nothing where the kernel does not allow it."""
     with suppress(OSError):
         (process / "clear_refs").write_text("5")

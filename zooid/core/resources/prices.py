@@ -1,4 +1,4 @@
-"""What stores and the ways between sites charge, as far as a search has to know it; members' prices are in offers."""
+"""Prices of stores and of traffic between sites; the prices of members are in their offers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from zooid.core.errors import PlanError
 from zooid.core.resources.offer import StoragePrice
 
 DATA_SITE = "data"
-"""Where the data set lies, as the end of a way; often, but not always, in the run's own store."""
+"""Site name of the data set, which often lies in the run's own store."""
 
 FREE_STORAGE = StoragePrice(
     provider="owned",
@@ -23,37 +23,36 @@ FREE_STORAGE = StoragePrice(
 
 @dataclass(frozen=True)
 class Prices:
-    """Of the run's store, of the one that the data set lies in, and of traffic between sites."""
+    """Prices of the run's store, of the data set's store, and of traffic between sites."""
 
     storage: StoragePrice
     data_storage: StoragePrice
     egress: Mapping[tuple[str, str], float] | None
-    """Dollars for a GB, by the sites it leaves and reaches; STORE_SITE and DATA_SITE are sites, too. None where nothing
-    is charged anywhere."""
+    """Dollars per GB from one site to another, STORE_SITE and DATA_SITE included; None if all traffic is free."""
     missing: Mapping[tuple[str, str], str]
-    """Of ways that have no price: why, and what to do about it. They matter only to plans that use them."""
+    """Links without a price, with the reason and what to do. They matter only to plans that use them."""
 
     @property
     def store_at(self) -> str:
-        """Place of the run's store, as `aws.us-east-1` or `owned`; empty where nobody asked for prices."""
+        """Location of the run's store, such as `aws.us-east-1` or `owned`; empty if no prices were asked for."""
         storage = self.storage
         if self.egress is None:
             return ""
         return storage.provider if storage == FREE_STORAGE else f"{storage.provider}.{storage.region}"
 
     def usd_per_gb(self, from_site: str, to_site: str) -> float:
-        """Of traffic; PlanError where nobody knows."""
+        """Return the price of traffic over a link; raise PlanError if it is unknown."""
         if self.egress is None:
             return 0.0
-        way = (from_site, to_site)
-        if way not in self.egress:
-            unasked = (
+        link = (from_site, to_site)
+        if link not in self.egress:
+            not_looked_up = (
                 f"no price was looked up for traffic from {from_site} to {to_site}; give the offers of both sites to "
                 "zooid.catalog.prices_for"
             )
-            raise PlanError(self.missing.get(way, unasked))
-        return self.egress[way]
+            raise PlanError(self.missing.get(link, not_looked_up))
+        return self.egress[link]
 
 
 FREE = Prices(storage=FREE_STORAGE, data_storage=FREE_STORAGE, egress=None, missing={})
-"""One's own machines, with a folder or server of one's own for a store."""
+"""Prices of one's own machines with one's own store."""

@@ -1,1 +1,1 @@
-"""Records that a run writes and reads: rosters, events, checkpoints, timelines and their keys."""
+"""Records that a run writes and reads, such as rosters, events, checkpoints and timelines, and their keys."""

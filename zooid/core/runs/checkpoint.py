@@ -1,6 +1,6 @@
-"""What a checkpoint consists of, who writes which part of it, and how often one is written.
+"""Checkpoints: their contents, which member writes which part, and how often one is written.
 
-The manifest is written last: a checkpoint is complete or invisible.
+The manifest is written last, so that a checkpoint is either complete or invisible.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,25 +11,23 @@ from typing import ClassVar
 from msgspec import field
 
 from zooid.core.jobs.loss_form import LossForm
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_at_least, require_positive
 from zooid.core.runs import keys
 from zooid.core.text import quoted
 
 
 class CheckpointRule(Record, frozen=True, kw_only=True):
-    """How often a run writes checkpoints, beside the first and the last, and how many of them stay."""
+    """The interval between a run's checkpoints, besides the first and the last, and the number that is kept."""
 
     every_s: float | None = None
+    """Time between two checkpoints."""
     every_steps: int | None = None
-    """At most one of the two is given; with neither, a run writes its first and its last checkpoint only."""
+    """Steps between two checkpoints; excludes `every_s`. Without both, a run writes only its first and last one."""
     keep: int = 2
 
     def __post_init__(self) -> None:
-        require(self.every_s is None or self.every_s > 0, f"`every_s` is {self.every_s}; it must be above 0")
-        require(
-            self.every_steps is None or self.every_steps >= 1,
-            f"`every_steps` is {self.every_steps}; it must be at least 1",
-        )
+        require_positive(self, "every_s")
+        require_at_least(1, self, "every_steps")
         require(
             self.every_s is None or self.every_steps is None,
             f"`every_s` is {self.every_s} and `every_steps` is {self.every_steps}; give one of them",
@@ -37,7 +35,7 @@ class CheckpointRule(Record, frozen=True, kw_only=True):
         require(self.keep >= 1, f"`keep` is {self.keep}; at least the newest checkpoint has to stay: give 1 or more")
 
     def is_due(self, num_steps: int, seconds: float) -> bool:
-        """Whether so many steps and seconds after the last checkpoint the next one is due."""
+        """Whether the next checkpoint is due, given the steps and seconds since the last one."""
         in_steps = self.every_steps is not None and num_steps >= self.every_steps
         in_time = self.every_s is not None and num_steps >= 1 and seconds >= self.every_s
         return in_steps or in_time
@@ -46,18 +44,18 @@ class CheckpointRule(Record, frozen=True, kw_only=True):
 DEFAULT_RULE = CheckpointRule(every_s=600.0)
 
 SHARD_BYTES = 128 * 2**20
-"""Whoever writes or reads a shard has its bytes in memory beside the tensors, so that it must be small to a stage."""
+"""Maximum size of a shard. A shard is held in memory beside its tensors, so it must be small compared to a stage."""
 
 
 class Shard(Record, frozen=True, kw_only=True):
-    """One safetensors object, with the names in it."""
+    """One safetensors object, with the names of its tensors."""
 
     key: str
     names: tuple[str, ...]
 
 
 class SampleFacts(Record, frozen=True, kw_only=True):
-    """What decides which samples each step of a run owns: whoever goes on must have the same."""
+    """The facts that decide which samples each step of a run owns; they stay the same when a run is resumed."""
 
     num_samples: int
     batch_size: int
@@ -65,22 +63,21 @@ class SampleFacts(Record, frozen=True, kw_only=True):
     epochs: int
     seed: int
     is_in_order: bool = False
-    """Whether the data set is iterable, so that samples are not shuffled here."""
+    """Whether the data set is iterable, so that zooid does not shuffle its samples."""
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "batch_size", "grain_size", "epochs"):
-            require(getattr(self, name) >= 1, f"`{name}` is {getattr(self, name)}; it must be at least 1")
+        require_at_least(1, self, "num_samples", "batch_size", "grain_size", "epochs")
 
 
 _NOT_FINITE = ("nan", "inf", "-inf")
-"""What JSON has no numbers for."""
+"""Texts for the numbers that JSON cannot represent."""
 
 
 class Evaluation(Record, frozen=True, kw_only=True):
-    """What one evaluation found; a number that is not finite is a text, since JSON has no word for it."""
+    """The results of one evaluation. A number that is not finite is a text, because JSON cannot represent it."""
 
     step: int
-    """Steps before it."""
+    """Number of steps before the evaluation."""
     numbers: dict[str, float | str]
     """The loss and the job's metrics, by name."""
 
@@ -97,14 +94,14 @@ class Evaluation(Record, frozen=True, kw_only=True):
 
 
 class Ledger(Record, frozen=True, kw_only=True):
-    """What a run remembers beside its tensors, so that it goes on as if never interrupted."""
+    """State of a run besides its tensors, with which a resumed run continues as if never interrupted."""
 
     evaluations: tuple[Evaluation, ...] = ()
-    """All so far, in order."""
+    """All evaluations so far, in order."""
     best_step: int | None = None
-    """The checkpoint that stays until a better one is written."""
+    """Step of the best checkpoint, which is kept until a better one is written."""
     stopped: str = ""
-    """Why the run ended before its last step; empty where it did not."""
+    """Why the run ended before its last step; empty if it did not."""
 
 
 class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"):
@@ -117,88 +114,88 @@ class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"
     model_fingerprint: str
     samples: SampleFacts
     data_shards: str = ""
-    """Digest of the sizes of the data set's shards, on which the order of samples rests; empty where it has none."""
+    """Digest of the sizes of the data set's shards, which determine the order of samples; empty if it has none."""
     optimizer_class: str
-    """Whose state it is; another optimizer could not go on from it."""
+    """Class of the optimizer; another optimizer cannot use its state."""
     optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What the job gave the optimizer, as `lr`: the different values of its groups of parameters, in words."""
+    """Settings of the optimizer, such as `lr`, with their different values over the parameter groups, as text."""
     shards: tuple[Shard, ...]
     """Parameters and buffers of the model's state dict, each name in exactly one shard."""
     optimizer: tuple[Shard, ...] = ()
-    """The optimizer's state, by the names of the parameters that it belongs to; a parameter may have none. Nobody has
-    any before the first step."""
+    """State of the optimizer by parameter name. A parameter may have none; before the first step, none has any."""
     constants: tuple[Shard, ...]
-    """Buffers that a state dict leaves out but that a stage needs."""
+    """Buffers that a stage needs but that are not in the state dict."""
     aliases: dict[str, str]
-    """Names of the state dict that share another name's tensor."""
+    """Names in the state dict that share the tensor of another name."""
     loss_form: LossForm = LossForm()
-    """What the loss is a mean or sum over, as it was found before the first step."""
+    """Form of the loss, as found before the first step."""
     loss_scale: float = 1.0
-    """By which losses of the next step are multiplied; 1 where they are not scaled."""
+    """Factor on the losses of the next step; 1 if they are not scaled."""
     num_good_steps: int = 0
-    """Steps without overflow since the loss scale has last changed."""
+    """Number of steps without overflow since the last change of the loss scale."""
     ledger: Ledger = Ledger()
 
     def __post_init__(self) -> None:
-        require(self.step >= 0, f"`step` is {self.step}; it must be at least 0")
+        require_at_least(0, self, "step", "num_good_steps")
         for kind in ("shards", "optimizer"):
             names = [name for shard in getattr(self, kind) for name in shard.names]
             require(len(names) == len(set(names)), f"`{kind}` hold a name twice")
-        require(self.loss_scale > 0, f"`loss_scale` is {self.loss_scale}; it must be above 0")
-        require(self.num_good_steps >= 0, f"`num_good_steps` is {self.num_good_steps}; it must be at least 0")
+        require_positive(self, "loss_scale")
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one member writes of a checkpoint."""
+    """The shards of a checkpoint that one member writes."""
 
     model: tuple[Shard, ...]
     optimizer: tuple[Shard, ...]
-    """Empty where it has no parameters."""
+    """Optimizer shards; empty if the member has no parameters."""
 
 
 @dataclass(frozen=True, eq=False)
 class Division:
-    """Who writes what of a run's checkpoints under one roster.
+    """The division of a run's checkpoints among the members of one roster.
 
-    It follows from the layout and the tensors' names and sizes alone, so that whoever writes the manifest has to ask
-    nobody. Shards of different rosters have different keys: a member that has been replaced without noticing cannot
-    write over its successor's.
+    It follows from the layout and from the names and sizes of the tensors, so that the writer of the manifest asks
+    nobody. Shards of different rosters have different keys, so that a member that was replaced without noticing cannot
+    overwrite its successor's.
     """
 
     stages: tuple[Mapping[str, int], ...]
-    """Names of the state dict that each stage keeps, with their bytes; each name at one stage."""
+    """Names in the state dict that each stage keeps, with their bytes; each name is at one stage."""
     parameters: frozenset[str]
-    """Those that an optimizer may have state for."""
+    """Names of the tensors that may have optimizer state."""
     num_replicas: int = 1
     roster: int = 0
     """Number of the roster's claim."""
     change: int = 0
-    """How often members have replaced the claim's first roster."""
+    """Number of times that members have replaced the claim's first roster."""
 
     def part(self, step: int, stage: int, replica: int) -> Part | None:
-        """What the member in this seat writes; None where there are fewer tensors than members."""
+        """Return the part of the member in this seat; None if it has none, because there are few tensors."""
         total = len(self._shards)
-        own = [(number, names) for number, (seat, names) in enumerate(self._shards) if seat == (stage, replica)]
-        if not own:
+        numbered = [(number, names) for number, (seat, names) in enumerate(self._shards) if seat == (stage, replica)]
+        if not numbered:
             return None
-        writers = (self.roster, self.change)
-        model = [Shard(key=keys.shard(step, "model", number, total, *writers), names=names) for number, names in own]
+        roster = (self.roster, self.change)
+        model = [
+            Shard(key=keys.shard(step, "model", number, total, *roster), names=names) for number, names in numbered
+        ]
         optimizer = [
-            Shard(key=keys.shard(step, "optimizer", number, total, *writers), names=trained)
-            for number, names in own
+            Shard(key=keys.shard(step, "optimizer", number, total, *roster), names=trained)
+            for number, names in numbered
             if (trained := tuple(name for name in names if name in self.parameters))
         ]
         return Part(tuple(model), tuple(optimizer))
 
     def parts(self, step: int) -> list[Part]:
-        """Those of all members."""
+        """Return the parts of all members."""
         seats = dict.fromkeys(seat for seat, _ in self._shards)
         return [part for seat in seats if (part := self.part(step, *seat)) is not None]
 
     @cached_property
     def _shards(self) -> list[tuple[tuple[int, int], tuple[str, ...]]]:
-        """Names of each shard, with the stage and the replica that writes it."""
+        """The seat (stage, replica) that writes each shard, and the names in the shard."""
         return [
             ((stage, replica), names)
             for stage, sizes in enumerate(self.stages)
@@ -207,8 +204,8 @@ class Division:
         ]
 
 
-def cut_shards(sizes: Mapping[str, int], names: Iterable[str], most_bytes: int = SHARD_BYTES) -> list[tuple[str, ...]]:
-    """The names in turn, as shards of at most so many bytes; a tensor that is larger has a shard of its own.
+def cut_shards(sizes: Mapping[str, int], names: Iterable[str], max_bytes: int = SHARD_BYTES) -> list[tuple[str, ...]]:
+    """Group names into shards of at most `max_bytes`, in order; a larger tensor gets a shard of its own.
 
     >>> cut_shards({"a": 5, "b": 4, "c": 3, "d": 9}, "abcd", 8)
     [('a',), ('b', 'c'), ('d',)]
@@ -216,7 +213,7 @@ def cut_shards(sizes: Mapping[str, int], names: Iterable[str], most_bytes: int =
     shards: list[tuple[str, ...]] = []
     num_bytes = 0
     for name in names:
-        if shards and num_bytes + sizes[name] <= most_bytes:
+        if shards and num_bytes + sizes[name] <= max_bytes:
             shards[-1] += (name,)
             num_bytes += sizes[name]
         else:
@@ -226,18 +223,18 @@ def cut_shards(sizes: Mapping[str, int], names: Iterable[str], most_bytes: int =
 
 
 def part_of(sizes: Mapping[str, int], num_replicas: int, replica: int) -> tuple[str, ...]:
-    """The names that one of a stage's replicas writes, sorted; all have the same tensors, so that any may.
+    """Return the names that one replica of a stage writes, sorted; all replicas have the same tensors.
 
-    The largest tensor goes first, always to whoever has least so far (at most 4/3 of the best division).
+    Greedily gives the largest remaining tensor to the replica with the fewest bytes, within 4/3 of the optimum.
 
     >>> part_of({"a": 5, "b": 4, "c": 3}, 2, 0), part_of({"a": 5, "b": 4, "c": 3}, 2, 1)
     (('a',), ('b', 'c'))
     """
     loads = [0] * num_replicas
-    own = []
+    names = []
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
         writer = loads.index(min(loads))
         loads[writer] += sizes[name]
         if writer == replica:
-            own.append(name)
-    return tuple(sorted(own))
+            names.append(name)
+    return tuple(sorted(names))

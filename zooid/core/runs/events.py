@@ -1,4 +1,4 @@
-"""What happens in a run, as typed records in JSON lines: all that pictures, progress bars and reports are made from."""
+"""Events of a run as typed records in JSON lines, from which progress bars, pictures and reports are made."""
 
 import math
 from collections.abc import Iterable
@@ -12,13 +12,14 @@ from zooid.core.text import quoted
 
 
 class BaseEvent(Record, frozen=True, kw_only=True, tag_field="event"):
-    """`at_s` is Unix time on the writer's clock."""
+    """Base class of all events."""
 
     at_s: float
+    """Unix time on the writer's clock."""
 
 
 class PhaseStarted(BaseEvent, frozen=True, kw_only=True, tag="phase_started"):
-    """The coordinator turned to the next part of its work."""
+    """The coordinator began the next phase of its work."""
 
     phase: str
 
@@ -36,31 +37,32 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     first_step: int
     batch_size: int
     predicted_step_s: float | None
-    """None where the plan was made without a profile; so are the next two."""
+    """Predicted time of a step. All predictions are None if the plan was made without a profile."""
     predicted_run_s: float | None
     predicted_usd: float | None
     members: tuple[str, ...]
     prices: str
-    """Whose prices the dollars are, in words."""
+    """Source of the prices, in words."""
     why_whole: str = ""
-    """Why the model is trained as one stage, in words; empty where it could be cut."""
+    """Why the model is trained as one stage, in words; empty if it could be cut."""
 
 
 class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_changed"):
-    """A run goes on with other settings of its optimizer than the checkpoint was trained with."""
+    """A run continues with other optimizer settings than its checkpoint was trained with."""
 
     settings: dict[str, tuple[str, ...]]
-    """What the job gives the optimizer now, as `lr`: the different values of its groups of parameters."""
+    """New settings, such as `lr`, with their different values over the parameter groups."""
     before: dict[str, tuple[str, ...]]
+    """Settings of the checkpoint."""
 
 
 class ModelTraced(BaseEvent, frozen=True, kw_only=True, tag="model_traced"):
     """The model was traced once for all members of the run."""
 
     digest: str
-    """Digest of the trace, by which members find it."""
+    """Digest of the trace, with which members find it."""
     why_traced: str = ""
-    """Why members have to trace the model themselves all the same, in words; empty where they need not."""
+    """Why members have to trace the model themselves nevertheless, in words; empty if they need not."""
 
 
 class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
@@ -70,18 +72,18 @@ class MemberStarted(BaseEvent, frozen=True, kw_only=True, tag="member_started"):
     num_layers: int
     parameter_bytes: int
     cpu_s: float = 0.0
-    """Processor time that its process has taken so far."""
+    """CPU time of its process so far."""
 
 
 class MemberPrinted(BaseEvent, frozen=True, kw_only=True, tag="member_printed"):
-    """The job's code has printed a line in a member that trains."""
+    """The job's code printed a line in a training member."""
 
     member: str
     text: str
-    """Without the end of the line."""
+    """The line without its newline."""
 
     def line(self, num_members: int) -> str:
-        """As it is shown: with the member's name, where there are several."""
+        """Return the line as it is shown, prefixed with the member's name if there are several members."""
         return f"[{self.member}] {self.text}" if num_members > 1 else self.text
 
 
@@ -90,30 +92,30 @@ class MemberTrained(BaseEvent, frozen=True, kw_only=True, tag="member_trained"):
 
     member: str
     peak_bytes: int
-    """The most memory that its process has had."""
+    """Peak memory of its process."""
 
 
 class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
     step: int
     epoch: int
     loss: float
-    """Mean over the samples of the step."""
+    """Mean loss over the samples of the step."""
     num_samples: int
     step_s: float
     gradient_norm: float = 0.0
-    """Over the whole model, before clipping."""
+    """Norm of the whole model's gradients before clipping."""
     learning_rate: float | None = None
-    """Of the first group of parameters of the first stage, in this step."""
+    """Learning rate of the first stage's first parameter group in this step."""
     is_skipped: bool = False
-    """Scaled fp16 gradients overflowed: no parameter was changed."""
+    """Whether scaled fp16 gradients overflowed, so that no parameter changed."""
 
 
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
-    """The whole evaluation data set went through the pipeline."""
+    """The model was evaluated on the whole evaluation data set."""
 
     epoch: int
     step: int
-    """Steps committed before it; 0 where it came before training."""
+    """Number of steps committed before it; 0 if it came before training."""
     loss: float
     metrics: dict[str, float]
     num_samples: int
@@ -122,18 +124,18 @@ class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
 
 class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
     step: int
-    """Steps committed before it."""
+    """Number of steps committed before it."""
     url: str
-    """Of its folder."""
+    """URL of the checkpoint's folder."""
     is_best: bool = False
-    """True where the checkpoint is kept as the best one so far."""
+    """Whether the checkpoint is kept as the best one so far."""
 
 
 class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):
-    """The run ends before its last step, because its job wishes so."""
+    """The run ends before its last step at the job's request."""
 
     step: int
-    """Steps committed before it."""
+    """Number of steps committed before it."""
     reason: str
 
 
@@ -143,18 +145,18 @@ class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
 
 
 class RosterChanged(BaseEvent, frozen=True, kw_only=True, tag="roster_changed"):
-    """A member was lost, and the others go on without it."""
+    """A member was lost, and the survivors continue without it."""
 
     change: int
-    """How often members have replaced the roster that the coordinator wrote."""
+    """Number of times that members have replaced the coordinator's roster."""
     members: tuple[str, ...]
     """Members that train from now on."""
     step: int
     """The first step that they compute."""
     ruling: str
-    """What became of the step that was under way: `stands`, `unfinished` or `rolled_back`."""
+    """Fate of the step in flight: `stands`, `unfinished` or `rolled_back`."""
     wall_s: float
-    """Time from when the loss was noticed until all members were ready again."""
+    """Time from noticing the lost member until all survivors were ready again."""
 
 
 class MembersAdopted(BaseEvent, frozen=True, kw_only=True, tag="members_adopted"):
@@ -162,11 +164,11 @@ class MembersAdopted(BaseEvent, frozen=True, kw_only=True, tag="members_adopted"
 
     members: tuple[str, ...]
     step: int
-    """The next step that they tell of."""
+    """The next step that they will report."""
 
 
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
-    """Dollars so far, at the plan's prices."""
+    """The cost of the run so far, at the plan's prices."""
 
     usd: float
 
@@ -174,7 +176,7 @@ class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
 class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
     wall_s: float
     step_s: float
-    """Median of the full steps, the first one left out."""
+    """Median time of the full steps, without the first."""
     usd: float
     checkpoint: str
     """URL of the last checkpoint's folder."""
@@ -204,20 +206,21 @@ _DECODER = msgspec.json.Decoder(Event, strict=False)
 
 
 def encode_events(events: Iterable[Event]) -> bytes:
-    return b"".join(msgspec.json.encode(speakable(msgspec.to_builtins(event))) + b"\n" for event in events)
+    """Encode events as JSON lines."""
+    return b"".join(msgspec.json.encode(json_ready(msgspec.to_builtins(event))) + b"\n" for event in events)
 
 
-def speakable(value: Any) -> Any:
-    """JSON has no words for numbers that are not finite; a text says what they are, and is read back as a number."""
+def json_ready(value: Any) -> Any:
+    """Replace numbers that are not finite by texts, because JSON cannot represent them; the decoder reads them back."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {key: speakable(each) for key, each in value.items()}
+        return {key: json_ready(item) for key, item in value.items()}
     return value
 
 
 def decode_events(data: bytes, source: str) -> list[Event]:
-    """Read JSON lines back; a line that is not an event is named by its number."""
+    """Decode JSON lines; the error for a line that is not an event names its number."""
     events: list[Event] = []
     for number, line in enumerate(data.splitlines(), start=1):
         try:
@@ -228,7 +231,7 @@ def decode_events(data: bytes, source: str) -> list[Event]:
 
 
 def _checked(event: Event) -> Event:
-    """The event, unless a whole number in it has more than 64 bits: none was written, and arithmetic would overflow."""
+    """Reject integers beyond 64 bits: zooid writes none, and arithmetic would overflow."""
     for name in event.__struct_fields__:
         value = getattr(event, name)
         if isinstance(value, int) and abs(value) >= 2**63:

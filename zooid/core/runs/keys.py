@@ -1,4 +1,4 @@
-"""Where everything of a run lies in its folder of the object store. Nobody else spells a key."""
+"""The keys of all objects in a run's folder of the object store. No other module spells a key."""
 
 import functools
 import logging
@@ -11,21 +11,20 @@ from zooid.core.text import quoted
 logger = logging.getLogger(__name__)
 
 PLAN = "plan.json"
-"""Of the first roster; `plan` gives that of any."""
+"""Plan of the first roster; the function `plan` gives that of any roster."""
 PROFILE = "profile.json"
 LINKS = "links.json"
 ALL_REDUCES = "all-reduces.json"
 CLAIM = "run.json"
-"""Of whoever began the run; `claim` gives that of any who went on with it."""
+"""Claim of the coordinator that began the run; the function `claim` gives those of its successors."""
 CLAIMS = "claims"
-"""Claims are numbered without gaps and never deleted, so that one look for the next number tells of a newer one."""
+"""Claims are numbered without gaps and never deleted, so that one request for the next number finds a newer one."""
 JOB = "job.py"
+"""Source of a job that was given as an object and has no file of its own."""
 SHARD_SUFFIX = ".safetensors"
-"""Source of a job that was given as an object, where it does not lie in a file of its own."""
 LEASES = "leases"
 ROSTERS = "rosters"
 ANSWERS = "answers"
-JOINING = "joining"
 SPECS = "specs"
 HANDLES = "handles"
 FAILURES = "failures"
@@ -37,11 +36,11 @@ CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
 TRACES = "traces"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
-"""What no step changes belongs to all checkpoints of a run, and stays when old ones go."""
+"""Tensors that no step changes, which belong to all checkpoints of a run."""
 
 _MANIFEST = "manifest.json"
 _NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
-"""A number that a run can reach; a stray name with a larger one would lift all later numbers above it."""
+"""A number that a run can reach. A stray name with a larger number would push all later numbers above it."""
 _LABEL = re.compile("([0-9]{6})(?:-(?!000000)([0-9]{6}))?")
 
 
@@ -50,12 +49,12 @@ def specs_under(roster_number: int) -> str:
 
 
 def spec(member: str, roster_number: int = 0) -> str:
-    """A member that starts late must find its own spec, not the one of its namesake under a later roster."""
+    """Key of a member's spec. It contains the roster, because a later roster may have a member of the same name."""
     return f"{specs_under(roster_number)}/{member}.json"
 
 
 def handle(member: str, roster_number: int) -> str:
-    """How to find the process of a member."""
+    """Key of the record with which a member's process is found."""
     return f"{HANDLES}/{label(roster_number)}/{member}.json"
 
 
@@ -68,17 +67,17 @@ def failure(member: str, roster_number: int = 0) -> str:
 
 
 def claim(number: int) -> str:
-    """Who may write the roster of this number, and its plan; or who has adopted the members of an earlier one."""
+    """Key of the claim to write the roster of this number and its plan, or to adopt the members of an earlier one."""
     return CLAIM if number == 0 else f"{CLAIMS}/{number:06d}.json"
 
 
 def plan(roster_number: int) -> str:
-    """The plan that this roster's members follow."""
+    """Key of the plan that this roster's members follow."""
     return PLAN if roster_number == 0 else f"plan-{roster_number:06d}.json"
 
 
 def label(number: int, change: int = 0) -> str:
-    """The name of a roster: the number of its claim, and how often members have replaced the claim's first roster."""
+    """Name of a roster: the number of its claim, and how often members have replaced the claim's first roster."""
     return f"{number:06d}-{change:06d}" if change else f"{number:06d}"
 
 
@@ -87,12 +86,12 @@ def roster(number: int, change: int = 0) -> str:
 
 
 def rosters(listed: Iterable[str]) -> list[tuple[int, int]]:
-    """Claim and change of the listed rosters, ascending; strays are ignored, and logged once."""
+    """List claim and change of the listed rosters, ascending; other names are ignored, and logged once."""
     return sorted(found for key in listed if (found := roster_in(key.removesuffix(".json"))) is not None)
 
 
 def roster_in(key: str) -> tuple[int, int] | None:
-    """Claim and change in the last part of a key; None, logged once, if that is not the name of a roster."""
+    """Parse claim and change from the last part of a key; None, logged once, if it does not name a roster."""
     name = key.rpartition("/")[2]
     match = _LABEL.fullmatch(name)
     if match is None:
@@ -102,7 +101,7 @@ def roster_in(key: str) -> tuple[int, int] | None:
 
 
 def answers_under(number: int, change: int) -> str:
-    """Prefix of what members answer when this roster has to be replaced."""
+    """Prefix of the members' answers when this roster has to be replaced."""
     return f"{ANSWERS}/{label(number, change)}"
 
 
@@ -110,26 +109,17 @@ def answer(member: str, number: int, change: int) -> str:
     return f"{answers_under(number, change)}/{member}.json"
 
 
-def joining_under(number: int, change: int) -> str:
-    """Prefix of what processes write that ask for a seat in the roster after this one."""
-    return f"{JOINING}/{label(number, change)}"
-
-
-def joining(member: str, number: int, change: int) -> str:
-    return f"{joining_under(number, change)}/{member}.json"
-
-
 def numbers(listed: Iterable[str]) -> list[int]:
-    """The numbers of listed claims or leases, ascending; strays are ignored, and logged once."""
+    """List the numbers of the listed claims or leases, ascending; other names are ignored, and logged once."""
     return sorted(number for key in listed if (number := number_in(key, "{:06d}.json")) is not None)
 
 
 def number_in(key: str, form: str) -> int | None:
-    """The number in the last part of a key, which has this form; None, logged once, where it has another."""
+    """Parse the number in the last part of a key; None, logged once, if the part does not have this form."""
     name = key.rpartition("/")[2]
     digits = _NUMBER.match(name)
     if digits is None or form.format(int(digits[0])) != name:
-        _log_stray(quoted(key))  # what is remembered is short, however long the name is
+        _log_stray(quoted(key))  # quoted, so that the cache stays small whatever the name's length
         return None
     return int(digits[0])
 
@@ -140,12 +130,12 @@ def _log_stray(shown: str) -> None:
 
 
 def lease(claim_number: int) -> str:
-    """The sign of life of whoever wrote this claim; nobody else writes it."""
+    """Key of the heartbeat of the coordinator that wrote this claim."""
     return f"{LEASES}/{claim_number:06d}.json"
 
 
 def events_under(number: int, change: int = 0) -> str:
-    """Prefix of what is told under one roster."""
+    """Prefix of the events under one roster."""
     return f"{EVENTS}/{label(number, change)}"
 
 
@@ -154,22 +144,22 @@ def events_of(writer: str, number: int = 0, change: int = 0) -> str:
 
 
 def comm_of(run: str, number: int, change: int = 0) -> str:
-    """Prefix of everything members exchange under one roster; groups add their own names."""
+    """Prefix of the messages under one roster; process groups append their names."""
     return f"{COMM}/{run}/{label(number, change)}"
 
 
 def session(name: str) -> str:
-    """Prefix of everything that the ranks of a process group exchange which met in the lobby."""
+    """Prefix of the messages of a process group whose ranks had their rendezvous in the lobby."""
     return f"{COMM}/session-{name}"
 
 
 def lobby(session_name: str, what: str = "") -> str:
-    """Where a session is called out, answered and begun."""
+    """Key or prefix of the objects with which a session is announced, answered and begun."""
     return f"{LOBBY}/{session_name}/{what}" if what else f"{LOBBY}/{session_name}"
 
 
 def probes_of(run: str) -> str:
-    """Prefix of everything that members exchange while they measure links together."""
+    """Prefix of the messages of members that measure links together."""
     return f"{PROBES}/{run}"
 
 
@@ -178,7 +168,7 @@ def timelines_of(step: int) -> str:
 
 
 def recorded_steps(folders: Iterable[str]) -> list[int]:
-    """The steps of which listed folders hold timelines, ascending."""
+    """List the steps whose timelines lie in the listed folders, ascending."""
     return sorted(step for folder in folders if (step := number_in(folder, "{:08d}")) is not None)
 
 
@@ -195,34 +185,34 @@ def checkpoint_manifest(step: int) -> str:
 
 
 def trace(digest: str) -> str:
-    """The trace of this digest: how members build the model's stages without its code."""
+    """Key of the trace from which members build the model's stages without its code."""
     return f"{TRACES}/{digest}.json"
 
 
 def trace_constants(digest: str) -> str:
-    """The file of this digest, with the tensors that a traced model's code contains."""
+    """Key of the file with the tensors that a traced model's code contains."""
     return f"{TRACES}/{digest}.safetensors"
 
 
 def shard(step: int, kind: str, number: int, total: int, roster_number: int, change: int = 0) -> str:
-    """One of so many shards of a checkpoint; `kind` is `model` or `optimizer`."""
-    writers = f"-{label(roster_number, change)}" if roster_number or change else ""
-    return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{writers}{SHARD_SUFFIX}"
+    """Key of one of the `total` shards of a checkpoint; `kind` is `model` or `optimizer`."""
+    roster = f"-{label(roster_number, change)}" if roster_number or change else ""
+    return f"{checkpoint(step)}/{kind}-{number + 1:05d}-of-{total:05d}{roster}{SHARD_SUFFIX}"
 
 
 def checkpoint_steps(listed: Iterable[str]) -> dict[int, bool]:
-    """The checkpoints among listed keys, ascending, and whether each has its manifest."""
-    found: dict[int, bool] = {}
+    """Map the step of each listed checkpoint, ascending, to whether it has its manifest."""
+    has_manifest: dict[int, bool] = {}
     for key in sorted(listed):
         folder, _, name = key.removeprefix(f"{CHECKPOINTS}/").partition("/")
         if name and (step := number_in(folder, "{:08d}")) is not None:
-            found[step] = found.get(step, False) or name == _MANIFEST
-    return found
+            has_manifest[step] = has_manifest.get(step, False) or name == _MANIFEST
+    return has_manifest
 
 
 def split_spec_url(url: str) -> tuple[str, str]:
-    """The run's store URL and the key of the spec, from the spec's own URL."""
+    """Split the URL of a spec into the URL of the run's folder and the key of the spec."""
     store_url, separator, name = url.rpartition(f"/{SPECS}/")
     if not separator:
-        raise InputError(f"{quoted(url)!r} is not the URL of a spec: it must contain /{SPECS}/")
+        raise InputError(f"{quoted(url)!r} is not the URL of a spec; it must contain /{SPECS}/")
     return store_url, f"{SPECS}/{name}"

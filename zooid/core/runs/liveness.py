@@ -1,4 +1,4 @@
-"""Which process this is, in words that another process of the same machine can check."""
+"""Identities of processes, with which another process of the same machine can check whether they are alive."""
 
 import os
 from pathlib import Path
@@ -7,40 +7,40 @@ from zooid.core.records import Record
 
 _PROC = Path("/proc")
 _STATE, _START = 0, 19
-"""Places in /proc/PID/stat, counted behind the name, which may hold anything."""
+"""Indexes of fields in /proc/PID/stat, counted after the name, which may contain anything."""
 _ENDED = ("Z", "X")
 _STOPPED = ("T", "t")
 
 
 class ProcessMark(Record, frozen=True, kw_only=True):
-    """One process of one machine since it was booted."""
+    """The identity of one process on one machine since it was booted."""
 
     machine: str
-    """Boot and process namespace, within which process numbers are unique; empty where the system does not say."""
+    """Boot and process namespace, within which process numbers are unique; empty if the system does not say."""
     pid: int
     started: str
-    """When the process was started, in the kernel's own ticks: numbers of ended processes are used again."""
+    """Start time of the process in kernel ticks, because the kernel reuses process numbers."""
 
 
 def own_mark() -> ProcessMark:
-    """The mark of the calling process."""
+    """Return the identity of the calling process."""
     return mark_of(os.getpid())
 
 
 def mark_of(pid: int) -> ProcessMark:
-    """The mark of a process of this machine."""
+    """Return the identity of a process on this machine."""
     return ProcessMark(machine=_machine(), pid=pid, started=_started(pid) or "")
 
 
 def is_alive(mark: ProcessMark) -> bool | None:
-    """Whether that process still runs; None where only another machine, or nobody, can tell."""
+    """Whether the process still runs; None if it is not of this machine, or the system does not say."""
     if not mark.machine or mark.machine != _machine():
         return None
     return _started(mark.pid) == mark.started
 
 
 def is_stopped(mark: ProcessMark) -> bool:
-    """Whether that process runs on this machine, but does nothing until it is sent SIGCONT."""
+    """Whether the process is of this machine and stopped until it gets SIGCONT."""
     return is_alive(mark) is True and _fields(mark.pid)[_STATE] in _STOPPED
 
 
@@ -53,7 +53,7 @@ def _machine() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process was started; None where it has ended, whether or not its parent has asked how."""
+    """Return the start time of a process; None if it has ended, even if it is still a zombie."""
     fields = _fields(pid)
     return None if fields[_STATE] in _ENDED else fields[_START]
 

@@ -1,10 +1,10 @@
-"""Who trains: the numbered list of members that holds from one step on, until a later roster replaces it."""
+"""Rosters: the numbered list of members that train from one step on, until a later roster replaces it."""
 
 from typing import Literal
 
 from msgspec import field
 
-from zooid.core.records import FileRecord, Record, require, require_name
+from zooid.core.records import FileRecord, Record, require, require_at_least, require_name
 from zooid.core.runs import keys
 from zooid.core.text import quoted
 
@@ -26,46 +26,48 @@ class RosterMember(RosterSeat, frozen=True, kw_only=True):
 
 
 class StepNumbers(Record, frozen=True, kw_only=True):
-    """Sums over a whole step. Every member derives the same verdict from them, bit for bit."""
+    """Sums over a whole step, from which every member derives the same verdict, bit for bit."""
 
     loss_sum: float
     weight: float
     square_sums: tuple[float, ...]
     """Σg² of each stage, in stage order."""
     is_finite: bool = True
-    """False if a loss or a gradient was not finite. A sum that is not finite itself is given as 0."""
+    """Whether all losses and gradients were finite. A sum that is not finite is given as 0."""
 
 
 class Ruling(Record, frozen=True, kw_only=True):
-    """What becomes of the step that the roster before could not finish. A ruling is never made twice."""
+    """The verdict on the step that the previous roster could not finish. It is never judged again."""
 
     kind: Literal["stands", "unfinished", "rolled_back"]
-    """A step that `stands` is applied with its `numbers`, after all members hold its gradients. An `unfinished` step
-    was applied by nobody: its lost grains are computed again. A run that is `rolled_back` goes on from a checkpoint."""
+    """A step that `stands` is applied with its `numbers`, after all members hold its gradients. Nobody applied an
+    `unfinished` step: its lost grains are computed again. A `rolled_back` run continues from a checkpoint."""
     numbers: StepNumbers | None = None
 
     def __post_init__(self) -> None:
-        require((self.numbers is not None) == (self.kind == "stands"), "`numbers` belong to a step that stands")
+        require(
+            (self.numbers is not None) == (self.kind == "stands"),
+            f"`kind` is {self.kind}; give `numbers` for a step that stands, and for no other",
+        )
 
 
 class Answer(FileRecord, frozen=True, kw_only=True, tag="answer"):
-    """What a member says about itself when its roster has to be replaced.
+    """The state that a member reports when its roster has to be replaced.
 
     From then on it neither votes nor applies under that roster, so that its answer stays true.
     """
 
     member: str
     change: int
-    """Which roster has to be replaced: how often members have replaced the claim's first one."""
+    """The roster that has to be replaced: how often members have replaced the claim's first one."""
     has_state: bool = True
-    """False for a newcomer that has not confirmed the whole state of its stage. It can say nothing about steps."""
+    """False for a newcomer that has not confirmed the whole state of its stage; it knows nothing about steps."""
     num_applied: int
     """Number of steps that the member's parameters contain."""
     is_prepared: bool
-    """True if the member holds the reduced gradients of its next step."""
+    """Whether the member holds the reduced gradients of its next step."""
     is_finite: bool = True
-    """False if the member is prepared and found a loss or a gradient that is not finite. A sum that is not finite is
-    given as 0."""
+    """False if the member is prepared and its losses or gradients are not finite. Such a sum is given as 0."""
     square_sum: float = 0.0
     """Σg² of the member's stage in that step, if it is prepared."""
     loss_sum: float = 0.0
@@ -75,81 +77,78 @@ class Answer(FileRecord, frozen=True, kw_only=True, tag="answer"):
     applied: StepNumbers | None = None
     """Numbers of the last step that the member applied, if any."""
     has_finished: bool = False
-    """True if the member's pipeline has computed all of its grains of the next step, and the member has their sums."""
+    """Whether the member's pipeline has computed all its grains of the next step, and the member has their sums."""
     is_between_steps: bool = False
-    """True if the member has not finished what comes after its last step: evaluation, checkpoint, early stop."""
+    """Whether evaluation, checkpoint or early stop after the member's last step are still pending."""
     num_evaluations: int = 0
-    """Number of evaluations that the member knows the results of."""
+    """Number of evaluations whose results the member knows."""
     owes_checkpoint: bool = False
-    """True if a checkpoint that the job has wished for is being written."""
+    """Whether a checkpoint that the job has requested is being written."""
     suspects: tuple[str, ...] = ()
-    """Members that have left, or that this one has lost its connection to."""
+    """Members that have left, or to which this one has lost its connection."""
 
     def __post_init__(self) -> None:
         require_name("member", self.member)
-        require(self.change >= 0 and self.num_applied >= 0, "`change` and `num_applied` must be at least 0")
-        require(self.has_state or not self.is_prepared, "`is_prepared` is true of a member without state")
+        require_at_least(0, self, "change", "num_applied")
+        require(self.has_state or not self.is_prepared, "`is_prepared` is true for a member without state")
 
 
 class Joining(FileRecord, frozen=True, kw_only=True, tag="joining"):
-    """What a new process writes to get a seat in the roster that replaces this one."""
+    """The request of a new process for a seat in the roster that replaces this one."""
 
     member: str
-    """The name of the process. No member of the claim may ever have had it."""
+    """Name of the process, which no member of the claim may ever have had."""
     change: int
     """The newest roster that the process knows: how often members have replaced the claim's first one."""
 
     def __post_init__(self) -> None:
         require_name("member", self.member)
-        require(self.change >= 0, "`change` must be at least 0")
+        require_at_least(0, self, "change")
 
 
 class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
-    """Written once, create-only: the first writer wins and everyone obeys it."""
+    """The members that train and their seats. A roster is written create-only: the first writer wins, all obey."""
 
     run: str
     number: int
-    """Number of the claim that the roster belongs to; claims of a run are numbered from 0."""
+    """Number of the claim to which the roster belongs; claims of a run are numbered from 0."""
     change: int = 0
-    """How often members have replaced the claim's first roster, which its coordinator wrote."""
+    """Number of times that members have replaced the claim's first roster, which its coordinator wrote."""
     resume_step: int
-    """The first step this roster runs; the checkpoint or live state of exactly this many steps is its start."""
+    """The first step of this roster, which starts from the state after exactly this many steps."""
     members: tuple[RosterMember, ...]
     shares: tuple[int, ...]
-    """Whole grains of a full step for each replica."""
+    """Number of grains of a full step that each replica computes."""
     copies: tuple[RosterSeat, ...] = ()
     """Members that compute no grains, but vote and apply their stage's gradients, so that its state is not lost."""
     newcomers: tuple[str, ...] = ()
     """Members and copies that receive the state of their stage from another member before the first step."""
     former: tuple[str, ...] = ()
-    """Names that earlier rosters of the claim had and this one has not. No process may join by one of them."""
+    """Names in earlier rosters of the claim that this one does not have. No process may join under such a name."""
     num_planned_replicas: int = 0
-    """Number of replicas of the claim's first roster, which new members fill up again; 0 in that roster itself."""
+    """Number of replicas in the claim's first roster, to which newcomers may refill it; 0 in that roster itself."""
     ruling: Ruling | None = None
-    """What becomes of an unfinished step; None where there was none."""
+    """Verdict on the unfinished step; None if there was none."""
     is_between_steps: bool = False
-    """True if what comes after the last step has to be done before the first step of this roster."""
+    """Whether evaluation, checkpoint or early stop after the last step come before this roster's first step."""
     grains: tuple[tuple[int, ...], ...] = ()
-    """Grains of each replica in the first step that this roster computes; split by `shares` if this is empty."""
+    """Grains of each replica in the first step that this roster computes; if empty, they are split by `shares`."""
     computed: tuple[tuple[int, ...], ...] = ()
-    """Those of `grains` that a replica has computed before, and has the sums of; none if this is empty."""
+    """The part of `grains` that each replica has already computed and holds the sums of; empty if there is none."""
     optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Those of the job, where they differ from the checkpoint's: what its own checkpoints will hold."""
+    """The job's optimizer settings for later checkpoints, if they differ from those of the last checkpoint."""
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
-        require(
-            min(self.number, self.change, self.resume_step) >= 0,
-            "`number`, `change` and `resume_step` must be at least 0",
-        )
+        require_at_least(0, self, "number", "change", "resume_step")
         require(len(self.members) >= 1, "`members` must not be empty")
         names = [seat.name for seat in self.seats]
         require(len(set(names)) == len(names), f"`members` names a member twice: {quoted(str(names))}")
         require(
             not set(names) & set(self.former),
-            f"`former` names who has a seat: {quoted(str(sorted(set(names) & set(self.former))))}",
+            f"`former` names members that have a seat: {quoted(str(sorted(set(names) & set(self.former))))}",
         )
-        # As many different seats as the largest numbers make: all are filled, and no hostile number is counted up to.
+        # Counting the distinct seats proves that all are filled, without a loop up to an untrusted number.
         seats = {(member.replica, member.stage) for member in self.members}
         require(
             all(replica >= 0 and stage >= 0 for replica, stage in seats)
@@ -158,12 +157,12 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
         )
         require(
             len(self.shares) == self.num_replicas and min(self.shares) >= 0 and sum(self.shares) >= 1,
-            f"`shares` is {quoted(str(self.shares))}; it must give each of {self.num_replicas} replicas its whole "
+            f"`shares` is {quoted(str(self.shares))}; it must give each of {self.num_replicas} replicas a number of "
             "grains",
         )
         require(
             all(0 <= copy.stage < self.num_stages for copy in self.copies),
-            f"`copies` must have one of the {self.num_stages} stages; they are {quoted(str(self.copies))}",
+            f"`copies` is {quoted(str(self.copies))}; every copy must have one of the {self.num_stages} stages",
         )
         self._check_newcomers()
         require(
@@ -178,9 +177,9 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
             not self.computed
             or (
                 len(self.computed) == len(self.grains)
-                and all(set(done) <= set(own) for done, own in zip(self.computed, self.grains, strict=True))
+                and all(set(done) <= set(grains) for done, grains in zip(self.computed, self.grains, strict=True))
             ),
-            "`computed` must be a part of each replica's `grains`",
+            "`computed` must be a subset of each replica's `grains`",
         )
 
     def _check_newcomers(self) -> None:
@@ -219,17 +218,17 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
 
     @property
     def seats(self) -> tuple[RosterSeat, ...]:
-        """All seats in order of rank: those of the replicas, then those of the copies."""
+        """All seats in rank order: those of the replicas, then those of the copies."""
         return (*self.members, *self.copies)
 
     @property
     def num_voters(self) -> int:
-        """How many votes a commit needs: one of every member, copies included."""
+        """Number of votes that a commit needs: one from every member, copies included."""
         return len(self.members) + len(self.copies)
 
     @property
     def first_computed(self) -> int:
-        """The first step that this roster computes. One that stands comes before it, and is only applied."""
+        """The first step that this roster computes. A step that stands comes before it and is only applied."""
         stands = self.ruling is not None and self.ruling.kind == "stands"
         return self.resume_step + 1 if stands else self.resume_step
 
@@ -237,17 +236,17 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
         return next(rank for rank, seat in enumerate(self.seats) if seat.name == name)
 
     def replica_of(self, name: str) -> int | None:
-        """The replica of a member; None for a copy."""
+        """Return the replica of a member; None for a copy."""
         return next((member.replica for member in self.members if member.name == name), None)
 
     def rank_at(self, replica: int, stage: int) -> int:
         return next(r for r, m in enumerate(self.members) if m.replica == replica and m.stage == stage)
 
     def ranks_of_stage(self, stage: int) -> list[int]:
-        """Ranks of all who apply this stage's gradients: its replicas in order, then its copies."""
+        """List the ranks that apply this stage's gradients: its replicas in order, then its copies."""
         copies = [rank for rank, copy in enumerate(self.copies, len(self.members)) if copy.stage == stage]
         return [*(self.rank_at(replica, stage) for replica in range(self.num_replicas)), *copies]
 
     def pipeline(self, replica: int) -> tuple[str, ...]:
-        """Names of a replica's members, in stage order."""
+        """Return the names of a replica's members in stage order."""
         return tuple(self.members[self.rank_at(replica, stage)].name for stage in range(self.num_stages))

@@ -1,67 +1,66 @@
-"""Data sets as tar shards: what is known of a shard before it is read, and once it lies on this machine."""
+"""Records of tar shards: their entries in the index of a data set, and the samples inside them."""
 
 import msgspec
 
-from zooid.core.records import FileRecord, Record, require
+from zooid.core.records import FileRecord, Record, require, require_at_least
 from zooid.core.text import printable, quoted
 
 SHARDS_PER_WINDOW = 4
-"""Samples are shuffled among so many shards at a time. More would shuffle better; but all shards of a window are read
-at once, while those of the next one are fetched, so a machine keeps twice as many."""
+"""Number of shards among which samples are shuffled at a time. More would shuffle better, but a machine keeps two
+windows: one that is read, and the next one that is fetched."""
 
-_REFUSED_NAMES = frozenset({"", ".", ".."})
+_FORBIDDEN_PARTS = frozenset({"", ".", ".."})
 _HEADER_BYTES = 512
-"""A tar file has one header of so many bytes for each file, and a sample has a file at least."""
-MOST_SAMPLES = 2**40 // _HEADER_BYTES
-"""The most samples of a shard whose size is not known: as many as fit into 1 TiB."""
+"""Size of the header that a tar file has for each file; a sample has at least one file."""
+MAX_SAMPLES = 2**40 // _HEADER_BYTES
+"""Maximum number of samples in a shard of unknown size: as many as fit into 1 TiB."""
 
 
 class TarShard(Record, frozen=True, kw_only=True):
-    """One shard as the index of its folder has it."""
+    """One shard in the index of its folder."""
 
     key: str
-    """Of its object, below the folder."""
+    """Key of its object, relative to the folder."""
     num_samples: int
     size_bytes: int | None = None
-    """None where whoever made the index did not say."""
+    """Size of the shard; None if the index does not give it."""
     md5: str | None = None
 
     def __post_init__(self) -> None:
         key = quoted(self.key)
         require(
             self.key.endswith(".tar"),
-            f"{key!r} is not a .tar file; samples are read by their offset, which compressed shards do not have: "
-            "unpack them",
+            f"{key!r} is not a .tar file; samples are read by their offsets, which compressed shards do not have: "
+            "decompress them",
         )
         require(
-            not _REFUSED_NAMES.intersection(self.key.split("/"))
+            not _FORBIDDEN_PARTS.intersection(self.key.split("/"))
             and not any(c in "\n\t" for c in self.key)
             and printable(self.key) == self.key,
-            f"{key!r} is not the name of a shard below its folder; write names joined by single /, without . and .. "
+            f"{key!r} is not the name of a shard below its folder; join names by single /, without . and .. "
             "and control characters",
         )
-        require(self.num_samples >= 0, f"a shard of {self.num_samples} samples; it must be 0 or more")
-        require(self.size_bytes is None or self.size_bytes >= 0, f"{key} has {self.size_bytes} bytes; give 0 or more")
-        most = MOST_SAMPLES if self.size_bytes is None else self.size_bytes // _HEADER_BYTES
+        require_at_least(0, self, "num_samples", "size_bytes", of=key)
+        max_samples = MAX_SAMPLES if self.size_bytes is None else self.size_bytes // _HEADER_BYTES
         require(
-            self.num_samples <= most,
-            f"{key} has {quoted(str(self.num_samples))} samples, but a tar file of its size has at most {most}",
+            self.num_samples <= max_samples,
+            f"{key} has {quoted(str(self.num_samples))} samples, but a tar file of its size has at most {max_samples}",
         )
 
 
 class SampleFiles(msgspec.Struct, frozen=True, array_like=True):
-    """Where the files of one sample lie in a shard. An array in JSON, for a shard may have tens of thousands."""
+    """The files of one sample in a shard. It is an array in JSON, because a shard may have tens of thousands."""
 
     name: str
-    """What its files have in common, such as `000001`."""
+    """Common stem of the files, such as `000001`."""
     crc: int | None
-    """CRC-32 of the files' bytes, one after the other; None where nobody has read them yet."""
+    """CRC-32 of the concatenated files; None if nobody has read them yet."""
     fields: tuple[tuple[str, int, int], ...]
     """Extension without its dot, offset and bytes of each file."""
 
 
 class ShardTable(FileRecord, frozen=True, kw_only=True, tag="shard-table"):
-    """Where each sample of a shard lies; written beside a shard that has arrived whole."""
+    """Locations of all samples in a shard, written beside a shard that was fetched completely."""
 
     size_bytes: int
     samples: tuple[SampleFiles, ...]
@@ -71,5 +70,6 @@ class ShardTable(FileRecord, frozen=True, kw_only=True, tag="shard-table"):
             for _, offset, size in sample.fields:
                 require(
                     offset >= 0 and 0 <= size <= self.size_bytes - offset,
-                    f"`samples` has {quoted(str(size))} bytes at {quoted(str(offset))} of {self.size_bytes}",
+                    f"`samples` has {quoted(str(size))} bytes at offset {quoted(str(offset))}; the shard has "
+                    f"{self.size_bytes} bytes",
                 )

@@ -1,22 +1,22 @@
-"""A model's trace as a record: its operations, their order, and where it is cut. Members rebuild stages from it.
+"""The trace of a model: its operations, their order, and its cuts. Members rebuild their stages from it.
 
-Whoever prepares a run traces the model and writes this record; members then need neither the model's code nor a
-compiler. Tensors that the model's code contains lie beside it as safetensors.
+The member that prepares a run traces the model and writes this record; the others then need neither the model's code
+nor a compiler. Tensors that the model's code contains lie beside it as safetensors.
 """
 
 import hashlib
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import field
 
 from zooid.core.records import FileRecord, Record, require
 
 SizeRecord = int | tuple[int, int]
-"""One dimension: a fixed size, or a fixed part and what every sample adds."""
+"""Size of one dimension: a fixed size, or a fixed part and the part that every sample adds."""
 
 
 class TensorRecord(Record, frozen=True, kw_only=True):
-    """Type and sizes of a tensor that a node stands for."""
+    """Type and sizes of the tensor that a node produces."""
 
     dtype: str
     sizes: tuple[SizeRecord, ...]
@@ -27,7 +27,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     name: str
     operation: str = ""
-    """Name of the operation that is called; empty for what the graph is given."""
+    """Name of the operation that is called; empty for an input of the graph."""
     args: tuple[Any, ...] = ()
     """Positional arguments, in the form that `zooid.layers.record.literals` defines."""
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class NodeRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     is_number: bool = False
     is_sample_count: bool = False
     literal: Any = None
-    """The value of a model's input that is not a tensor."""
+    """Value of a model input that is not a tensor."""
 
 
 class GraphRecord(Record, frozen=True, kw_only=True):
@@ -46,25 +46,26 @@ class GraphRecord(Record, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     """Names of the graph's inputs, which are its first nodes."""
     constants: tuple["ConstantRecord", ...] = ()
-    """What the graph contains; these are its next nodes."""
+    """Constants of the graph, which are its next nodes."""
     nodes: tuple[NodeRecord, ...]
-    """The operations, which come last."""
+    """Operations of the graph, which come last."""
     output: Any
-    """What the graph returns, in the form of an argument."""
+    """The value that the graph returns, in the form of an argument."""
 
 
 class ConstantRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Something that the model's code contains: a tensor in the file of constants, or a graph."""
+    """A constant in the model's code: a tensor in the file of constants, or a graph."""
 
     name: str
-    """Name of its node."""
+    """Name of the constant's node."""
     tensor: str = ""
     """Name of the tensor in the file of constants; empty for a graph."""
     graph: GraphRecord | None = None
 
     def __post_init__(self) -> None:
         require(
-            bool(self.tensor) != (self.graph is not None), f"constant {self.name!r} is neither a tensor nor a graph"
+            bool(self.tensor) != (self.graph is not None),
+            f"constant {self.name!r} must be either a tensor or a graph; give one of `tensor` and `graph`",
         )
 
 
@@ -72,27 +73,27 @@ class StateRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """A parameter or buffer."""
 
     name: str
-    """Its name in the model's state dict."""
+    """Name in the model's state dict."""
     node: NodeRecord
 
 
 class NestRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """How tensors are nested in what a model returns."""
+    """The nesting of tensors in a model's output."""
 
     kind: str = ""
     """`tuple`, `list`, `dict`, or the full name of a class; empty for a single value."""
     context: Any = None
-    """What torch keeps beside the children, such as the keys of a dict; in the form of an argument."""
+    """Data that torch keeps beside the children, such as the keys of a dict, in the form of an argument."""
     children: tuple["NestRecord", ...] = ()
 
 
 class ProgramRecord(Record, frozen=True, kw_only=True):
-    """The forward of one mode. Nodes are numbered in the order of the fields: inputs, state, constants, operations."""
+    """The forward in one mode. Nodes are numbered in the order of the fields: inputs, state, constants, operations."""
 
     inputs: tuple[NodeRecord, ...]
     state: tuple[StateRecord, ...]
     parameters: tuple[str, ...]
-    """Names of the state that are parameters; the others are buffers."""
+    """Names of those states that are parameters; the others are buffers."""
     constants: tuple[ConstantRecord, ...]
     operations: tuple[NodeRecord, ...]
     outputs: tuple[Any, ...]
@@ -100,11 +101,11 @@ class ProgramRecord(Record, frozen=True, kw_only=True):
     starts: tuple[int, ...]
     """Index of the first operation of each layer."""
     crossing: tuple[tuple[int, ...], ...]
-    """Numbers of the nodes whose values travel into each layer but the first."""
+    """Numbers of the nodes whose values each layer but the first receives from earlier layers."""
 
 
 class LayersRecord(Record, frozen=True, kw_only=True):
-    """Everything that members need to know of a model that is cut into layers."""
+    """A model that is cut into layers, as members need it."""
 
     train: ProgramRecord
     evaluation: ProgramRecord
@@ -113,26 +114,24 @@ class LayersRecord(Record, frozen=True, kw_only=True):
     persistent_names: tuple[str, ...]
     aliases: dict[str, str]
     device: str
-    """Kind of device for which the types of values hold; they depend on it under autocast."""
+    """Kind of device for which the types of values are valid; they depend on it under autocast."""
     constants_digest: str = ""
-    """Digest of the file of constants; empty where there is none."""
+    """Digest of the file of constants; empty if there is none."""
 
 
 class Trace(FileRecord, frozen=True, kw_only=True, tag="trace"):
-    """The trace of a run's model, written once; or why every member has to trace the model itself."""
-
-    VERSION: ClassVar[int] = 1
+    """The trace of a run's model, written once, or the reason why every member has to trace the model itself."""
 
     fingerprint: str
     """Fingerprint of the model that was traced."""
     layers: LayersRecord | None = None
     why_traced: str = ""
-    """Why members trace the model themselves, in words; empty where they rebuild it from `layers`."""
+    """Why members trace the model themselves, in words; empty if they rebuild it from `layers`."""
 
     def __post_init__(self) -> None:
-        require(bool(self.why_traced) != (self.layers is not None), "`layers` and `why_traced` exclude one another")
+        require(bool(self.why_traced) != (self.layers is not None), "give exactly one of `layers` and `why_traced`")
 
 
 def digest_of(data: bytes) -> str:
-    """The digest by which a member recognises the bytes that it was launched for."""
+    """Return the digest with which a member verifies a trace."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

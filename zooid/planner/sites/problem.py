@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from zooid.core.records import Record, require
 from zooid.core.resources.link import Link
-from zooid.core.resources.offer import MOST_USD_PER_GB, require_price
+from zooid.core.resources.offer import MAX_USD_PER_GB, require_price
 from zooid.core.resources.prices import Prices
 
 Averaging = Literal["everyone", "by_site", "hub"]
@@ -48,7 +48,7 @@ class Egress(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         ends = f"{self.from_site} to {self.to_site}"
-        require_price("usd_per_gb", self.usd_per_gb, MOST_USD_PER_GB, "dollars, not cents, for one GB", ends)
+        require_price("usd_per_gb", self.usd_per_gb, MAX_USD_PER_GB, "dollars, not cents, for one GB", ends)
 
 
 class Uplink(Record, frozen=True, kw_only=True):

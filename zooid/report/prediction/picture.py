@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zooid.core.plans.forecast import Forecast
-from zooid.core.runs.timeline import StepParts, action_name, parts_by_member
+from zooid.core.runs.step_parts import StepParts, parts_by_member
+from zooid.core.runs.timeline import action_name
 from zooid.core.units import format_duration, format_usd
 from zooid.report.prediction.rows import KINDS, PARTS, change_in_words, part_seconds, signed_percent, small_percent
 from zooid.report.timeline.rows import members_in_order

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zooid.core.plans.forecast import Forecast, Gain
-from zooid.core.runs.timeline import StepParts, parts_by_member
+from zooid.core.runs.step_parts import StepParts, parts_by_member
 from zooid.core.units import format_duration, format_usd
 from zooid.report.profile.rows import NOTHING
 

@@ -15,7 +15,7 @@ from zooid.core.version import VERSION
 from zooid.report.frame import filled, framed
 from zooid.report.profile.rows import count_in_words
 from zooid.report.timeline.rows import LANE_NAMES, Bar, bars_of, members_in_order
-from zooid.report.timeline.table import COLUMNS, cells, usage_rows
+from zooid.report.timeline.table import COLUMNS, cells, parts_rows
 
 _MANY_ROWS = 8
 """More members than this in a timeline get lower rows, so that all of them fit a screen."""
@@ -85,7 +85,7 @@ def _legend(colors: set[str]) -> str:
 
 def _section(number: int, name: str, timeline: Timeline, lanes: list[str]) -> str:
     """The picture lies in a table that says each member's numbers beside its row."""
-    *members, everyone = usage_rows(timeline)
+    *members, everyone = parts_rows(timeline)
     names = "".join(f"<i>{LANE_NAMES[lane]}</i>" for lane in lanes)
     rows: list[str] = []
     for member, usage in members:

@@ -2,7 +2,8 @@
 
 from rich.table import Table
 
-from zooid.core.runs.timeline import Timeline, Usage, total_usage, usage_by_member
+from zooid.core.runs.step_parts import StepParts, parts_by_member, total_parts
+from zooid.core.runs.timeline import Timeline
 from zooid.core.units import format_duration
 from zooid.report.profile.rows import NOTHING
 from zooid.report.terminal_text import cell
@@ -24,29 +25,29 @@ def timeline_table(timeline: Timeline, title: str = "timeline of a step") -> Tab
     table.add_column("member")
     for name in COLUMNS:
         table.add_column(name, justify="right")
-    *members, everyone = usage_rows(timeline)
-    for name, usage in members:
-        table.add_row(cell(name), *cells(usage))
+    *members, everyone = parts_rows(timeline)
+    for name, parts in members:
+        table.add_row(cell(name), *cells(parts))
     table.add_section()
     table.add_row(everyone[0], *cells(everyone[1]))
     return table
 
 
-def usage_rows(timeline: Timeline) -> list[tuple[str, Usage]]:
+def parts_rows(timeline: Timeline) -> list[tuple[str, StepParts]]:
     """Names of members in order, and last of all `all`."""
-    usages = usage_by_member(timeline)
-    rows = [(member, usages[member]) for member in members_in_order(timeline)]
-    return [*rows, ("all", total_usage(usages.values()))]
+    parts = parts_by_member(timeline)
+    rows = [(member, parts[member]) for member in members_in_order(timeline)]
+    return [*rows, ("all", total_parts(parts.values()))]
 
 
-def cells(usage: Usage) -> tuple[str, ...]:
+def cells(parts: StepParts) -> tuple[str, ...]:
     """In the order of the columns."""
-    hidden = usage.hidden_share
+    hidden = parts.hidden_fraction
     return (
-        share_in_words(usage.compute_share),
-        format_duration(usage.transfer_s) if usage.transfer_s else NOTHING,
+        share_in_words(parts.compute_fraction),
+        format_duration(parts.moving_s) if parts.moving_s else NOTHING,
         NOTHING if hidden is None else share_in_words(hidden),
-        share_in_words(usage.idle_share),
+        share_in_words(parts.bubble_fraction),
     )
 
 

@@ -5,7 +5,7 @@ from msgspec import structs
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import LOSS, NO_WISH, Wish
 from zooid.core.runs.checkpoint import Evaluation, Ledger
-from zooid.core.runs.events import Evaluated, speakable
+from zooid.core.runs.events import Evaluated, json_ready
 
 _STOPPED_BY_CALLBACK = "job.on_event wished so"
 
@@ -33,7 +33,7 @@ class EvaluationHistory:
         """Enter an evaluation, unless it is known, and return the wish of the job's monitor."""
         if self.known(event.step) is None:
             self._last = event
-            numbers = speakable({LOSS: event.loss, **event.metrics})
+            numbers = json_ready({LOSS: event.loss, **event.metrics})
             evaluation = Evaluation(step=event.step, numbers=numbers)
             self.ledger = structs.replace(self.ledger, evaluations=(*self.ledger.evaluations, evaluation))
         return self._judge()

@@ -9,18 +9,18 @@ import time
 from zooid.core.errors import JobError, ObjectNotFound
 from zooid.core.jobs.job import load_job
 from zooid.core.plans.profile import Profile
-from zooid.core.records import decode_record, encode_record
+from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import OptimizerChanged
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, trace_job
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.checkpoint_index import last_step, read_manifest
+from zooid.store.stored_records import read_plan, read_record
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 from zooid.worker.member.even_plan import even_plan
 from zooid.worker.member.job_fit import changes_since, check_plan
-from zooid.worker.member.role import read_plan
 from zooid.worker.member.stored_trace import write_trace
 
 
@@ -72,7 +72,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
 def _compared_layers(checked: CheckedJob, store: ObjectStore) -> LayeredModel:
     """The layers of a new run's model, compared with the model unless a profile has done that already."""
     try:
-        profile = decode_record(bytes(store.get(keys.PROFILE)), Profile, f"{store.url}/{keys.PROFILE}")
+        profile = read_record(store, keys.PROFILE, Profile)
     except ObjectNotFound:
         return faithful_layers(checked)
     layered = trace_job(checked.job, checked.example, why_whole=profile.why_whole)

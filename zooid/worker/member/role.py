@@ -10,7 +10,6 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CheckpointError
 from zooid.core.jobs.job import Job, load_job
 from zooid.core.plans.plan import Plan
-from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.core.runs.roster import Roster
@@ -23,6 +22,7 @@ from zooid.schedule.tied_parameters import shared_between
 from zooid.store import ObjectStore, wait_for
 from zooid.store.checkpoint_index import read_manifest
 from zooid.store.rosters import read_roster
+from zooid.store.stored_records import read_plan
 from zooid.worker.checkpoints import contents
 from zooid.worker.member.job_fit import changes_since, check_plan
 from zooid.worker.member.stored_trace import layers_of
@@ -75,10 +75,6 @@ class Role:
             tuple(self.ties),
             most_kept=max(self.plan.shares or even_shares(self.samples.num_grains(0), self.plan.num_replicas)),
         )
-
-
-def read_plan(store: ObjectStore, roster: int) -> Plan:
-    return decode_record(bytes(store.get(keys.plan(roster))), Plan, f"{store.url}/{keys.plan(roster)}")
 
 
 def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:

@@ -1,4 +1,4 @@
-"""What is refused of a plan that somebody else made, before anything is started."""
+"""Checks of a given plan or layout, before anything is started."""
 
 from zooid.coordinator.plans.offer_names import LOCAL
 from zooid.core.errors import InputError, PlanError
@@ -10,25 +10,24 @@ from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.core.units import format_bytes
 
 
-def check_given(plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None) -> None:
-    """A plan that is given is run as it is, on what this process can start."""
+def check_given(
+    plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None, *, reproducible: bool = False
+) -> None:
+    """Reject a given plan that this process cannot start, or that comes with options which it already settles."""
     if limits is not None or goal is not None or on is not None:
         raise InputError(
-            "a plan holds its layout and its offers; give limits, a goal and `on` when planning, not with it"
+            "a plan is given together with limits, a goal or `on`, which the plan already settles; give them when "
+            "planning, or leave out the plan"
         )
     for offer in plan.offers:
         if offer.platform != LOCAL:
             raise InputError(
-                f"the plan stands on {offer.name}, but members can be started on {LOCAL} only; plan for that"
+                f"the plan uses {offer.name}, but members can be started only on {LOCAL}; plan for {LOCAL}"
             )
     check_memory(plan)
-
-
-def check_reproducible(plan: Plan, *, wanted: bool) -> None:
-    """Refuse a plan that was made without the option: its time and its memory are predicted for other sums."""
-    if wanted and not plan.reproducible:
+    if reproducible and not plan.reproducible:  # its predicted time and memory would not apply
         raise InputError(
-            "`reproducible` is asked for, but the plan was made without it; make it with `zooid plan --reproducible` "
+            "`reproducible` is given, but the plan was made without it; make the plan with `zooid plan --reproducible` "
             "(in Python, zooid.Limits(reproducible=True))"
         )
 
@@ -36,12 +35,12 @@ def check_reproducible(plan: Plan, *, wanted: bool) -> None:
 def fixed_layout(
     plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offer: Offer
 ) -> FixedLayout:
-    """What a job is trained in that is not profiled; refuses wishes that only a profile could meet."""
+    """Return the layout of a job that is not profiled; reject options that need a profile."""
     if plan is not None:
-        raise InputError("a plan is given, and `profile` is False; a plan needs no profile: leave one of them out")
+        raise InputError("a plan is given and `profile` is False; a plan needs no profile: leave out one of them")
     if limits is None or limits.num_replicas is None or limits.num_stages is None:
         raise InputError(
-            "a job that is not profiled needs a layout; give the number of replicas and of stages, for example "
+            "a job that is not profiled needs a layout; give the numbers of replicas and stages, for example "
             "--layout 1x1 (in Python, zooid.Limits(num_replicas=1, num_stages=1))"
         )
     for what, value in (
@@ -52,8 +51,8 @@ def fixed_layout(
     ):
         if value is not None:
             raise InputError(
-                f"{what} cannot be kept to where the job is not profiled, since nothing is known about time and money; "
-                "leave it out, or let the job be profiled"
+                f"{what} cannot be honoured if the job is not profiled, because time and money are unknown; leave it "
+                "out, or let the job be profiled"
             )
     return FixedLayout(
         num_replicas=limits.num_replicas,
@@ -67,9 +66,10 @@ def fixed_layout(
 
 
 def check_memory(plan: Plan) -> None:
-    """Every stage has to fit into its offer's memory, and members of one machine into what they share."""
+    """Reject a plan with a stage that exceeds its offer's memory, or whose members together exceed this machine's."""
     for number, stage in enumerate(plan.stages):
-        offer = min((plan.offer_of(number, r) for r in range(plan.num_replicas)), key=lambda each: each.memory_bytes)
+        offers = [plan.offer_of(number, replica) for replica in range(plan.num_replicas)]
+        offer = min(offers, key=lambda offer: offer.memory_bytes)
         missing = stage.memory_bytes - offer.memory_bytes
         if missing > 0:
             raise PlanError(
@@ -79,17 +79,17 @@ def check_memory(plan: Plan) -> None:
                 "offer"
             )
     shared = plan.offers[0]
-    together = plan.num_holders * sum(stage.memory_bytes for stage in plan.stages)
-    if shared.site == LOCAL and together > shared.memory_bytes:
+    total_bytes = plan.num_holders * sum(stage.memory_bytes for stage in plan.stages)
+    if shared.site == LOCAL and total_bytes > shared.memory_bytes:
         raise PlanError(
-            f"the plan's {plan.num_members} members need {format_bytes(together)} together, but this machine has "
-            f"{format_bytes(shared.memory_bytes)}: {format_bytes(together - shared.memory_bytes)} are missing; plan "
+            f"the plan's {plan.num_members} members need {format_bytes(total_bytes)} together, but this machine has "
+            f"{format_bytes(shared.memory_bytes)}: {format_bytes(total_bytes - shared.memory_bytes)} are missing; plan "
             "with fewer replicas or a smaller job.grain_size"
         )
 
 
 def check_continues(plan: Plan, manifest: CheckpointManifest, url: str) -> None:
-    """A run can change its layout, but not what its steps are: model, batch and grain stay."""
+    """Reject a plan that changes the model, the batch size or the grain size of a run; only the layout may change."""
     if plan.model_fingerprint != manifest.model_fingerprint:
         raise PlanError(
             f"the plan was made for another model than that of the run in {url} (its fingerprint differs); plan for "

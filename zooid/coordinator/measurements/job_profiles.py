@@ -1,0 +1,178 @@
+"""Profiles of a job, measured by members that are started where the job would train."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from zooid.coordinator.job_files.job_objects import check_job_file
+from zooid.coordinator.measurements.scratch_folder import scratch_folder
+from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads, resolve_offers
+from zooid.coordinator.runs.crew import Crew, ready_platform, wait_for_all
+from zooid.coordinator.runs.relay import OnEvent, ProgressSum, Relay, ignore
+from zooid.core.errors import InputError
+from zooid.core.jobs.job import Job
+from zooid.core.plans.profile import Profile
+from zooid.core.resources.machine import cpu_quota, memory_bytes, num_cores
+from zooid.core.resources.offer import Offer
+from zooid.core.runs import keys
+from zooid.core.runs.events import PhaseStarted
+from zooid.core.runs.spec import ProfilerSpec
+from zooid.platforms import Platform
+from zooid.store import ObjectStore, open_store
+from zooid.store.stored_records import read_record
+
+_PROFILER = "profiler"
+_MAX_NEIGHBOURS = 3
+"""Maximum number of other members that load the machine while layers are measured, as a plan of a few members does."""
+
+
+def profile(
+    job_file: Job | str | Path,
+    *,
+    store: str | None = None,
+    on: str = LOCAL,
+    known: Profile | None = None,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> Profile:
+    """Check a job, and measure its layers and the links to the store where its members will run.
+
+    A `known` profile of this job is returned unchanged if it is still valid.
+    """
+    [name] = resolve_offers([on])
+    by_name = {} if known is None else {name: known}
+    return profiles(job_file, on=[on], store=store, known=by_name, on_event=on_event, platform=platform)[name]
+
+
+def profiles(
+    job_file: Job | str | Path,
+    *,
+    on: Sequence[str],
+    store: str | None = None,
+    known: Mapping[str, Profile] | None = None,
+    on_event: OnEvent = ignore,
+    platform: Platform[Any] | None = None,
+) -> dict[str, Profile]:
+    """Profile a job on several offers, and return the profiles by the offers' names in the catalog.
+
+    Each offer gets one member. Members that do not disturb each other measure at the same time. If one fails, all end.
+    """
+    file = check_job_file(job_file)
+    offers = resolve_offers(on)
+    known = known or {}
+    if unknown := known.keys() - offers.keys():
+        raise InputError(
+            f"`known` has profiles of {', '.join(sorted(unknown))}, but `on` names {', '.join(offers)}; leave out the "
+            "others"
+        )
+    used_platform = platform or ready_platform(next(iter(offers.values())))
+    progress = ProgressSum(len(offers), on_event)
+    measured: dict[str, Profile] = {}
+    with scratch_folder(store, "profiling") as objects:
+        on_event(PhaseStarted(at_s=time.time(), phase="profile"))
+        for names in rounds(offers, cpu_quota(), memory_bytes()):
+            tasks = []
+            for name in names:
+                folder = open_store(f"{objects.url}/{name}")  # each member has its own events and profile
+                member = _PROFILER if len(offers) == 1 else f"{_PROFILER}-{name}"
+                relay = Relay(folder, progress.of(name))
+                tasks.append(_Task(member, offers[name], folder, relay, known.get(name)))
+            measured |= zip(names, _measure_together(file, tasks, used_platform), strict=True)
+    return {name: measured[name] for name in offers}
+
+
+def measure(
+    job_file: Path,
+    store: ObjectStore,
+    offer: Offer,
+    platform: Platform[Any],
+    relay: Relay,
+    known: Profile | None = None,
+) -> Profile:
+    """Start one profiling member on the platform, wait for it, and return its profile."""
+    [measured] = _measure_together(job_file, [_Task(_PROFILER, offer, store, relay, known)], platform)
+    return measured
+
+
+def rounds(offers: Mapping[str, Offer], num_cores: float, memory_bytes: int) -> list[list[str]]:
+    """Group offers into rounds that measure at the same time; each offer joins the first round with room for it.
+
+    Members of this machine that are limited to a size measure together as long as cores and memory suffice for all. A
+    member without such a limit needs the machine to itself. Members elsewhere have machines of their own.
+    """
+    grouped: list[list[str]] = []
+    for name in offers:
+        group = next((names for names in grouped if _fit([*names, name], offers, num_cores, memory_bytes)), None)
+        if group is None:
+            grouped.append([name])
+        else:
+            group.append(name)
+    return grouped
+
+
+def _fit(names: list[str], offers: Mapping[str, Offer], num_cores: float, memory_bytes: int) -> bool:
+    local_sizes = [enforced_size(offers[name]) for name in names if offers[name].platform == LOCAL]
+    sizes = [size for size in local_sizes if size is not None]
+    if len(sizes) < len(local_sizes):
+        return len(local_sizes) == 1
+    return sum(size.vcpus for size in sizes) <= num_cores and sum(size.memory_bytes for size in sizes) <= memory_bytes
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The task of one profiling member, with the relay of its events."""
+
+    member: str
+    offer: Offer
+    store: ObjectStore
+    relay: Relay
+    known: Profile | None
+
+
+def _measure_together(job_file: Path, tasks: Sequence[_Task], platform: Platform[Any]) -> list[Profile]:
+    def poll() -> None:
+        for task in tasks:
+            task.relay.poll()
+
+    with ExitStack() as started:
+        crews = []
+        for task in tasks:
+            where = "" if task.offer.name == LOCAL else f" on {task.offer.name}"
+            crew = Crew(platform, task.store, checks_input=True, during=f"while the job was being measured{where}")
+            crews.append(started.enter_context(crew))
+            crew.start("profiler", [_spec(job_file, task)], [task.offer])
+        wait_for_all(crews, poll)
+    for task in tasks:
+        task.relay.flush()
+    return [_read(task.store, task.offer) for task in tasks]
+
+
+def _spec(job_file: Path, task: _Task) -> ProfilerSpec:
+    # a neighbour of a member with a size limit would run within that limit, and slow the member down
+    has_neighbours = task.offer.platform == LOCAL and enforced_size(task.offer) is None
+    return ProfilerSpec(
+        run=secrets.token_hex(4),
+        member=task.member,
+        store=task.store.url,
+        job_file=str(job_file),
+        num_threads=num_threads(task.offer),
+        roster=task.relay.roster,
+        site=task.offer.site,
+        num_neighbours=min(num_cores() - 1, _MAX_NEIGHBOURS) if has_neighbours else 0,
+        memory_bytes=task.offer.memory_bytes,
+        known=task.known,
+    )
+
+
+def _read(store: ObjectStore, offer: Offer) -> Profile:
+    measured = read_record(store, keys.PROFILE, Profile)
+    if enforced_size(offer) is None:
+        return measured
+    # a member with a size limit sees only its own quota, but members contend for the whole machine
+    return structs.replace(measured, device=structs.replace(measured.device, num_cores=float(num_cores())))

@@ -1,0 +1,88 @@
+"""The progress of a run as its events report it, and the result at its end."""
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from zooid.core.plans.plan import Plan
+from zooid.core.runs.events import (
+    CheckpointSaved,
+    Event,
+    MemberTrained,
+    ModelTraced,
+    OptimizerChanged,
+    RosterChanged,
+    StepCommitted,
+)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result of a run."""
+
+    store: str
+    plan: Plan
+    checkpoint: str
+    """URL of the last checkpoint's folder; `zooid.load_checkpoint` reads it."""
+    best_checkpoint: str | None
+    """URL of the best checkpoint's folder; None if the job has kept none."""
+    stopped: str
+    """Why the run ended before its last step; empty if it did not."""
+    step_s: float
+    """Median time of the full steps, without the first."""
+    wall_s: float
+    usd: float
+    """Cost at the plan's prices."""
+    losses: tuple[float, ...]
+    """The loss of every step, in order. After a resume, they begin with the first step after it. After an adoption,
+    they begin with the first step that the earlier coordinator had not relayed."""
+
+
+@dataclass
+class RunProgress:
+    """The state of a run, as far as its events have reported it."""
+
+    steps: dict[int, StepCommitted] = field(default_factory=dict)
+    """Reported steps by number."""
+    checkpoint: str = ""
+    """URL of the last reported checkpoint's folder."""
+    optimizer_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """The job's optimizer settings, if they differ from those of the checkpoint."""
+    trace: str = ""
+    """Digest of the model's trace; empty before it is written."""
+    trained: set[str] = field(default_factory=set)
+    """Members that have done all their steps."""
+    seated: frozenset[str] | None = None
+    """Members in the current roster; None before members have replaced the first one."""
+    has_lost_members: bool = False
+    last_event_s: float = field(default_factory=time.monotonic)
+    """Time of the last relayed event."""
+
+    def take(self, event: Event) -> None:
+        """Update the progress with an event."""
+        self.last_event_s = time.monotonic()
+        match event:
+            case MemberTrained():
+                self.trained.add(event.member)
+            case StepCommitted():
+                self.steps[event.step] = event
+            case CheckpointSaved():
+                self.checkpoint = event.url
+            case OptimizerChanged():
+                self.optimizer_settings = event.settings
+            case RosterChanged():
+                self.seated = frozenset(event.members)
+                self.has_lost_members = True
+            case ModelTraced():
+                self.trace = event.digest
+
+    def is_left_out(self, member: str) -> bool:
+        """Whether the other members continue without this one."""
+        return self.seated is not None and member not in self.seated
+
+    def last_heard_s(self, member: str) -> float:
+        """Return when a member last gave a sign in the store.
+
+        Members compute in lockstep, so an event of one shows that all in the roster are alive.
+        """
+        return -math.inf if self.is_left_out(member) else self.last_event_s
