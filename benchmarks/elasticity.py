@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import zooid
-from benchmarks.lab.load import ForeignLoad
+from lab.load import ForeignLoad
 from zooid.catalog.price_lookup import Place, storage_price
 from zooid.core.plans.plan import Limits
 from zooid.core.runs.events import Event, StepCommitted

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 import zooid
-from benchmarks.lab.footprints import Footprint, reads_by_step
+from lab.footprints import Footprint, reads_by_step
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, StepCommitted
 from zooid.store import EventReader, ObjectStore, open_store, read_history

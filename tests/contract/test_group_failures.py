@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from lab.faults import Faults, FaultyStore, Rates
 from tests.contract.groups import PREFIX, OpenRanks, Ranks, reducing, rooted, until, value_of, values_of
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
@@ -21,7 +22,6 @@ from zooid.comm.store.transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
-from zooid.store import Faults, FaultyStore, Rates
 
 pytestmark = pytest.mark.timeout(30)
 

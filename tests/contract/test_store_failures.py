@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.servers import S3Server
+from lab.servers import S3Server
 from tests.contract.stores import content, new_memory
 from zooid.core.errors import (
     InputError,

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from tests.contract.stores import OpenStore, content, new_memory
 from tests.processes import wait_until
 from zooid.core.abort import Abort
@@ -20,16 +21,7 @@ from zooid.core.errors import (
     StoreUnavailable,
 )
 from zooid.core.runs.events import Metered, PhaseStarted, StepCommitted
-from zooid.store import (
-    EventReader,
-    EventWriter,
-    Faults,
-    FaultyStore,
-    ObjectStore,
-    Rates,
-    RetryingStore,
-    wait_for,
-)
+from zooid.store import EventReader, EventWriter, ObjectStore, RetryingStore, wait_for
 
 
 class TestFaults:

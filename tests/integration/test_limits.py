@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 import zooid
-from benchmarks.lab.load import ForeignLoad
+from lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.servers import S3Server, moto_s3
+from lab.servers import S3Server, moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers

@@ -251,7 +251,7 @@ def plain() -> torch.nn.Module:
 
 
 PREPARE = """
-from benchmarks.lab.plans import bare_plan
+from lab.plans import bare_plan
 from zooid.core.jobs.job import load_job
 from zooid.core.resources.machine import forget_peak, peak_resident_bytes
 from zooid.layers import check_job, trace_job

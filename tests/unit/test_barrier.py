@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted
-from zooid.store import Faults, FaultyStore, ObjectStore, Rates, RetryingStore, open_store
+from zooid.store import ObjectStore, RetryingStore, open_store
 from zooid.store.barrier import ObjectBoard, RanksMissing, pass_barrier
 
 

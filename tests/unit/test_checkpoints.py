@@ -13,6 +13,7 @@ from safetensors.torch import load
 from torch import nn
 
 import zooid
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable, Superseded
 from zooid.core.records import decode_record, encode_record
@@ -27,7 +28,7 @@ from zooid.core.runs.checkpoint import (
     cut_shards,
     part_of,
 )
-from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
+from zooid.store import Data, ObjectStore, open_store
 from zooid.store.checkpoint_index import complete_steps, last_step, prune, read_manifest, sweep_incomplete
 from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tensors
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from zooid.store import Faults, FaultyStore, ObjectStore, Rates, RetryingStore, open_store
+from zooid.store import ObjectStore, RetryingStore, open_store
 
 
 def new_store() -> ObjectStore:

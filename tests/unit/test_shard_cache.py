@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import zooid
+from lab.faults import Faults, FaultyStore, Rates
 from tests.processes import children, is_gone, wait_until
 from tests.unit.shard_folders import SAMPLES_PER_SHARD, decode, number_of, write_shards
 from zooid.core.errors import ObjectNotFound, StoreError, StoreUnavailable
-from zooid.store import Faults, FaultyStore, Rates, open_store
+from zooid.store import open_store
 from zooid.store.shards import ShardedData
 from zooid.store.shards import cache as caching
 from zooid.store.shards.cache import ShardCache
