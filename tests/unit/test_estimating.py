@@ -11,7 +11,7 @@ from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plans.plan import Limits
 from zooid.planner import search, single
 from zooid.predictor import estimate_profile
-from zooid.report.profile.table import plan_table, profile_table
+from zooid.report import plan_table, profile_table
 
 
 def test_times_scale_with_the_devices_scores_and_bytes_stay() -> None:

@@ -1,4 +1,4 @@
-"""Axes for values that span little or much: from where to where they go, where ticks stand, and what these say."""
+"""Axes of pictures: their range, linear or logarithmic, and their ticks with labels."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,20 +7,20 @@ from typing import Any
 
 from zooid.core.units import format_duration, format_usd
 
-_MOST_SPAN = 10.0
-"""Values that differ by a larger factor have a logarithmic axis."""
-_MOST_TICKS = 8
-_MOST_LOG_TICKS = 12
+_MAX_LINEAR_RATIO = 10.0
+"""Values that differ by a larger factor than this have a logarithmic axis."""
+_MAX_TICKS = 8
+_MAX_LOG_TICKS = 12
 _PAD = 0.07
-"""What an axis has beyond the outermost values, as a part of its length."""
+"""The margin at both ends of an axis, as a fraction of the span of its values."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Of one quantity."""
+    """Round numbers and labels for the axis of one quantity."""
 
     steps: tuple[float, ...]
-    """Round numbers, the least first: distances of ticks, or ticks themselves where the axis is logarithmic."""
+    """Round numbers in ascending order: distances between ticks, or the ticks of a logarithmic axis."""
     show: Callable[[float], str]
 
 
@@ -40,15 +40,15 @@ COUNT = Scale(tuple(step for step in _DECIMALS if step >= 1), lambda number: f"{
 
 
 def axis(values: Sequence[float], scale: Scale) -> dict[str, Any]:
-    """As plotly takes it; logarithmic where the values span more than a factor of ten, and none is 0."""
+    """An axis for plotly; logarithmic where values differ by more than a factor of ten, and none is 0."""
     low, high = min(values), max(values)
-    if low > 0 and high / low > _MOST_SPAN:
-        least, most = _padded(math.log10(low), math.log10(high))
-        ticks = [step for step in scale.steps if least <= math.log10(step) <= most]
-        every = math.ceil(len(ticks) / _MOST_LOG_TICKS) or 1
-        return _axis("log", (least, most), ticks[::every], scale)
-    least, most = _padded(low, high)
-    return _axis("linear", (least, most), _even_ticks(least, most, scale), scale)
+    if low > 0 and high / low > _MAX_LINEAR_RATIO:
+        low_end, high_end = _padded(math.log10(low), math.log10(high))
+        ticks = [step for step in scale.steps if low_end <= math.log10(step) <= high_end]
+        stride = math.ceil(len(ticks) / _MAX_LOG_TICKS) or 1
+        return _axis("log", (low_end, high_end), ticks[::stride], scale)
+    low_end, high_end = _padded(low, high)
+    return _axis("linear", (low_end, high_end), _even_ticks(low_end, high_end, scale), scale)
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
@@ -56,11 +56,11 @@ def _padded(low: float, high: float) -> tuple[float, float]:
     return low - _PAD * span, high + _PAD * span
 
 
-def _even_ticks(least: float, most: float, scale: Scale) -> list[float]:
-    """As many as there is room for, as long as no two of them read alike; never below 0."""
+def _even_ticks(low_end: float, high_end: float, scale: Scale) -> list[float]:
+    """As many ticks as there is room for, none below 0, and no two with the same label."""
     for step in scale.steps:
-        first, last = max(0, math.ceil(least / step)), math.floor(most / step)
-        if last - first < _MOST_TICKS:
+        first, last = max(0, math.ceil(low_end / step)), math.floor(high_end / step)
+        if last - first < _MAX_TICKS:
             ticks = [step * count for count in range(first, last + 1)]
             if len({scale.show(tick) for tick in ticks}) == len(ticks):
                 return ticks

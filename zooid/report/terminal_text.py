@@ -1,7 +1,7 @@
-"""How texts reach a terminal: as they are, whoever wrote them.
+"""Texts for a terminal, shown literally whoever wrote them.
 
-Rich reads square brackets as markup, and terminals obey escape sequences. Names of metrics, paths, messages and what
-jobs print may hold either, so nothing is printed, and nothing put into a table, but through here.
+Rich reads square brackets as markup, and terminals obey escape sequences. Names, paths, messages and the output of jobs
+may contain both, so everything that is printed or put into a table goes through these functions.
 """
 
 from rich.console import Console
@@ -16,5 +16,5 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def cell(text: str) -> str:
-    """A text for a table's title, caption or cell."""
+    """Escape a text for the title, the caption or a cell of a table."""
     return escape(printable(text))
