@@ -258,7 +258,7 @@ class TestEvents:
             time.sleep(0.01)
         with pytest.raises(StoreUnavailable, match="injected"):
             writer.close()
-        assert "kept and will be tried again" in caplog.text
+        assert "could not be written, and will be retried" in caplog.text
 
     def test_the_first_error_of_a_with_block_is_the_one_raised(self, caplog: pytest.LogCaptureFixture) -> None:
         store = FaultyStore(new_memory(), Faults(put=Rates(error=1)), seed=0)

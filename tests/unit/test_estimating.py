@@ -39,7 +39,7 @@ def test_every_offer_of_the_catalog_has_a_score() -> None:
 
 
 def test_a_device_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(CatalogError, match="does not say how fast Abacus"):
+    with pytest.raises(CatalogError, match="does not know the speed of Abacus"):
         estimate_profile(profile([layer(1.0)]), offer(gpu="Abacus", num_gpus=1))
 
 

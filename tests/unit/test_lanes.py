@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from zooid.comm.store.lanes import Lane
-from zooid.schedule.transfer_lists import Window
+from zooid.schedule.transfer_lists import FlightWindow
 
 pytestmark = pytest.mark.timeout(20)
 
 
 def new_lane(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> Lane:
-    return Lane("lane", max_threads=max_threads, window=Window(min_at_once, max_bytes))
+    return Lane("lane", max_threads=max_threads, window=FlightWindow(min_at_once, max_bytes))
 
 
 class Held:

@@ -161,7 +161,7 @@ class TestPatience:
                     waiting.result(timeout=10)
         said = [record.getMessage() for record in caplog.records]
         assert 2 <= len(said) <= 9, "not once for each request, nor for each who waits"
-        assert "has not answered for 0 s (503 Service Unavailable); asking again for up to 2 s" in said[0]
+        assert "has not answered for 0 s (503 Service Unavailable); retrying for up to 2 s" in said[0]
         failing._num_failures = 0
         store.list("")
         assert "answers again after " in caplog.text

@@ -14,7 +14,7 @@ from zooid.core.plans.plan import Plan, Prediction, StagePlan
 from zooid.core.plans.search_result import Candidate, Proof, Search, Verdict
 from zooid.core.runs.timeline import StepParts
 from zooid.report import search_page, search_table
-from zooid.report.axes import COUNT, DURATION, MONEY, axis
+from zooid.report.plots import COUNT, DURATION, MONEY, axis
 
 GB = 10**9
 OFFERS = {

@@ -40,7 +40,7 @@ from zooid.core.errors import CommError
 from zooid.schedule import transfer_lists
 from zooid.schedule.all_reduce_choice import AllReduceChoice
 from zooid.schedule.grain_tree import Deal
-from zooid.schedule.rank_program import Program
+from zooid.schedule.rank_program import RankProgram
 from zooid.schedule.transfer_lists import TransferList
 
 Tensor = torch.Tensor
@@ -81,7 +81,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._options = options
         self._on_left = on_left
         self._choice = AllReduceChoice(options.transport, options.all_reduce, size, latency_s)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, RankProgram] = {}
         self._residuals = Residuals()
         self._scratch = Scratch()
         self._coalesced: list[TransferWork] | None = None
@@ -424,7 +424,7 @@ class ProcessGroup(dist.ProcessGroup):
             if len(self._programs) >= _MAX_PROGRAMS:
                 self._programs.clear()
             # Over sockets a sender waits until its reader has begun to take: rounds would make a circle of that.
-            program = Program(transfers, self._rank, in_rounds=self._options.transport == "store")
+            program = RankProgram(transfers, self._rank, in_rounds=self._options.transport == "store")
             self._programs[id(transfers)] = program
         return self.engine.run(name, program, buffers, number, timeout_s(opts))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -48,9 +48,11 @@ class View(Protocol):
 
     def show(self, event: Event) -> None: ...
 
-    def __enter__(self) -> "View": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *exception: object) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        return None
 
 
 def view_for(console: Console, *, as_json: bool) -> View:
@@ -60,17 +62,11 @@ def view_for(console: Console, *, as_json: bool) -> View:
     return BarView(console) if console.is_terminal else LineView(console)
 
 
-class JsonView:
+class JsonView(View):
     """Writes every event as a line of JSON."""
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
-
-    def __enter__(self) -> "JsonView":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         self._file.write(encode_events([event]).decode())
@@ -100,7 +96,7 @@ class Pace:
         return sum(step.step_s for step in self._recent) / len(self._recent) if self._recent else 0.0
 
 
-class LineView:
+class LineView(View):
     """Prints lines for logs and pipes, about steps at most every two seconds."""
 
     def __init__(self, console: Console) -> None:
@@ -108,12 +104,6 @@ class LineView:
         self._started: RunStarted | None = None
         self._pace = Pace()
         self._last_line_s = 0.0
-
-    def __enter__(self) -> "LineView":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def show(self, event: Event) -> None:
         self._pace.add(event)
@@ -145,7 +135,7 @@ class LineView:
         say(self._console, text)
 
 
-class BarView:
+class BarView(View):
     """Draws a bar on a terminal for each phase of a run."""
 
     def __init__(self, console: Console) -> None:
@@ -164,7 +154,7 @@ class BarView:
         self._loss = float("nan")
         self._pace = Pace()
 
-    def __enter__(self) -> "BarView":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

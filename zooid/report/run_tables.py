@@ -8,7 +8,7 @@ from zooid.core.runs.events import RunFinished, RunStarted
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.report.phrases import ESTIMATE, NOTHING, span_in_words
 from zooid.report.prediction.rows import Comparison
-from zooid.report.terminal_text import cell
+from zooid.report.terminal_text import cell, numbers_table
 
 
 def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
@@ -45,9 +45,8 @@ def _expected(plan: Plan) -> str:
 
 def summary_table(started: RunStarted, finished: RunFinished) -> Table:
     """Predicted beside measured time and cost of a run."""
-    table = Table(title=cell(f"run {started.run}, {started.layout}"), caption=cell(f"cost {started.prices}"))
-    for name in ("", "predicted", "measured", "difference"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "predicted", "measured", "difference")
+    table = numbers_table(f"run {started.run}, {started.layout}", heads, f"cost {started.prices}")
     for row in (
         Comparison("step time", started.predicted_step_s, finished.step_s, format_duration),
         Comparison("run time", started.predicted_run_s, finished.wall_s, format_duration),

@@ -9,7 +9,8 @@ from zooid.store.awaited_objects import wait_for
 from zooid.store.create_only import check_create_only
 from zooid.store.event_log import EventReader, EventWriter, read_history
 from zooid.store.fences import Fence
-from zooid.store.objects import clear, open_store, sweep
+from zooid.store.folders import clear, sweep
+from zooid.store.objects import open_store
 from zooid.store.retries import RetryingStore
 from zooid.store.store_protocol import Data, ObjectStore
 

@@ -9,7 +9,7 @@ from zooid.comm.store.transport import StoreTransport
 from zooid.comm.traffic_counter import Counter
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore
-from zooid.store.privacy import make_private
+from zooid.store.folders import make_private
 
 
 class StoreGroups:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zooid.comm.store.threads import Threads
-from zooid.schedule.transfer_lists import Window
+from zooid.schedule.transfer_lists import FlightWindow
 
 logger = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 class Lane:
     """Runs actions in the order of their priorities."""
 
-    def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
+    def __init__(self, name: str, *, max_threads: int, window: FlightWindow) -> None:
         self._name = name
         self._window = window
         self._changed = threading.Condition()

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from zooid import catalog
 from zooid.catalog import OWNED, prices_for
-from zooid.catalog.price_lookup import place_of
+from zooid.catalog.price_lookup import location_of
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, resolve_offer
 from zooid.core.errors import CatalogError, InputError, PlanError
 from zooid.core.plans.plan import TransportName
@@ -159,7 +159,7 @@ def prices_at(offers: Sequence[Offer], store_at: str | None) -> Prices:
         return prices_for(offers, store_at)
     if not rented:
         return FREE
-    places = {str(place_of(offer)) for offer in rented}
+    places = {str(location_of(offer)) for offer in rented}
     if len(places) > 1:
         raise InputError(
             f"members are rented at {', '.join(sorted(places))}, so that it depends on the store's place what requests "

@@ -1,7 +1,6 @@
 """A forecast as bars: the time of a step by member, money by kind, and the effect of changes.
 
-All shapes and texts are decided here; the page's script draws them, in the colours of the page. Plotly checks the parts
-of the pictures, and loads when one is made.
+All shapes and texts are decided here; the page's script draws them, in the colours of the page.
 """
 
 import html
@@ -11,6 +10,7 @@ from typing import Any
 from zooid.core.plans.forecast import Forecast
 from zooid.core.runs.timeline import StepParts, action_name, parts_by_member
 from zooid.core.units import format_duration, format_usd
+from zooid.report import plots
 from zooid.report.phrases import percent, signed_percent, whole_percent
 from zooid.report.prediction.rows import COST_KINDS, PARTS, change_in_words, part_seconds
 from zooid.report.timeline.rows import members_in_order
@@ -99,8 +99,6 @@ def gains_plot(forecast: Forecast) -> dict[str, Any] | None:
 
     None where no change is possible.
     """
-    from plotly.graph_objects import Scatter
-
     gains = [gain for gain in forecast.gains if gain.speedup is not None]
     if not gains:
         return None
@@ -120,7 +118,7 @@ def gains_plot(forecast: Forecast) -> dict[str, Any] | None:
         for name, changes in values.items()
         if any(change is not None for change in changes)
     ]
-    marks: dict[str, Any] = Scatter(
+    marks = plots.points(
         x=[(gain.by_granularity or 0.0) * 100 for gain in gains],
         y=[html.escape(row) for row in rows],
         mode="markers",
@@ -128,7 +126,7 @@ def gains_plot(forecast: Forecast) -> dict[str, Any] | None:
         hoverinfo="text",
         hovertext=[f"samples/s by granularity alone: {signed_percent(gain.by_granularity)}" for gain in gains],
         meta="ink",
-    ).to_plotly_json()
+    )
     reached = [(gain.speedup or 0.0, gain.by_granularity or 0.0, gain.usd_change or 0.0) for gain in gains]
     low, high = min(0.0, *map(min, reached)) * 100, max(0.0, *map(max, reached)) * 100
     room = (high - low or 1.0) * 0.25
@@ -146,25 +144,17 @@ def _bars(
     hover: Sequence[str],
     is_inside: bool = False,
 ) -> dict[str, Any]:
-    """A trace for plotly; `meta` names its colour, which differs between the light and the dark page."""
-    from plotly.graph_objects import Bar
-
-    trace: dict[str, Any] = Bar(
-        orientation="h",
+    return plots.bars(
         y=[html.escape(row) for row in rows],  # plotly reads tags in texts
         x=list(lengths),
         text=list(labels),
         textposition="inside" if is_inside else "outside",
         insidetextanchor="middle",
-        textangle=0,
-        constraintext="none",
-        cliponaxis=False,
         hoverinfo="text",
         hovertext=[f"{html.escape(row)}<br>{html.escape(text)}" for row, text in zip(rows, hover, strict=True)],
         meta=color,
         marker={"line": {"width": 0}},
-    ).to_plotly_json()
-    return trace
+    )
 
 
 def _plot(
@@ -176,14 +166,10 @@ def _plot(
     is_stacked: bool = False,
     room: float = 1.0,
 ) -> dict[str, Any]:
-    from plotly.graph_objects import Layout
-
     longest = max((max(trace["x"], default=0.0) for trace in traces), default=0.0)
-    layout: dict[str, Any] = Layout(
+    layout = plots.layout(
         barmode="stack" if is_stacked else "group",
         bargap=0.35,
-        showlegend=False,
-        dragmode=False,
         height=num_rows * _ROW_PX + _MARGIN["t"] + _MARGIN["b"],
         margin=_MARGIN,
         xaxis={
@@ -194,5 +180,5 @@ def _plot(
             **({} if is_stacked or room == 1.0 else {"range": [0, longest * room]}),
         },
         yaxis={"fixedrange": True, "autorange": "reversed", "automargin": True, "showgrid": False, "ticksuffix": "  "},
-    ).to_plotly_json()
+    )
     return {"traces": list(traces), "layout": layout}

@@ -20,7 +20,7 @@ from zooid.report.prediction.rows import (
     comparisons,
     part_seconds,
 )
-from zooid.report.terminal_text import cell
+from zooid.report.terminal_text import cell, numbers_table
 
 
 def prediction_tables(forecast: Forecast) -> list[Table]:
@@ -46,9 +46,10 @@ def facts_in_words(forecast: Forecast) -> list[str]:
 def _time(forecast: Forecast) -> Table:
     """The parts that sum to the median step, its mean and p95, and the run."""
     prediction, parts = forecast.prediction, forecast.parts
-    table = Table(title=cell(_title(forecast, f"a step of {parts.member}")))
-    for name in ("", "time", "of the step"):
-        table.add_column(name, justify="right" if name else "left")
+    source = prediction.estimated_from
+    mark = f"{ESTIMATE}, from times measured on {source}: " if source else ""
+    title = f"{mark}{forecast.job}, {forecast.layout}: a step of {parts.member}"
+    table = numbers_table(title, ("", "time", "of the step"))
     for name, seconds in part_seconds(parts).items():
         table.add_row(PARTS[name], format_duration(seconds), whole_percent(seconds / parts.step_s))
     table.add_section()
@@ -64,9 +65,7 @@ def _time(forecast: Forecast) -> Table:
 
 def _money(forecast: Forecast) -> Table:
     prediction = forecast.prediction
-    table = Table(title="what the run costs", caption=cell(forecast.prices))
-    for name in ("", "dollars", "of the total"):
-        table.add_column(name, justify="right" if name else "left")
+    table = numbers_table("what the run costs", ("", "dollars", "of the total"), forecast.prices)
     for term in prediction.cost_terms:
         fraction = percent(term.usd / prediction.run_usd) if term.usd else NOTHING
         table.add_row(
@@ -79,9 +78,8 @@ def _money(forecast: Forecast) -> Table:
 
 
 def _gains(forecast: Forecast) -> Table:
-    table = Table(title="the effect of changes")
-    for name in ("", "samples/s", "dollars for a\nmillion samples", "samples/s by\ngranularity"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "samples/s", "dollars for a\nmillion samples", "samples/s by\ngranularity")
+    table = numbers_table("the effect of changes", heads)
     rate = forecast.rate
     table.add_row("as planned", f"{rate.samples_per_s:,.4g}", format_usd(rate.usd_per_million_samples), NOTHING)
     for gain in forecast.gains:
@@ -103,15 +101,8 @@ def _gains(forecast: Forecast) -> Table:
 def _compared(forecast: Forecast) -> Table:
     measured = forecast.measured
     assert measured is not None, "only a measured run is compared"
-    table = Table(title="predicted and measured", caption=cell(f"{measured.num_steps} steps of {measured.run}"))
-    for name in ("", "predicted", "measured", "difference"):
-        table.add_column(name, justify="right" if name else "left")
+    heads = ("", "predicted", "measured", "difference")
+    table = numbers_table("predicted and measured", heads, f"{measured.num_steps} steps of {measured.run}")
     for row in comparisons(forecast):
         table.add_row(*map(cell, row.cells))
     return table
-
-
-def _title(forecast: Forecast, text: str) -> str:
-    source = forecast.prediction.estimated_from
-    mark = f"{ESTIMATE}, from times measured on {source}: " if source else ""
-    return f"{mark}{forecast.job}, {forecast.layout}: {text}"

@@ -3,7 +3,6 @@
 import html
 
 from zooid.core.plans.profile import Profile
-from zooid.core.resources.link import Link
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
 from zooid.report.frame import badge, fact_list, framed, radio_buttons
 from zooid.report.phrases import ESTIMATE, count_in_words
@@ -41,31 +40,27 @@ def profile_page(profile: Profile) -> str:
 
 
 def _facts(profile: Profile) -> str:
-    num_layers, spread = len(profile.layers), profile.spread
+    num_layers = len(profile.layers)
+    of_steps, of_runs = spread_in_words(profile.spread.of_steps), spread_in_words(profile.spread.of_runs)
     parameters = format_bytes(profile.parameter_bytes(0, num_layers))
     facts = [
         ("model", count_in_words(num_layers, "layer"), f"{parameters} of parameters"),
         ("batch", count_in_words(profile.batch_size, "sample"), "of one step"),
         ("knee", count_in_words(profile.knee, "sample"), "smaller grains gain little"),
         ("largest grain", count_in_words(profile.largest_grain, "sample"), "that fits into memory"),
-        (
-            "spread",
-            f"{spread_in_words(spread.of_steps)} between steps",
-            f"{spread_in_words(spread.of_runs)} between runs",
+        ("spread", f"{of_steps} between steps", f"{of_runs} between runs"),
+        *(
+            (
+                f"{link.from_site} → {link.to_site}",
+                format_bytes_per_s(link.bandwidth_bytes_per_s),
+                f"{format_duration(link.rtt_s)} a request, {link.source}",
+            )
+            for link in profile.links
         ),
-        *(_link_fact(link) for link in profile.links),
     ]
     if profile.device.copies is not None:
         facts.append(("pinned copies", *copies_in_words(profile.device.copies)))
     return fact_list(facts)
-
-
-def _link_fact(link: Link) -> tuple[str, str, str]:
-    return (
-        f"{link.from_site} → {link.to_site}",
-        format_bytes_per_s(link.bandwidth_bytes_per_s),
-        f"{format_duration(link.rtt_s)} a request, {link.source}",
-    )
 
 
 def _ties(profile: Profile) -> str:

@@ -1,7 +1,6 @@
 """A profile as bars: a row for each layer, with panels for time, parameters, activations and cuts.
 
-All shapes and texts are decided here, for every measured grain size; the page's script only draws them. Plotly checks
-the parts of the picture, and loads when one is made.
+All shapes and texts are decided here, for every measured grain size; the page's script only draws them.
 """
 
 import html
@@ -10,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.core.plans.profile import LayerProfile, Profile
+from zooid.core.plans.profile import Profile
 from zooid.core.units import format_bytes, format_duration
+from zooid.report import plots
 from zooid.report.phrases import NOTHING
 from zooid.report.profile.rows import exact_bytes
 
@@ -67,11 +67,6 @@ def panel_domains() -> list[tuple[float, float]]:
     return [(round(start, 6), round(start + width * unit, 6)) for start, width in zip(starts, _WIDTHS, strict=True)]
 
 
-def tied_bytes(profile: Profile, number: int) -> int:
-    """Bytes of the parameters that a layer has in common with others."""
-    return sum(tie.num_bytes for tie in profile.tied if number in tie.layers)
-
-
 def _grain(profile: Profile, size: int) -> dict[str, Any]:
     bars = _all_bars(profile, size)
     formats = (format_duration, format_bytes, format_bytes, format_bytes)
@@ -91,7 +86,7 @@ def _all_bars(profile: Profile, size: int) -> list[_Bars]:
     forward = [layer.forward_s(size) for layer in layers]
     backward = [layer.backward_s(size) for layer in layers]
     both = [format_duration(forward_s + backward_s) for forward_s, backward_s in zip(forward, backward, strict=True)]
-    tied = [float(tied_bytes(profile, number)) for number in range(len(layers))]
+    tied = [float(sum(tie.num_bytes for tie in profile.tied if number in tie.layers)) for number in range(len(layers))]
     untied = [layer.parameter_bytes - part for layer, part in zip(layers, tied, strict=True)]
     parameters = [_amount(layer.parameter_bytes) for layer in layers]
     kept = [layer.activations.at(size) for layer in layers]
@@ -107,19 +102,12 @@ def _all_bars(profile: Profile, size: int) -> list[_Bars]:
 
 
 def _trace(bars: _Bars) -> dict[str, Any]:
-    """A trace for plotly; `meta` names its colour, which differs between the light and the dark page."""
-    from plotly.graph_objects import Bar
-
-    trace: dict[str, Any] = Bar(
-        orientation="h",
+    return plots.bars(
         y=list(range(len(bars.lengths))),
         x=bars.lengths,
         base=bars.bases,
         text=bars.labels,
         textposition="outside",
-        textangle=0,
-        constraintext="none",
-        cliponaxis=False,
         xaxis=_axis_name("x", bars.panel),
         hoverinfo="none",
         meta=bars.color,
@@ -127,29 +115,23 @@ def _trace(bars: _Bars) -> dict[str, Any]:
             "line": {"width": 0},
             "pattern": {"shape": "/", "size": 5, "solidity": 0.3, "fillmode": "overlay"} if bars.is_hatched else {},
         },
-    ).to_plotly_json()
-    return trace
+    )
 
 
 def _layout(profile: Profile) -> dict[str, Any]:
-    from plotly.graph_objects import Layout
-
     still = {"fixedrange": True, "zeroline": False, "tickmode": "array", "tickangle": 0, "ticks": ""}
     across = {
         _axis_name("xaxis", panel): {"domain": domain, "side": "top", **still}
         for panel, domain in enumerate(panel_domains())
     }
-    layout: dict[str, Any] = Layout(
+    return plots.layout(
         barmode="overlay",
         bargap=0.3,
-        showlegend=False,
         hovermode="y",
-        dragmode=False,
         margin={"l": names_px(profile), "r": _RIGHT_PX, "t": _TOP_PX, "b": _BOTTOM_PX},
         yaxis={"range": [len(profile.layers) - 0.5, -0.5], "showgrid": False, **still},
         **across,
-    ).to_plotly_json()
-    return layout
+    )
 
 
 def _axis(bars: Sequence[_Bars], show: Callable[[float], str]) -> dict[str, Any]:
@@ -192,10 +174,16 @@ def _card(profile: Profile, number: int, size: int) -> dict[str, Any]:
     """The card of a layer: its name, and everything that is known about it."""
     layer = profile.layers[number]
     is_last = number == len(profile.layers) - 1
+    crowded = []
+    if layer.crowded_points:
+        crowded = [
+            ("forward, all cores busy", format_duration(layer.forward_s(size, crowded=True))),
+            ("backward, all cores busy", format_duration(layer.backward_s(size, crowded=True))),
+        ]
     rows = [
         ("forward", format_duration(layer.forward_s(size))),
         ("backward", format_duration(layer.backward_s(size))),
-        *_crowded_rows(layer, size),
+        *crowded,
         ("parameters", exact_bytes(layer.parameter_bytes)),
         *[(f"tied: {tie.name}", exact_bytes(tie.num_bytes)) for tie in profile.tied if number in tie.layers],
         *([("buffers", exact_bytes(layer.buffer_bytes))] if layer.buffer_bytes else []),
@@ -205,15 +193,6 @@ def _card(profile: Profile, number: int, size: int) -> dict[str, Any]:
         ("to the next layer", NOTHING if is_last else exact_bytes(layer.boundary.at(size))),
     ]
     return {"name": layer.name, "position": f"layer {number}", "rows": rows}
-
-
-def _crowded_rows(layer: LayerProfile, size: int) -> list[tuple[str, str]]:
-    if not layer.crowded_points:
-        return []
-    return [
-        ("forward, all cores busy", format_duration(layer.forward_s(size, crowded=True))),
-        ("backward, all cores busy", format_duration(layer.backward_s(size, crowded=True))),
-    ]
 
 
 def _amount(num_bytes: float) -> str:

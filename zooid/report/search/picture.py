@@ -1,7 +1,6 @@
 """The candidates of a search as dots: cost over time, in a colour for each verdict.
 
-All shapes and texts are decided here; the page's script draws them, in the colours of the page. Plotly checks the parts
-of the picture, and loads when one is made.
+All shapes and texts are decided here; the page's script draws them, in the colours of the page.
 """
 
 import html
@@ -13,8 +12,9 @@ from typing import Any
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.search_result import Candidate, Search
 from zooid.core.units import format_duration, format_usd
-from zooid.report.axes import COUNT, DURATION, MONEY, axis
+from zooid.report import plots
 from zooid.report.phrases import count_in_words
+from zooid.report.plots import COUNT, DURATION, MONEY, axis
 from zooid.report.search.rows import RUNNER_UP, VERDICTS, counted, schedule_in_words
 
 MAX_DOTS = 3000
@@ -133,26 +133,20 @@ def _view(name: str, points: Sequence[tuple[float, float]], *, free: bool) -> di
 
 def _front_line(front: Sequence[Plan]) -> dict[str, Any]:
     """The least cost for each run time, as a line of steps through the front."""
-    from plotly.graph_objects import Scatter
-
-    line: dict[str, Any] = Scatter(
+    return plots.points(
         x=[plan.prediction.run_s for plan in front],
         y=[plan.prediction.run_usd for plan in front],
         mode="lines",
         line={"shape": "hv", "width": 1.5},
         hoverinfo="skip",
         meta="front",
-    ).to_plotly_json()
-    return line
+    )
 
 
 def _dots(candidates: Sequence[Candidate], kind: DotKind, *, free: bool) -> dict[str, Any]:
-    """A trace for plotly; `meta` names its colour, which differs between the light and the dark page."""
-    from plotly.graph_objects import Scatter
-
     points = [_point(each, free=free) for each in candidates]
     is_pick = kind.name == "pick"
-    dots: dict[str, Any] = Scatter(
+    return plots.points(
         x=[run_s for run_s, _ in points],
         y=[high for _, high in points],
         mode="markers+text" if is_pick else "markers",
@@ -168,15 +162,12 @@ def _dots(candidates: Sequence[Candidate], kind: DotKind, *, free: bool) -> dict
         hovertext=[_hover(each) for each in candidates],
         cliponaxis=not is_pick,  # the label of the pick may reach beyond the edge
         meta=kind.name,
-    ).to_plotly_json()
-    return dots
+    )
 
 
 def _ring(plan: Plan, *, free: bool) -> dict[str, Any]:
     """A ring around the dot of the runner-up."""
-    from plotly.graph_objects import Scatter
-
-    ring: dict[str, Any] = Scatter(
+    return plots.points(
         x=[plan.prediction.run_s],
         y=[plan.num_members if free else plan.prediction.run_usd],
         mode="markers+text",
@@ -186,8 +177,7 @@ def _ring(plan: Plan, *, free: bool) -> dict[str, Any]:
         hoverinfo="skip",
         cliponaxis=False,
         meta="pick",
-    ).to_plotly_json()
-    return ring
+    )
 
 
 def _hover(candidate: Candidate) -> str:
@@ -207,18 +197,13 @@ def _hover(candidate: Candidate) -> str:
 
 
 def _layout(points: Sequence[tuple[float, float]], *, free: bool) -> dict[str, Any]:
-    from plotly.graph_objects import Layout
-
     num_strips = len({high for _, high in points}) if free else 0
     height = min(_HEIGHT_PX, (num_strips + 2) * _STRIP_PX) if free else _HEIGHT_PX
     still = {"fixedrange": True, "zeroline": False, "tickangle": 0, "ticks": ""}
-    layout: dict[str, Any] = Layout(
-        showlegend=False,
-        dragmode=False,
+    return plots.layout(
         hovermode="closest",
         height=height,
         margin=_MARGIN,
         xaxis={**still, "title": {"text": "run time", "standoff": 12}},
         yaxis={**still, "title": {"text": "members" if free else "cost", "standoff": 14}, "automargin": True},
-    ).to_plotly_json()
-    return layout
+    )

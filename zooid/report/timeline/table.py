@@ -4,7 +4,7 @@ from rich.table import Table
 
 from zooid.core.runs.timeline import Timeline
 from zooid.core.units import format_duration
-from zooid.report.terminal_text import cell
+from zooid.report.terminal_text import cell, numbers_table
 from zooid.report.timeline.rows import COLUMNS, usage_rows
 
 _CAPTION = "transfers: without waiting for others\nhidden: part of them while it computes\nidle: neither"
@@ -12,10 +12,8 @@ _CAPTION = "transfers: without waiting for others\nhidden: part of them while it
 
 def timeline_table(timeline: Timeline, title: str = "timeline of a step") -> Table:
     """A row for each member, and one for all of them together."""
-    table = Table(title=cell(f"{title}: {format_duration(timeline.step_s)}"), caption=_CAPTION, caption_justify="left")
-    table.add_column("member")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+    table = numbers_table(f"{title}: {format_duration(timeline.step_s)}", ("member", *COLUMNS), _CAPTION)
+    table.caption_justify = "left"
     *members, total = usage_rows(timeline)
     for name, cells in members:
         table.add_row(cell(name), *cells)

@@ -1,4 +1,8 @@
-"""Axes of pictures: their range, linear or logarithmic, and their ticks with labels."""
+"""Parts of pictures for plotly: traces, layouts, and axes with their ticks.
+
+Plotly checks the parts, and loads when one is made. The `meta` of a trace names its colour, which differs between the
+light and the dark page.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +17,28 @@ _MAX_TICKS = 8
 _MAX_LOG_TICKS = 12
 _PAD = 0.07
 """The margin at both ends of an axis, as a fraction of the span of its values."""
+
+
+def bars(**options: Any) -> dict[str, Any]:
+    """A trace of horizontal bars."""
+    from plotly.graph_objects import Bar
+
+    fixed = {"orientation": "h", "textangle": 0, "constraintext": "none", "cliponaxis": False}
+    return dict(Bar(**fixed, **options).to_plotly_json())
+
+
+def points(**options: Any) -> dict[str, Any]:
+    """A trace of points or lines."""
+    from plotly.graph_objects import Scatter
+
+    return dict(Scatter(**options).to_plotly_json())
+
+
+def layout(**options: Any) -> dict[str, Any]:
+    """A layout without a legend, which the reader cannot drag."""
+    from plotly.graph_objects import Layout
+
+    return dict(Layout(showlegend=False, dragmode=False, **options).to_plotly_json())
 
 
 @dataclass(frozen=True)
