@@ -326,9 +326,9 @@ class TestManifest:
         write_parts(store, STEP, model, optimizer, new)
         for number in (1, 2, 3, 4):
             store.put(keys.claim(number), b"")
-        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this process ends"):
             write_manifest(store, a_manifest(), old, STEP, LossScale(), Ledger())
-        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this process ends"):
             replace_ledger(store, a_manifest(step=STEP), 1)
         assert complete_steps(store) == []
         write_manifest(store, a_manifest(), new, STEP, LossScale(), Ledger())
@@ -430,7 +430,7 @@ class TestReading:
         with pytest.raises(CheckpointError, match=message) as caught:
             reads[kind]()
         assert shard.key in str(caught.value)
-        assert "delete checkpoints/00000040 to go on from the checkpoint before it" in str(caught.value)
+        assert "delete checkpoints/00000040 to continue from the checkpoint before it" in str(caught.value)
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -42,7 +42,7 @@ class TestLooking:
         first, second = Fence(store, 0), Fence(store, 1)
         first.check()
         store.put(keys.claim(1), b"")
-        with pytest.raises(Superseded, match=r"claims/000001.json replaces claim 0; this one ends and changes nothing"):
+        with pytest.raises(Superseded, match=r"claims/000001.json replaces claim 0; this process ends, and"):
             first.check()
         second.check()
 

@@ -378,7 +378,7 @@ def test_traffic_without_a_price_is_refused_once_bytes_move_there() -> None:
 
 
 def test_a_region_of_which_nobody_knows_the_continent_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"which one gcp.mars-1 is on; add a row .* to regions.csv"):
+    with pytest.raises(PlanError, match=r"does not know that of gcp.mars-1; add a row .* to regions.csv"):
         egress_usd_per_gb(Location("gcp", "us-west1"), Location("gcp", "mars-1"))
 
 

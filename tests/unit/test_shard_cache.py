@@ -254,7 +254,7 @@ def test_what_a_killed_fetcher_left_is_no_shard_and_goes(opened: Open, tmp_path:
 def test_a_store_that_fails_for_a_while_is_asked_again(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(caching, "_BACKOFF_S", (0.0, 0.0, 0.0))
     cache = ShardCache(tmp_path / "cache", None)
     cache.folder.mkdir()
     store = open_store(url)
@@ -266,7 +266,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
 
 
 def test_a_store_that_keeps_failing_is_an_error(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(caching, "_BACKOFF_S", (0.0, 0.0, 0.0))
     cache = ShardCache(tmp_path / "cache", None)
     cache.folder.mkdir()
     store = open_store(url)

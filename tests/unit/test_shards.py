@@ -178,7 +178,7 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     zooid.index_shards(url)
     with pytest.raises(InputError, match="`decode` is 'jpg'; it must be a callable"):
         zooid.shards(url, "jpg")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="memory://run lives in one process only"):
+    with pytest.raises(InputError, match="memory://run exists in one process only"):
         zooid.shards("memory://run", decode)
     with pytest.raises(InputError, match="`cache_bytes` is 0; give a number of bytes above 0"):
         zooid.shards(url, decode, cache=tmp_path / "cache", cache_bytes=0)

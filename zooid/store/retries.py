@@ -45,7 +45,7 @@ class RetryingStore:
         on_retry: Callable[[], None] = lambda: None,
     ) -> None:
         self.url = inner.url
-        self.outage = inner.outage if isinstance(inner, RetryingStore) else Outage(inner.url)
+        self.outage: Outage = inner.outage if isinstance(inner, RetryingStore) else Outage(inner.url)
         self._inner = without_patience(inner)
         self._abort = abort or Abort()
         self._give_up_s = environment.store_patience_s() if give_up_s is None else give_up_s
