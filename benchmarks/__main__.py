@@ -6,7 +6,7 @@ import sys
 
 import benchmarks
 
-NOT_BENCHMARKS = {"architectures", "harness", "lab", "jobs", "baselines", "__main__"}
+NOT_BENCHMARKS = {"architectures", "harness", "jobs", "baselines", "__main__"}
 
 
 def main() -> int:

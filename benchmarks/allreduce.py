@@ -18,9 +18,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.crew import Answer, Crew, Home, crew
-from benchmarks.lab.namespaces import shape, star
-from benchmarks.lab.servers import delayed, rclone_s3
+from lab.crew import Answer, Crew, Home, crew
+from lab.namespaces import shape, star
+from lab.servers import delayed, rclone_s3
 
 ALGORITHMS = ("three_phase", "pipelined", "streaming")
 LINK_BYTES_PER_S = 5_000_000

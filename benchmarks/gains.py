@@ -10,7 +10,7 @@ that know nothing of the baselines, where it may be otherwise.
 
 A model is taken as if it were wider than in `benchmarks.jobs` (`WIDER` says why), and the run as long (`NUM_STEPS`).
 
-Then the fastest plan of each baseline and zooid's faster one are rehearsed (`benchmarks.lab.pairs`). HybridPS has no
+Then the fastest plan of each baseline and zooid's faster one are rehearsed (`lab.pairs`). HybridPS has no
 members that could be: its closed form, in which nothing is slow, stands for it. `is_as_wanted`: zooid's plan is not
 slower than the baseline's by more than 3 %, nor dearer, if both are paid by the rehearsed seconds.
 """
@@ -29,8 +29,8 @@ from msgspec import structs
 import zooid
 from benchmarks.baselines.rivals import ON_FUNCTIONS, ON_VMS, Effort, Rival, described, on_functions, on_vms
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.pairs import Rehearsals, Step
-from benchmarks.lab.widening import widened
+from lab.pairs import Rehearsals, Step
+from lab.widening import widened
 from zooid import catalog
 from zooid.coordinator.plans.markets import market_for, offers_named
 from zooid.core.plans.plan import Limits, Plan

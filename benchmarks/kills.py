@@ -24,11 +24,11 @@ from typing import Any
 import torch
 
 import zooid
-from benchmarks.lab.attempts import Attempt, left_behind
-from benchmarks.lab.history import read_history
-from benchmarks.lab.nursery import Nursery, nursery
-from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.servers import moto_s3
+from lab.attempts import Attempt, left_behind
+from lab.history import read_history
+from lab.nursery import Nursery, nursery
+from lab.plans import bare_plan
+from lab.servers import moto_s3
 from zooid.core.errors import ZooidError
 from zooid.core.jobs.job import load_job
 from zooid.core.plans.plan import Plan, TransportName

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import zooid
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.namespaces import Member, connect_members, shape, star
+from lab.namespaces import Member, connect_members, shape, star
 from zooid.core.plans.all_reduce_samples import AllReduceSample
 from zooid.platforms.local import LocalPlatform
 from zooid.predictor.learned.all_reduce_model import SMALL_BYTES, fit_all_reduce

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import zooid
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.namespaces import Namespace, Star, connect_members, shape, star
-from benchmarks.lab.servers import rclone_s3
+from lab.namespaces import Namespace, Star, connect_members, shape, star
+from lab.servers import rclone_s3
 from zooid.core.errors import ZooidError
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.spec import LinkEnd

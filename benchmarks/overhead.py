@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.runs import run_by_hand
+from lab.runs import run_by_hand
 from zooid.core.abort import Abort
 from zooid.core.jobs.job import Job, load_job
 from zooid.layers import build_model, check_data, default_device

@@ -24,8 +24,8 @@ from unittest import mock
 from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.rehearsals import Scene, Site, site
-from benchmarks.lab.runs import run_by_hand
+from lab.rehearsals import Scene, Site, site
+from lab.runs import run_by_hand
 from zooid.core.environment import member_environment
 from zooid.core.plans.plan import ScheduleName, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes
@@ -181,7 +181,7 @@ def pair_times_s(schedule: ScheduleName) -> dict[str, list[float]]:
         mock.patch.dict(os.environ, {"ZOOID_BENCHMARK_JOB": REAL_JOB}),
         run_by_hand(REAL_JOB_FILE, 2, schedule=schedule, ahead=AHEAD[schedule], transport="tcp") as (store, specs),
     ):
-        command = [sys.executable, "-m", "benchmarks.lab.pair"]
+        command = [sys.executable, "-m", "lab.pair"]
         processes = [
             subprocess.Popen(
                 [*command, f"{store.url}/{keys.spec(spec.member)}", schedule, str(REAL_ROUNDS)],

@@ -27,11 +27,11 @@ from msgspec import structs
 
 import zooid
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.cases import PLACES, Place, RealCase, draw, real_cases
-from benchmarks.lab.load import Busy
-from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.rehearsals import Scene, Site, site
-from benchmarks.lab.runs import train_by_hand
+from lab.cases import PLACES, Place, RealCase, draw, real_cases
+from lab.load import Busy
+from lab.plans import bare_plan
+from lab.rehearsals import Scene, Site, site
+from lab.runs import train_by_hand
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.errors import MemberFailed, ZooidError
 from zooid.core.plans.plan import Plan, Prediction

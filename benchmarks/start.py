@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.runs import run_by_hand
+from lab.runs import run_by_hand
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.relay import Relay

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.crew import Crew, Home, crew
+from lab.crew import Crew, Home, crew
 
 NUM_RANKS = 8
 NUM_SILENT, NUM_DRIPPING = 1000, 100
@@ -56,7 +56,7 @@ def meet_and_train(made: Crew, url: str, prefix: str) -> Row:
 @contextmanager
 def crowd(folder: Path, seen: dict[str, int]) -> Iterator[None]:
     """Let strangers come to the door of whoever meets in this folder; `seen` tells afterwards what they saw."""
-    command = [sys.executable, "-m", "benchmarks.lab.crowd", str(folder), str(NUM_SILENT), str(NUM_DRIPPING)]
+    command = [sys.executable, "-m", "lab.crowd", str(folder), str(NUM_SILENT), str(NUM_DRIPPING)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.harness import Row, run_benchmark
-from benchmarks.lab.crew import Crew, Home, crew
-from benchmarks.lab.namespaces import connect_members, shape, star
+from lab.crew import Crew, Home, crew
+from lab.namespaces import connect_members, shape, star
 
 BACKENDS = ("zooid", "gloo")
 PLACES = ("link", "loopback")

@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.chaos.campaign import Campaign, Outcome
 from benchmarks.chaos.trials import JOBS, Trial, draw
-from benchmarks.lab.namespaces import missing_privilege
-from benchmarks.lab.nursery import nursery
+from lab.namespaces import missing_privilege
+from lab.nursery import nursery
 
 QUICK_SEEDS = 6
 

@@ -13,12 +13,12 @@ from benchmarks.chaos import checks
 from benchmarks.chaos.injection import Homes, Injector
 from benchmarks.chaos.jobs import CHECKPOINTS, KINDS
 from benchmarks.chaos.trials import LAYOUTS, Trial
-from benchmarks.lab.attempts import Attempt, left_behind
-from benchmarks.lab.footprints import read_footprints
-from benchmarks.lab.namespaces import Star, connect_members, star
-from benchmarks.lab.nursery import Conditions, Nursery
-from benchmarks.lab.prepared import PreparedJob
-from benchmarks.lab.servers import moto_s3
+from lab.attempts import Attempt, left_behind
+from lab.footprints import read_footprints
+from lab.namespaces import Star, connect_members, star
+from lab.nursery import Conditions, Nursery
+from lab.prepared import PreparedJob
+from lab.servers import moto_s3
 from zooid.core.errors import ZooidError
 from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record

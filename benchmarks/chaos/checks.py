@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 import zooid
-from benchmarks.lab.footprints import Footprint, reads_by_step
-from benchmarks.lab.history import read_history
+from lab.footprints import Footprint, reads_by_step
+from lab.history import read_history
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, StepCommitted
 from zooid.store import EventReader, ObjectStore, open_store

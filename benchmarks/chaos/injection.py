@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.chaos.trials import Fault
-from benchmarks.lab.attempts import Attempt
-from benchmarks.lab.footprints import last_applied, read_footprints
-from benchmarks.lab.namespaces import Member, Star, cut, mend
-from benchmarks.lab.nursery import Nursery
+from lab.attempts import Attempt
+from lab.footprints import last_applied, read_footprints
+from lab.namespaces import Member, Star, cut, mend
+from lab.nursery import Nursery
 
 
 @dataclass(frozen=True)

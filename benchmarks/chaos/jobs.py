@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from benchmarks.lab.footprints import SOURCE
+from lab.footprints import SOURCE
 from zooid.core.plans.plan import Plan
 
 BATCH_SIZE = 8

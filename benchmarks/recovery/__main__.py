@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from itertools import cycle
 from pathlib import Path
 
-from benchmarks.lab.load import ForeignLoad
-from benchmarks.lab.namespaces import missing_privilege
-from benchmarks.lab.nursery import nursery
 from benchmarks.recovery.busy import endure
 from benchmarks.recovery.elastic import restarts
 from benchmarks.recovery.losses import Kind, Laboratory, Loss, Place, Recovery
 from benchmarks.recovery.picture import save
+from lab.load import ForeignLoad
+from lab.namespaces import missing_privilege
+from lab.nursery import nursery
 from zooid.core.plans.plan import TransportName
 
 LAYOUTS = ((4, 1), (2, 2))

@@ -7,11 +7,11 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.lab.attempts import Attempt
-from benchmarks.lab.footprints import last_applied
-from benchmarks.lab.nursery import Nursery
-from benchmarks.lab.prepared import PreparedJob
 from benchmarks.recovery.jobs import COMPUTE_S, write_job
+from lab.attempts import Attempt
+from lab.footprints import last_applied
+from lab.nursery import Nursery
+from lab.prepared import PreparedJob
 from zooid.core.errors import ZooidError
 from zooid.core.records import encode_record
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from benchmarks.lab.footprints import FOLDER, last_applied, read_footprints
 from benchmarks.recovery.jobs import BATCH_SIZE, COMPUTE_S, model_and_data
 from benchmarks.recovery.timing import Resumption, resumption
+from lab.footprints import FOLDER, last_applied, read_footprints
 from zooid.core.errors import ZooidError
 
 NUM_WORKERS = 4

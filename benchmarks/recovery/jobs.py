@@ -5,7 +5,7 @@ So a step takes as long as on machines of its own for each member, although all 
 
 from pathlib import Path
 
-from benchmarks.lab.footprints import SOURCE
+from lab.footprints import SOURCE
 
 BATCH_SIZE = 16
 GRAIN_SIZE = 2

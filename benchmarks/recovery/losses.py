@@ -11,15 +11,15 @@ from typing import Literal
 
 from msgspec import structs
 
-from benchmarks.lab.attempts import Attempt
-from benchmarks.lab.footprints import last_applied, read_footprints
-from benchmarks.lab.namespaces import Star, connect_members, cut, mend, star
-from benchmarks.lab.nursery import Conditions, Nursery
-from benchmarks.lab.prepared import PreparedJob
-from benchmarks.lab.servers import delayed, moto_s3
 from benchmarks.recovery.jobs import BATCH_SIZE, COMPUTE_S, GRAIN_SIZE, sample_s, write_job
 from benchmarks.recovery.picture import Story
 from benchmarks.recovery.timing import redone_grains, resumption
+from lab.attempts import Attempt
+from lab.footprints import last_applied, read_footprints
+from lab.namespaces import Star, connect_members, cut, mend, star
+from lab.nursery import Conditions, Nursery
+from lab.prepared import PreparedJob
+from lab.servers import delayed, moto_s3
 from zooid.core.errors import ZooidError
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record

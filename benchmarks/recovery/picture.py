@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from benchmarks.lab.footprints import reads_by_step
 from benchmarks.recovery.timing import Footprints, commits
+from lab.footprints import reads_by_step
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 1000, 70, 45, 64, 46, 26
 STEP_COLOURS = ("#7fa8d1", "#a9c6e3")

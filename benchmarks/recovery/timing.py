@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.lab.footprints import Footprint, reads_by_step
+from lab.footprints import Footprint, reads_by_step
 
 Footprints = Mapping[str, Sequence[Footprint]]
 

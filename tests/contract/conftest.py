@@ -5,15 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.servers import S3Server, moto_s3, rclone_s3
+from lab.faults import Faults, FaultyStore
+from lab.servers import S3Server, moto_s3, rclone_s3
 from tests.contract.groups import TRANSPORTS, Opener, OpenRanks
 from tests.contract.stores import OpenStore, new_memory, open_on
-from zooid.store import (
-    Faults,
-    FaultyStore,
-    ObjectStore,
-    open_store,
-)
+from zooid.store import ObjectStore, open_store
 
 FOR_BYTES = ["file", "memory", "rclone", "moto", "faulty"]
 FOR_CREATE_ONLY = ["file", "memory", "moto", "faulty"]

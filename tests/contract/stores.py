@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.lab.servers import S3Server
+from lab.servers import S3Server
 from zooid.store import (
     ObjectStore,
     open_store,

@@ -12,8 +12,9 @@ from zooid.comm.store.envelope import TRAILER_BYTES
 from zooid.core.errors import CommError
 from zooid.core.plans.codec_sizes import CodecName, wire_bytes
 from zooid.core.plans.plan import AllReduceName
-from zooid.schedule.all_reduce_choice import AllReduceChoice
-from zooid.schedule.transfer_lists import EXCHANGE_MAX_BYTES, TransferList, choose_all_reduce, hierarchical
+from zooid.schedule.all_reduce_choice import EXCHANGE_MAX_BYTES, AllReduceChoice, choose_all_reduce
+from zooid.schedule.site_hierarchy import hierarchical
+from zooid.schedule.transfer_lists import TransferList
 
 pytestmark = pytest.mark.timeout(30)
 

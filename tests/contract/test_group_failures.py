@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from lab.faults import Faults, FaultyStore, Rates
 from tests.contract.groups import PREFIX, OpenRanks, Ranks, reducing, rooted, until, value_of, values_of
 from tests.contract.stores import new_memory
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.store.store_transport import StoreTransport
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout, PeerLost
-from zooid.store import Faults, FaultyStore, Rates
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.servers import S3Server
+from lab.servers import S3Server
 from tests.contract.stores import content, new_memory
 from zooid.core.errors import (
     InputError,
@@ -99,7 +99,7 @@ class TestFailures:
             lambda: refused.list("folder"),
             lambda: refused.delete(["key"]),
         ):
-            with pytest.raises(StoreError, match="refused; check AWS_ACCESS_KEY_ID") as error:
+            with pytest.raises(StoreError, match="forbidden; check AWS_ACCESS_KEY_ID") as error:
                 call()
             assert not isinstance(error.value, StoreUnavailable)
 

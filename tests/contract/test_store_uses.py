@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from tests.contract.stores import OpenStore, content, new_memory
 from tests.processes import wait_until
 from zooid.core.abort import Abort
@@ -20,16 +21,7 @@ from zooid.core.errors import (
     StoreUnavailable,
 )
 from zooid.core.runs.events import Metered, PhaseStarted, StepCommitted
-from zooid.store import (
-    EventReader,
-    EventWriter,
-    Faults,
-    FaultyStore,
-    ObjectStore,
-    Rates,
-    RetryingStore,
-    wait_for,
-)
+from zooid.store import EventReader, EventWriter, ObjectStore, RetryingStore, wait_for
 
 
 class TestFaults:
@@ -266,7 +258,7 @@ class TestEvents:
             time.sleep(0.01)
         with pytest.raises(StoreUnavailable, match="injected"):
             writer.close()
-        assert "kept and will be tried again" in caplog.text
+        assert "could not be written, and will be retried" in caplog.text
 
     def test_the_first_error_of_a_with_block_is_the_one_raised(self, caplog: pytest.LogCaptureFixture) -> None:
         store = FaultyStore(new_memory(), Faults(put=Rates(error=1)), seed=0)

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from benchmarks.lab.history import read_history
+from lab.history import read_history
 from tests.fuzz.record_samples import records
 from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes

@@ -21,7 +21,7 @@ from zooid.platforms import Launch
 from zooid.platforms.local import forks, zygote
 from zooid.platforms.local.processes import LocalHandle
 from zooid.store import ObjectStore, open_store
-from zooid.store.member_program import end_process, run_any_member
+from zooid.store.member_program import end_process, run_member
 from zooid.worker.member import prepare_task
 
 
@@ -63,7 +63,7 @@ class _PreparingThread:
 
     def _run(self, spec_url: str) -> None:
         with redirect_stdout(io.StringIO()):
-            self.returncode = run_any_member([spec_url], {WorkerSpec: _prepare})
+            self.returncode = run_member([spec_url], {WorkerSpec: _prepare})
 
 
 def _prepare(spec: WorkerSpec, store: ObjectStore) -> None:

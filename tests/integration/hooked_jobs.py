@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec import structs
 from torch import distributed as dist
 
-from benchmarks.lab.runs import run_by_hand
+from lab.runs import run_by_hand
 from tests.integration.jobs import AUGMENTED, write_job
 from zooid.core.abort import Abort
 from zooid.core.runs.checkpoint import CheckpointRule

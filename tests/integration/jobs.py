@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.lab.plans import bare_plan
+from lab.plans import bare_plan
 from zooid.core.jobs.job import load_job
 from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers

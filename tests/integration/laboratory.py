@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.namespaces import Star, missing_privilege, star
+from lab.namespaces import Star, missing_privilege, star
 
 _LOCK = Path(tempfile.gettempdir()) / "zooid-star.lock"
 

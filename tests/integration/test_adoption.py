@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import zooid
-from benchmarks.lab.history import read_history
+from lab.history import read_history
 from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING

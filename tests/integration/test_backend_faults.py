@@ -19,11 +19,11 @@ import torch
 from torch import distributed as dist
 
 import zooid.comm
-from benchmarks.lab.servers import S3Server, moto_s3
+from lab.faults import Faults, FaultyStore, Rates
+from lab.servers import S3Server, moto_s3
 from tests.integration.ranks import LIMIT_S, Rank, Ranks, Way, run, started
 from zooid.core.errors import CommError
 from zooid.store import open_store
-from zooid.store.faults import Faults, FaultyStore, Rates
 from zooid.store.store_protocol import Data, ObjectStore
 
 pytestmark = pytest.mark.timeout(120)

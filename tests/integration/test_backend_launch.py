@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.servers import S3Server, moto_s3
+from lab.servers import S3Server, moto_s3
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(120)

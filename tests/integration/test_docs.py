@@ -11,7 +11,7 @@ from tests.integration.interpreters import run_python, run_zooid
 from zooid.core.errors import InputError
 from zooid.platforms.local.cgroups import confine
 from zooid.platforms.platform import Size
-from zooid.schedule.transfer_lists import choose_all_reduce
+from zooid.schedule.all_reduce_choice import choose_all_reduce
 
 DOCS = Path(__file__).parents[2] / "docs"
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

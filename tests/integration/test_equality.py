@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 import zooid
-from benchmarks.lab.servers import moto_s3
+from lab.servers import moto_s3
 from tests.integration.jobs import AUGMENTED, COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, train_composed_layers, train_untouched_model

@@ -14,7 +14,7 @@ import torch
 from msgspec import structs
 
 import zooid
-from benchmarks.lab.servers import rclone_s3
+from lab.servers import rclone_s3
 from tests.integration.jobs import BAD_SAMPLE, TORN, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.processes import heed_signals

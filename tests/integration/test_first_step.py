@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.load import ForeignLoad
+from lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers

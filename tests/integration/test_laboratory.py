@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.crew import Home, MemberFailed, crew
-from benchmarks.lab.namespaces import Namespace, Star, apart, connect_members, shape
-from benchmarks.lab.servers import S3Server, delayed, rclone_s3
+from lab.crew import Home, MemberFailed, crew
+from lab.namespaces import Namespace, Star, apart, connect_members, shape
+from lab.servers import S3Server, delayed, rclone_s3
 from tests.integration.laboratory import star_or_skip
 from zooid.store import open_store
 

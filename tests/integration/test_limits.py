@@ -12,7 +12,7 @@ import pytest
 from msgspec import structs
 
 import zooid
-from benchmarks.lab.load import ForeignLoad
+from lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
 from tests.unit.profiles import device, layer, offer, profile
@@ -262,7 +262,7 @@ class TestRefusals:
         with pytest.raises(InputError) as caught:
             platform.launch(launch_with(0.5, 64 * MIB))
         message = str(caught.value)
-        assert message.startswith("a member cannot be held to 0.5 vCPUs and 67.11 MB, which takes cgroups: /sys/")
+        assert message.startswith("a member cannot be limited to 0.5 vCPUs and 67.11 MB, which needs cgroups: /sys/")
         assert message.endswith(
             "cannot be made: Permission denied; run as root where cgroups may be made, or give local:OFFER for an "
             "offer's prices without its size"
@@ -323,7 +323,7 @@ class TestVersion2:
         assert made.exceeded_bytes() == 64 * MIB
 
     def test_controllers_that_are_not_handed_down(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"hands the controllers cpu and memory down in cgroup\.subtree_control"):
+        with pytest.raises(InputError, match=r"delegates the controllers cpu and memory in cgroup\.subtree_control"):
             confine(Size(0.25, 64 * MIB), self.machine(tmp_path, "memory pids\n"))
 
 

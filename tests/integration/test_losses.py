@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import zooid
-from benchmarks.lab.history import read_history
+from lab.history import read_history
 from tests.integration.hooked_jobs import EVALUATION, write_hooked_job
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.coordinator.runs.run_progress import RunResult

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks.lab.runs import run_by_hand
+from lab.runs import run_by_hand
 from zooid.core.environment import member_environment
 from zooid.core.runs import keys
 

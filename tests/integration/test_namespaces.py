@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.namespaces import (
+from lab.namespaces import (
     Namespace,
     NamespaceFailed,
     Star,
@@ -18,7 +18,7 @@ from benchmarks.lab.namespaces import (
     set_forwarding,
     star,
 )
-from benchmarks.lab.servers import moto_s3
+from lab.servers import moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.history import read_history
-from benchmarks.lab.servers import S3Server, moto_s3
+from lab.history import read_history
+from lab.servers import S3Server, moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers

@@ -8,7 +8,7 @@ import pytest
 
 import zooid
 from benchmarks import layouts
-from benchmarks.lab.load import ForeignLoad, yardstick_s
+from lab.load import ForeignLoad, yardstick_s
 from zooid.core.plans.plan import Limits
 from zooid.core.plans.profile import Profile
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.namespaces import Star, connect_members, shape
-from benchmarks.lab.servers import rclone_s3
+from lab.namespaces import Star, connect_members, shape
+from lab.servers import rclone_s3
 from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running

@@ -11,7 +11,7 @@ import pytest
 import webdataset
 
 import zooid
-from benchmarks.lab.servers import moto_s3, rclone_s3
+from lab.servers import moto_s3, rclone_s3
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers

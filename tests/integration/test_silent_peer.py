@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.lab.namespaces import Star, connect_members, set_forwarding
+from lab.namespaces import Star, connect_members, set_forwarding
 from tests.integration.laboratory import star_or_skip
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import zooid
-from benchmarks.lab.namespaces import connect_members, shape
+from lab.namespaces import connect_members, shape
 from tests.integration.interpreters import run_zooid
 from tests.integration.laboratory import star_or_skip
 from tests.integration.recording import RecordingPlatform, still_running

@@ -9,8 +9,8 @@ from unittest import mock
 import pytest
 from msgspec import structs
 
-from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.servers import delayed, rclone_s3
+from lab.plans import bare_plan
+from lab.servers import delayed, rclone_s3
 from tests.integration.counted_members import CountingPlatform, counted_steps
 from zooid.coordinator.measurements.rehearsed_run import rehearse_stages
 from zooid.core.plans.plan import Plan, TransportName

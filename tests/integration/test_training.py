@@ -15,7 +15,7 @@ from msgspec import structs
 from torch import nn
 
 import zooid
-from benchmarks.lab.runs import run_by_hand
+from lab.runs import run_by_hand
 from tests.integration.hooked_jobs import (
     EVALUATION,
     NUM_EVALUATED,

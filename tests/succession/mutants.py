@@ -69,10 +69,10 @@ MUTANTS = (
         "a step stands although a stage has nobody prepared",
         instead(
             "if all(any(answer.is_prepared for answer in stage) for stage in stages):\n"
-            '        return most, Ruling(kind="stands", numbers=_numbers(stages))',
+            '        return num_applied, Ruling(kind="stands", numbers=_numbers(stages))',
             "if any(answer.is_prepared for stage in stages for answer in stage):\n"
             "        as_if = [[structs.replace(answer, is_prepared=True) for answer in stage] for stage in stages]\n"
-            '        return most, Ruling(kind="stands", numbers=_numbers(as_if))',
+            '        return num_applied, Ruling(kind="stands", numbers=_numbers(as_if))',
         ),
         "1x2",
         "nobody who could apply it",
@@ -98,15 +98,15 @@ MUTANTS = (
     Mutant(
         "a ruling is judged anew",
         instead(
-            'ruling is not None and ruling.kind == "stands" and most <= roster.first_computed',
-            "ruling is None and most < 0",
+            'ruling is not None and ruling.kind == "stands" and num_applied <= roster.first_computed',
+            "ruling is None and num_applied < 0",
         ),
         "2x1",
         "judged anew",
     ),
     Mutant(
         "a step goes on standing when the last holder of a stage is lost",
-        instead("return rolled_back  # a lost member may have applied it, and nobody is left who could", "pass"),
+        instead("return rolled_back  # a lost member may have applied it, and no survivor can", "pass"),
         "2x1",
         "nobody who could apply it",
     ),
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     Mutant(
         "the step that stands is the newest one",
-        instead("return most - 1, applied", "return most, applied"),
+        instead("return num_applied - 1, ", "return num_applied, "),
         "2x1",
         "all roll back, but",
     ),
@@ -158,7 +158,7 @@ MUTANTS = (
     ),
     Mutant(
         "a pipeline has computed what another one had",
-        instead("(own) if finished >= set(names)", "(own) if finished"),
+        instead("(numbers) if finished >= set(names)", "(numbers) if finished"),
         "2x1",
         "samples are lost",
     ),
@@ -228,19 +228,22 @@ MUTANTS = (
     ),
     Mutant(
         "two who have lost one another are seated together",
-        instead("if not apart[answer.member] & {other.member for other in kept}:", "if True:"),
+        instead("if not unreachable[answer.member] & {other.member for other in kept}:", "if True:"),
         "2x1 with suspicions",
         "is seated beside",
     ),
     Mutant(
         "who is lost by others has to know it",
-        instead("apart[other] = apart[other] | {name}", "pass"),
+        instead("unreachable[other] = unreachable[other] | {name}", "pass"),
         "3x1 with suspicions",
         "is seated beside",
     ),
     Mutant(
         "both are left out who have lost one another",
-        instead("if not apart[answer.member] & {other.member for other in kept}:", "if not apart[answer.member]:"),
+        instead(
+            "if not unreachable[answer.member] & {other.member for other in kept}:",
+            "if not unreachable[answer.member]:",
+        ),
         "3x1 with suspicions",
         "is left out",
     ),

@@ -5,9 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted
-from zooid.store import Faults, FaultyStore, ObjectStore, Rates, RetryingStore, open_store
+from zooid.store import ObjectStore, RetryingStore, open_store
 from zooid.store.barrier import ObjectBoard, RanksMissing, pass_barrier
 
 
@@ -43,7 +44,7 @@ def test_a_store_that_fails_now_and_then_harms_nobody(store: ObjectStore) -> Non
 def test_the_first_names_who_is_missing(store: ObjectStore, names_all: bool, missing: tuple[int, ...]) -> None:
     board = ObjectBoard(store, Abort())
     board.post("folder/000002", b"here")
-    with pytest.raises(RanksMissing, match=r"did not come within 0.2 s") as caught:
+    with pytest.raises(RanksMissing, match=r"did not arrive within 0.2 s") as caught:
         pass_barrier(board, "folder", 0, 4, timeout_s=0.2, names_all=names_all)
     assert caught.value.ranks == missing
 

@@ -13,8 +13,8 @@ from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
 from benchmarks.baselines.rivals import GOALS, ON_FUNCTIONS, ON_VMS, Effort, on_functions, on_vms
 from benchmarks.baselines.simulated import closed_form_step_s, fits, simulated
 from benchmarks.baselines.tpdmp import fastest_flow, tpdmp
-from benchmarks.lab.miniature import Miniature
-from benchmarks.lab.widening import widened
+from lab.miniature import Miniature
+from lab.widening import widened
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.planner import Market
 from zooid.planner.objectives import objective_of

@@ -13,6 +13,7 @@ from safetensors.torch import load
 from torch import nn
 
 import zooid
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CheckpointError, CommAborted, RecordError, StoreError, StoreUnavailable, Superseded
 from zooid.core.records import decode_record, encode_record
@@ -27,7 +28,7 @@ from zooid.core.runs.checkpoint import (
     cut_shards,
     part_of,
 )
-from zooid.store import Data, Faults, FaultyStore, ObjectStore, Rates, open_store
+from zooid.store import Data, ObjectStore, open_store
 from zooid.store.checkpoint_index import complete_steps, last_step, prune, read_manifest, sweep_incomplete
 from zooid.worker.checkpoints.contents import read_optimizer_tensors, read_tensors
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors, optimizer_tensors
@@ -325,9 +326,9 @@ class TestManifest:
         write_parts(store, STEP, model, optimizer, new)
         for number in (1, 2, 3, 4):
             store.put(keys.claim(number), b"")
-        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this process ends"):
             write_manifest(store, a_manifest(), old, STEP, LossScale(), Ledger())
-        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this one ends"):
+        with pytest.raises(Superseded, match=r"claims/000002.json replaces claim 1; this process ends"):
             replace_ledger(store, a_manifest(step=STEP), 1)
         assert complete_steps(store) == []
         write_manifest(store, a_manifest(), new, STEP, LossScale(), Ledger())
@@ -429,7 +430,7 @@ class TestReading:
         with pytest.raises(CheckpointError, match=message) as caught:
             reads[kind]()
         assert shard.key in str(caught.value)
-        assert "delete checkpoints/00000040 to go on from the checkpoint before it" in str(caught.value)
+        assert "delete checkpoints/00000040 to continue from the checkpoint before it" in str(caught.value)
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from zooid.core.errors import InputError
 from zooid.predictor import equations as forms
 from zooid.predictor.equations import LinkFit, fit_link, hierarchical_s, streaming_bound_s
-from zooid.schedule.transfer_lists import TransferList, hierarchical, pipelined, ring, streaming, three_phase
+from zooid.schedule.site_hierarchy import hierarchical
+from zooid.schedule.transfer_lists import TransferList, pipelined, ring, streaming, three_phase
 
 quick = settings(deadline=None, max_examples=100)
 

@@ -8,21 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zooid.core.plans.plan import OwnTransportName
-from zooid.schedule.all_reduce_choice import AllReduceChoice
-from zooid.schedule.transfer_lists import (
+from zooid.schedule.all_reduce_choice import (
     ALL_REDUCE,
     EXCHANGE_MAX_BYTES,
     MAX_CHUNKS,
     MIN_CHUNK_BYTES,
+    AllReduceChoice,
+    break_even_bytes,
+    choose_all_reduce,
+)
+from zooid.schedule.site_hierarchy import hierarchical
+from zooid.schedule.transfer_lists import (
     TransferList,
     all_gather,
     all_to_all,
-    break_even_bytes,
     broadcast,
-    choose_all_reduce,
     exchange,
     gather,
-    hierarchical,
     pipelined,
     reduce,
     reduce_scatter,

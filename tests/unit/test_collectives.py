@@ -14,15 +14,15 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from zooid.schedule.all_reduce_choice import ALL_REDUCE
+from zooid.schedule.site_hierarchy import hierarchical
 from zooid.schedule.transfer_lists import (
-    ALL_REDUCE,
     Transfer,
     TransferList,
     all_gather,
     all_to_all,
     broadcast,
     gather,
-    hierarchical,
     reduce,
     reduce_scatter,
     ring,

@@ -20,8 +20,8 @@ from benchmarks.chaos.checks import (
 )
 from benchmarks.chaos.jobs import NUM_STEPS
 from benchmarks.chaos.trials import Fault, Trial, draw
-from benchmarks.lab.footprints import FOLDER, Footprint, last_applied, read_footprints
 from benchmarks.recovery.timing import redone_grains, resumption
+from lab.footprints import FOLDER, Footprint, last_applied, read_footprints
 from zooid.core.runs.events import Evaluated, StepCommitted
 
 BATCHES = [[0, 1], [2, 3], [4], [3, 0], [1, 4], [2]]

@@ -11,7 +11,7 @@ from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plans.plan import Limits
 from zooid.planner import search, single
 from zooid.predictor import estimate_profile
-from zooid.report.profile.table import plan_table, profile_table
+from zooid.report import plan_table, profile_table
 
 
 def test_times_scale_with_the_devices_scores_and_bytes_stay() -> None:
@@ -39,7 +39,7 @@ def test_every_offer_of_the_catalog_has_a_score() -> None:
 
 
 def test_a_device_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(CatalogError, match="does not say how fast Abacus"):
+    with pytest.raises(CatalogError, match="does not know the speed of Abacus"):
         estimate_profile(profile([layer(1.0)]), offer(gpu="Abacus", num_gpus=1))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from tests.processes import wait_until
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, StoreUnavailable, Superseded
@@ -15,7 +16,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.runs.events import StepCommitted
 from zooid.core.runs.spec import Adoption
-from zooid.store import EventReader, EventWriter, Faults, FaultyStore, Fence, ObjectStore, Rates, fences, open_store
+from zooid.store import EventReader, EventWriter, Fence, ObjectStore, fences, open_store
 from zooid.worker.checkpoints import keeper as keeping
 from zooid.worker.state.loss_scaling import LossScale
 
@@ -41,7 +42,7 @@ class TestLooking:
         first, second = Fence(store, 0), Fence(store, 1)
         first.check()
         store.put(keys.claim(1), b"")
-        with pytest.raises(Superseded, match=r"claims/000001.json replaces claim 0; this one ends and changes nothing"):
+        with pytest.raises(Superseded, match=r"claims/000001.json replaces claim 0; this process ends, and"):
             first.check()
         second.check()
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec import structs
 
-from benchmarks.lab.history import read_history
+from lab.history import read_history
 from tests.fuzz.record_samples import a_manifest
 from tests.unit.test_records import a_plan, a_roster
 from zooid.comm.c10d_store import ObjectRendezvous

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tests.unit.profiles import offer
 from zooid.catalog import offer as catalog_offer
-from zooid.catalog import offers, prices_for, storage_prices, store_place
+from zooid.catalog import offers, prices_for, storage_prices, store_location
 from zooid.catalog.csv_rows import read_rows
-from zooid.catalog.price_lookup import Place, egress_usd_per_gb, place_of
+from zooid.catalog.price_lookup import Location, egress_usd_per_gb, location_of
 from zooid.catalog.shipped_tables import check_offer
 from zooid.comm.store import store_transport
 from zooid.coordinator.runs import lease, relay
@@ -132,7 +132,7 @@ def test_the_time_of_starting_is_a_term_of_its_own_and_billing_grains_hold_for_t
 
 def test_one_s_own_machines_with_a_folder_are_free_and_every_term_is_there() -> None:
     own = offer(kind="owned", market="owned", platform="local", site="local")
-    prices = prices_for([own], store_place("file:///home/me/run-7", ""))
+    prices = prices_for([own], store_location("file:///home/me/run-7", ""))
     data = DataSet(num_bytes=1e12, num_objects=100)
     terms = run_cost([own] * 2, 1e5, 10.0, usage_of(1e5, site="local", data=data), prices)
     assert usd_of(terms) == dict.fromkeys(COST_KINDS, 0.0)
@@ -183,9 +183,9 @@ def test_clouds_egress_of_four_continents_costs_what_section_5_says(provider: st
         "azure": ("eastus", "westeurope", "australiaeast"),
     }[provider]
     sent_gb = 62.73
-    to_far = egress_usd_per_gb(Place(provider, home), Place(provider, far))
-    to_oceania = egress_usd_per_gb(Place(provider, home), Place(provider, oceania))
-    assert to_oceania == egress_usd_per_gb(Place(provider, oceania), Place(provider, home))
+    to_far = egress_usd_per_gb(Location(provider, home), Location(provider, far))
+    to_oceania = egress_usd_per_gb(Location(provider, home), Location(provider, oceania))
+    assert to_oceania == egress_usd_per_gb(Location(provider, oceania), Location(provider, home))
     assert sent_gb * 6 / 20 * (to_far + to_oceania) == pytest.approx(usd, abs=0.003)
 
 
@@ -314,18 +314,18 @@ def test_constants_are_those_of_the_programs_that_ask() -> None:
 
 def test_between_a_store_and_members_of_its_own_region_traffic_is_free_for_every_offer() -> None:
     with_store = {(row.provider, row.region) for row in storage_prices()}
-    found = [each for each in offers() if place_of(each) in with_store]
-    assert {place_of(each).provider for each in found} == {"aws", "azure", "gcp"}
+    found = [each for each in offers() if location_of(each) in with_store]
+    assert {location_of(each).provider for each in found} == {"aws", "azure", "gcp"}
     for each in found:
-        prices = prices_for([each], str(place_of(each)))
+        prices = prices_for([each], str(location_of(each)))
         assert prices.usd_per_gb(each.site, STORE_SITE) == prices.usd_per_gb(STORE_SITE, each.site) == 0
 
 
 def test_every_offer_has_prices_with_a_store_of_another_provider() -> None:
     for each in offers():
-        other = "gcp.us-central1" if place_of(each).provider != "gcp" else S3
+        other = "gcp.us-central1" if location_of(each).provider != "gcp" else S3
         prices = prices_for([each], other, data="backblaze")
-        expected = {"aws": 0.09, "azure": 0.087, "gcp": 0.12, "lambdalabs": 0.0}[place_of(each).provider]
+        expected = {"aws": 0.09, "azure": 0.087, "gcp": 0.12, "lambdalabs": 0.0}[location_of(each).provider]
         assert prices.usd_per_gb(each.site, STORE_SITE) == expected
         assert prices.usd_per_gb(DATA_SITE, each.site) == 0.01
 
@@ -348,7 +348,7 @@ def test_every_offer_has_prices_with_a_store_of_another_provider() -> None:
     ],
 )
 def test_the_narrowest_price_of_traffic_holds(source: str, target: str, usd_per_gb: float) -> None:
-    assert egress_usd_per_gb(Place.parse(source), Place.parse(target)) == usd_per_gb
+    assert egress_usd_per_gb(Location.parse(source), Location.parse(target)) == usd_per_gb
 
 
 def test_a_store_without_a_price_is_refused_with_the_row_that_is_missing() -> None:
@@ -378,18 +378,18 @@ def test_traffic_without_a_price_is_refused_once_bytes_move_there() -> None:
 
 
 def test_a_region_of_which_nobody_knows_the_continent_is_refused() -> None:
-    with pytest.raises(PlanError, match=r"which one gcp.mars-1 is on; add a row .* to regions.csv"):
-        egress_usd_per_gb(Place("gcp", "us-west1"), Place("gcp", "mars-1"))
+    with pytest.raises(PlanError, match=r"does not know that of gcp.mars-1; add a row .* to regions.csv"):
+        egress_usd_per_gb(Location("gcp", "us-west1"), Location("gcp", "mars-1"))
 
 
 def test_a_store_s_url_tells_its_provider() -> None:
-    assert store_place("gs://bucket/run", "us-west1") == "gcp.us-west1"
-    assert store_place("az://container/run", "eastus") == "azure.eastus"
+    assert store_location("gs://bucket/run", "us-west1") == "gcp.us-west1"
+    assert store_location("az://container/run", "eastus") == "azure.eastus"
     with pytest.raises(PlanError, match="depend on the region"):
-        store_place("s3://bucket/run", "")
-    with pytest.raises(PlanError, match="does not tell whose store it is"):
-        store_place("ftp://host/run", "us-east-1")
-    with pytest.raises(PlanError, match=r"is not a place; write PROVIDER.REGION"):
+        store_location("s3://bucket/run", "")
+    with pytest.raises(PlanError, match="does not name a provider"):
+        store_location("ftp://host/run", "us-east-1")
+    with pytest.raises(PlanError, match=r"is not a location; write PROVIDER.REGION"):
         prices_for([], "aws.")
 
 

@@ -32,9 +32,9 @@ from zooid.predictor import (
     ways_from,
 )
 from zooid.predictor.simulation.clock import Pipe, Simulation
+from zooid.schedule.all_reduce_choice import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import even_shares, split_grains
-from zooid.schedule.transfer_lists import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
 
 quick = settings(deadline=None, max_examples=40)
 

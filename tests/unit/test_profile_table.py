@@ -12,7 +12,7 @@ from zooid.core.plans.profile import Profile, Spread, TiedParameter
 from zooid.core.units import format_bytes
 from zooid.predictor import stage_memory_bytes
 from zooid.report import offers_table, profile_table
-from zooid.report.profile.layer_groups import MOST_ROWS, grouped
+from zooid.report.profile.rows import MAX_ROWS, grouped
 
 MB = 10**6
 
@@ -96,12 +96,12 @@ def test_many_layers_are_put_together_by_block() -> None:
     assert cells(text, "h.3") == ["h.3", "19 to 24", "2.4s", "4.8s", "30 MB", "240 B", "8 MB"]
     assert cells(text, "wte")[1] == "0"
     assert cells(text, "all")[1] == "0 to 74"
-    assert "75 layers, put together by the beginnings of their names" in text
+    assert "75 layers, grouped by the beginnings of their names" in text
 
 
 class TestGrouping:
     def test_few_layers_stay_by_themselves(self) -> None:
-        names = [f"layer.{number}" for number in range(MOST_ROWS)]
+        names = [f"layer.{number}" for number in range(MAX_ROWS)]
         assert [group.name for group in grouped(names)] == names
 
     def test_more_blocks_than_rows_are_put_together_in_runs(self) -> None:
@@ -118,11 +118,11 @@ class TestGrouping:
     @pytest.mark.parametrize("name", ["{0}", "deep.er.{0}.weight", "a.{1}.b.{0}.c", "x{0}", "a.b.c.d.{0}"])
     def test_groups_fit_a_screen_and_hold_every_layer_once(self, num_layers: int, name: str) -> None:
         groups = grouped([name.format(number, number // 3) for number in range(num_layers)])
-        assert 10 <= len(groups) <= MOST_ROWS
+        assert 10 <= len(groups) <= MAX_ROWS
         assert len({group.name for group in groups}) == len(groups)
         ends = [0, *(group.end_layer for group in groups)]
         assert ends[:-1] == [group.first_layer for group in groups]
         assert ends[-1] == num_layers
 
     def test_names_that_are_all_the_same_fit_too(self) -> None:
-        assert len(grouped(["model"] * 100)) <= MOST_ROWS
+        assert len(grouped(["model"] * 100)) <= MAX_ROWS

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 from zooid.comm.calls.buffers import PartBuffers
 from zooid.comm.calls.call import Call
 from zooid.comm.transport_protocol import Done, Landing, Message
-from zooid.schedule.rank_program import Program
+from zooid.schedule.all_reduce_choice import ALL_REDUCE
+from zooid.schedule.rank_program import RankProgram
+from zooid.schedule.site_hierarchy import hierarchical
 from zooid.schedule.transfer_lists import (
-    ALL_REDUCE,
     TransferList,
     all_gather,
     all_to_all,
     broadcast,
     exchange,
     gather,
-    hierarchical,
     pipelined,
     reduce,
     reduce_scatter,
@@ -79,7 +79,7 @@ class Rank:
         spans = {transfer.start: part for transfer in transfers}
         buffers = PartBuffers(spans, spans, lambda: None)
         buffers.add_up = lambda span, parts: None  # type: ignore[method-assign]
-        self.call = Call("call", 0, Program(transfers, rank), buffers, self.transport)  # type: ignore[arg-type]
+        self.call = Call("call", 0, RankProgram(transfers, rank), buffers, self.transport)  # type: ignore[arg-type]
         self.call.start()
 
     def run(self, delivered: set[int]) -> set[int]:
@@ -153,7 +153,7 @@ def test_a_program_has_every_send_and_every_take_of_its_rank_once(
 ) -> None:
     rank = data.draw(st.integers(0, num_ranks - 1))
     transfers = ALL_REDUCE[name](num_elements, num_ranks)
-    program = Program(transfers, rank)
+    program = RankProgram(transfers, rank)
     sends = [number for each in program.rounds for number in each.sends]
     takes = [number for each in program.rounds for number in each.takes]
     assert sorted(sends) == [number for number, transfer in enumerate(transfers) if transfer.source == rank]
@@ -161,11 +161,11 @@ def test_a_program_has_every_send_and_every_take_of_its_rank_once(
     assert program.num_actions == len(sends) + len(takes)
     reduced = {number for span in program.sums for number in span.parts}
     assert reduced == {number for number in takes if transfers[number].combine == "reduce"}
-    assert [program.place[number] for number in sorted(sends)] == list(range(len(sends)))
+    assert [program.send_index[number] for number in sorted(sends)] == list(range(len(sends)))
 
 
 def test_a_sum_waits_until_what_it_overwrites_has_left() -> None:
-    program = Program(exchange(SIZE, 3), 1)
+    program = RankProgram(exchange(SIZE, 3), 1)
     (span,) = program.sums
     assert (span.start, span.stop, span.parts, span.sent_before) == (0, SIZE, (0, 2), (1,))
 

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from zooid.comm.store.request_queue import RequestQueue
-from zooid.schedule.transfer_lists import Window
+from zooid.schedule.transfer_lists import FlightWindow
 
 pytestmark = pytest.mark.timeout(20)
 
 
 def new_queue(max_threads: int = 8, min_at_once: int = 2, max_bytes: int = 1000) -> RequestQueue:
-    return RequestQueue("queue", max_threads=max_threads, window=Window(min_at_once, max_bytes))
+    return RequestQueue("queue", max_threads=max_threads, window=FlightWindow(min_at_once, max_bytes))
 
 
 class Held:

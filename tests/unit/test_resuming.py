@@ -14,7 +14,7 @@ import pytest
 from msgspec import structs
 
 import zooid
-from benchmarks.lab.history import read_history
+from lab.history import read_history
 from tests.unit.profiles import layer, link
 from tests.unit.profiles import profile as a_profile
 from tests.unit.scripted_runs import (

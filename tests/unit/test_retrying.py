@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable
-from zooid.store import Faults, FaultyStore, ObjectStore, Rates, RetryingStore, open_store
+from zooid.store import ObjectStore, RetryingStore, open_store
 
 
 def new_store() -> ObjectStore:
@@ -160,7 +161,7 @@ class TestPatience:
                     waiting.result(timeout=10)
         said = [record.getMessage() for record in caplog.records]
         assert 2 <= len(said) <= 9, "not once for each request, nor for each who waits"
-        assert "has not answered for 0 s (503 Service Unavailable); asking again for up to 2 s" in said[0]
+        assert "has not answered for 0 s (503 Service Unavailable); retrying for up to 2 s" in said[0]
         failing._num_failures = 0
         store.list("")
         assert "answers again after " in caplog.text

@@ -14,7 +14,7 @@ from zooid.core.plans.plan import Plan, Prediction, StagePlan
 from zooid.core.plans.search_result import Candidate, Proof, Search, Verdict
 from zooid.core.runs.step_parts import StepParts
 from zooid.report import search_page, search_table
-from zooid.report.axes import COUNT, DURATION, MONEY, axis
+from zooid.report.plots import COUNT, DURATION, MONEY, axis
 
 GB = 10**9
 OFFERS = {
@@ -215,10 +215,10 @@ class TestPicture:
             "<b>2x2 on 2 small, 2 large</b>",
             "4 members, grains of 4, 1f1b, 1 ahead, store",
             "takes 1m, costs $4.00",
-            "on the front: no other is both faster and cheaper",
+            "on the Pareto front: no other is both faster and cheaper",
         ]
         assert "takes at least 1m30s, costs at least $1.90<br>left open" in drawn["open"]["hovertext"][0]
-        assert drawn["impossible"]["hovertext"][0].endswith("<br>too large: it lacks 1 GB of memory")
+        assert drawn["impossible"]["hovertext"][0].endswith("<br>infeasible: it lacks 1 GB of memory")
         assert "beyond a limit: the budget: it may cost $6.00 of $5.00" in drawn["beyond"]["hovertext"][0]
         assert "at least" not in drawn["beyond"]["hovertext"][0]
 
@@ -226,7 +226,7 @@ class TestPicture:
         legend = Page(search_page(a_search())).texts("span")
         assert "front: none is both faster and cheaper 3" in legend
         assert "simulated, beyond a limit 1" in legend
-        assert len([words for words in legend if words.startswith("at least this, not simulated")]) == 3
+        assert len([words for words in legend if words.startswith("lower bound, not simulated")]) == 3
         one = a_search(candidates=CANDIDATES[:1], front=(PICK,), runner_up=None)
         assert Page(search_page(one)).texts("span") == ["pick"]
 
@@ -237,7 +237,7 @@ class TestPicture:
         assert [drawn[kind]["y"] for kind in ("pick", "dominated", "bounded")] == [[4], [2], [1]]
         [view] = page.picture["views"]
         assert view["yaxis"]["ticktext"] == ["1", "2", "3", "4"]
-        assert "Nothing is charged: time alone tells the candidates apart." in page.texts("p")
+        assert "Nothing is charged, so the candidates differ in time only." in page.texts("p")
         assert page.picture["layout"]["yaxis"]["title"]["text"] == "members"
 
     def test_what_is_far_from_the_front_can_be_left_out(self) -> None:
@@ -255,7 +255,7 @@ class TestPicture:
         bounded = [a_candidate(1000.0 + number, 9.0, "bounded out") for number in range(9000)]
         found = a_search(candidates=(*CANDIDATES, *simulated, *bounded))
         page = Page(search_page(found))
-        assert "3,000 of 10,008 are drawn; those that were not simulated are thinned out first." in page.texts("p")
+        assert "3,000 of 10,008 are drawn; candidates that were not simulated are left out first." in page.texts("p")
         drawn = traces(found)
         assert len(drawn["dominated"]["x"]) == 1001
         assert sum(len(trace["x"]) for name, trace in drawn.items() if name not in ("line", "ring")) == 3000

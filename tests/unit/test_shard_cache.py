@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import zooid
+from lab.faults import Faults, FaultyStore, Rates
 from tests.processes import children, is_gone, wait_until
 from tests.unit.shard_folders import SAMPLES_PER_SHARD, decode, number_of, write_shards
 from zooid.core.errors import ObjectNotFound, StoreError, StoreUnavailable
-from zooid.store import Faults, FaultyStore, Rates, open_store
+from zooid.store import open_store
 from zooid.store.shards import ShardedData
 from zooid.store.shards import cache as caching
 from zooid.store.shards.cache import ShardCache
@@ -253,7 +254,7 @@ def test_what_a_killed_fetcher_left_is_no_shard_and_goes(opened: Open, tmp_path:
 def test_a_store_that_fails_for_a_while_is_asked_again(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caching, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(caching, "_BACKOFF_S", (0.0, 0.0, 0.0))
     cache = ShardCache(tmp_path / "cache", None)
     cache.folder.mkdir()
     store = open_store(url)
@@ -265,7 +266,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
 
 
 def test_a_store_that_keeps_failing_is_an_error(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(caching, "_BACKOFF_S", (0.0, 0.0, 0.0))
     cache = ShardCache(tmp_path / "cache", None)
     cache.folder.mkdir()
     store = open_store(url)

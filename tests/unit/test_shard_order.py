@@ -84,7 +84,7 @@ def test_the_order_of_samples_in_shards_does_not_change_between_versions() -> No
 
 @pytest.mark.parametrize("shard_sizes", [(5, 4), (12, -2)])
 def test_sizes_that_are_not_those_of_the_data_are_refused(shard_sizes: tuple[int, ...]) -> None:
-    with pytest.raises(ScheduleError, match=f"shard_sizes are of {sum(shard_sizes)} samples, but it has 10"):
+    with pytest.raises(ScheduleError, match=f"shard_sizes sum to {sum(shard_sizes)} samples, but the data set has 10"):
         SamplePlan(num_samples=10, batch_size=2, grain_size=2, epochs=1, seed=0, shard_sizes=shard_sizes)
 
 

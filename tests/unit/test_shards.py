@@ -178,14 +178,14 @@ def test_what_cannot_work_is_refused_at_once(tmp_path: Path) -> None:
     zooid.index_shards(url)
     with pytest.raises(InputError, match="`decode` is 'jpg'; it must be a callable"):
         zooid.shards(url, "jpg")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="memory://run lives in one process only"):
+    with pytest.raises(InputError, match="memory://run exists in one process only"):
         zooid.shards("memory://run", decode)
     with pytest.raises(InputError, match="`cache_bytes` is 0; give a number of bytes above 0"):
         zooid.shards(url, decode, cache=tmp_path / "cache", cache_bytes=0)
     with pytest.raises(InputError, match=r"8 shards of file://.* are in use at a time, 51.2 kB together; give at"):
         zooid.shards(url, decode, cache=tmp_path / "cache", cache_bytes=50_000)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"the cache .*/file cannot be made: File exists; give a folder that can"):
+    with pytest.raises(InputError, match=r"the cache .*/file cannot be created: File exists; give another folder"):
         zooid.shards(url, decode, cache=tmp_path / "file")
 
 
@@ -195,7 +195,7 @@ def test_indexing_says_what_it_cannot_count(tmp_path: Path) -> None:
     url = write_shards(tmp_path / "train", 20)
     shard = tmp_path / "train" / "train-0001.tar"
     shard.write_bytes(shard.read_bytes()[:5000])
-    with pytest.raises(InputError, match=r"train-0001.tar is not a whole tar file \(.*\); write it"):
+    with pytest.raises(InputError, match=r"train-0001.tar is not a complete tar file \(.*\); write it"):
         zooid.index_shards(url)
     assert not (tmp_path / "train" / INDEX).exists()
 
@@ -244,7 +244,7 @@ def test_a_sample_without_a_wanted_field_is_named(tmp_path: Path) -> None:
     data = zooid.shards(url, lambda files: (files["jpg"], 0))
     text = (
         "`decode` raised KeyError: 'jpg' for sample 14, which is '000014' of the shard train-0001.tar and has .cls, "
-        ".values.npy; mend it or `decode`"
+        ".values.npy; fix it or `decode`"
     )
     with pytest.raises(JobError) as raised:
         collate(data, [14], READING_JOB)

@@ -19,7 +19,7 @@ NAMES = ["a", "b", "c", "d"]
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("SIGN_S", 0.1), ("LOOK_S", 0.05), ("CALL_S", 0.02), ("SILENCE_S", 0.6)):
+    for name, seconds in (("HEARTBEAT_S", 0.1), ("LOOK_S", 0.05), ("CALL_S", 0.02), ("SILENCE_S", 0.6)):
         monkeypatch.setattr(store_heartbeats, name, seconds)
 
 

@@ -174,7 +174,7 @@ class TimelinePage(Page):
 
     def bars(self, number: int = 0) -> list[dict[str, Any]]:
         """Of one timeline, with names for what the page has as lists."""
-        names = "row lane track num_tracks color grain posted start end is_meeting action words from duration waited"
+        names = "row lane track num_tracks color grain posted start end is_rendezvous action words from duration waited"
         return [dict(zip(names.split(), bar, strict=True)) for bar in self.picture["timelines"][number]["bars"]]
 
 
@@ -196,8 +196,8 @@ class TestPage:
         receive = bars["1RECV_F0"]
         assert (receive["row"], receive["lane"], receive["posted"], receive["start"]) == (1, 2, 0, 3)
         assert receive["waited"] == "3s"
-        assert bars["1COMMIT"]["is_meeting"]
-        assert not receive["is_meeting"]
+        assert bars["1COMMIT"]["is_rendezvous"]
+        assert not receive["is_rendezvous"]
 
     def test_numbers_stand_beside_the_rows(self) -> None:
         page = read(measured=TWO_STAGES)

@@ -14,12 +14,11 @@ from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.predictor.costs import traffic as predicted
 from zooid.predictor.costs.traffic import SeatTraffic, Traffic, put_requests, step_traffic
 from zooid.schedule.actions import Kind, peer_action
-from zooid.schedule.all_reduce_choice import AllReduceChoice
+from zooid.schedule.all_reduce_choice import AllReduceChoice, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.polling_rules import SETTLED_MISSES
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.schedule.step_state import vote_elements
-from zooid.schedule.transfer_lists import choose_all_reduce
 from zooid.store import objects
 
 MIB = 2**20

@@ -1,4 +1,4 @@
-"""What can be rented and what it costs, as data: CSV files in `data/`, every row with its source and its date.
+"""Offers and prices as data: CSV files in `data/`, in which every row has a source and a date.
 
 >>> from zooid.catalog import offer
 >>> offer("azure.aci.k80").usd_per_hour
@@ -6,7 +6,7 @@
 """
 
 from zooid.catalog.own_machine import local_offer
-from zooid.catalog.price_lookup import OWNED, prices_for, store_place
+from zooid.catalog.price_lookup import OWNED, prices_for, store_location
 from zooid.catalog.shipped_tables import (
     device_scores,
     egress_prices,
@@ -30,5 +30,5 @@ __all__ = [
     "reference_score",
     "regions",
     "storage_prices",
-    "store_place",
+    "store_location",
 ]

@@ -1,11 +1,11 @@
-"""The user's own machine as an offer, so that it is planned and priced like everything else."""
+"""The user's own machine as an offer, so that it is planned and priced like any other."""
 
 from zooid.core.errors import CatalogError
 from zooid.core.resources.offer import Offer
 
 
 def local_offer(memory_bytes: int, date: str) -> Offer:
-    """One member on this machine: one core, and memory that it shares with the others; `date` is today.
+    """The offer of this machine: one core a member, and memory that all members share; `date` is today.
 
     >>> local_offer(memory_bytes=8_000_000_000, date="2024-05-01").vcpus
     1.0

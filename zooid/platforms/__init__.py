@@ -1,4 +1,4 @@
-"""Where members run: one folder for each platform, one Protocol for all."""
+"""The platforms on which members run: one folder for each, and one Protocol for all."""
 
 from zooid.platforms.platform import Exit, Launch, Platform, Program
 

@@ -1,4 +1,4 @@
-"""What zooid asks of a platform: start a member, find it again, say whether it still runs, show its log, end it."""
+"""The operations that zooid needs of a platform: launch, locate, find, poll, logs, leave and terminate."""
 
 import signal
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ Program = Literal["worker", "profiler"]
 
 @dataclass(frozen=True)
 class Size:
-    """What a member is held to: a share of processor time, in cores, and memory that it cannot go beyond."""
+    """Limits of a member: processor time, in cores, and memory."""
 
     vcpus: float
     memory_bytes: int
@@ -20,26 +20,26 @@ class Size:
 
 @dataclass(frozen=True)
 class Launch:
-    """One member to be started as `python -m zooid.PROGRAM SPEC_URL`."""
+    """A member to start as `python -m zooid.PROGRAM SPEC_URL`."""
 
     member: str
     program: Program
     spec_url: str
     num_threads: int
     size: Size | None = None
-    """None where the member may use whatever the platform gives it."""
+    """The limits of the member; None means no limits of its own."""
     uses_gpus: bool = False
-    """Whether it may compute on the machine's GPUs."""
+    """Whether it may use the GPUs of the machine."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a member ended: a status, negative for a signal, as subprocess has it."""
+    """How a member ended."""
 
     status: int | None
-    """None where nobody has seen how it ended."""
+    """The exit status, negative for a signal, as in subprocess; None if it is unknown."""
     exceeded_bytes: int | None = None
-    """The memory that it was held to, where the kernel ended it for using more."""
+    """The memory limit, if the kernel killed the member for exceeding it; else None."""
 
     @property
     def is_success(self) -> bool:
@@ -63,25 +63,25 @@ Handle = TypeVar("Handle")
 
 
 class Platform(Protocol[Handle]):
-    """Members are started, never imported. A handle is good for this process only, a place for every process."""
+    """Starts members, which are never imported; a handle is valid in this process only, a location in any."""
 
     def launch(self, launch: Launch) -> Handle:
         """Start a member."""
 
     def locate(self, handle: Handle) -> dict[str, str]:
-        """The member's place: what another process needs to find it."""
+        """The location of a member, by which another process can find it."""
 
-    def find(self, place: Mapping[str, str]) -> Handle | None:
-        """A handle for a member that another process has started; None where it cannot be seen from here."""
+    def find(self, location: Mapping[str, str]) -> Handle | None:
+        """A handle for a member of another process; None if it cannot be seen from here."""
 
     def poll(self, handle: Handle) -> Exit | None:
-        """None while it runs."""
+        """How a member ended; None while it runs."""
 
     def logs(self, handle: Handle) -> str:
-        """What it has printed, also after its end."""
+        """The output of a member, also after its end."""
 
     def leave(self, handle: Handle) -> None:
-        """Leave it to another process, which has adopted it: it outlives this one."""
+        """Leave a member to another process, which has adopted it, so that it outlives this one."""
 
     def terminate(self, handle: Handle) -> None:
-        """End it, by force if need be; returns when it is gone. Ending one that is gone is fine."""
+        """End a member, by force if necessary, and return when it is gone; it may be gone already."""

@@ -14,14 +14,14 @@ from zooid.core.runs.spec import MemberSpec, ProbeSpec, ProfilerSpec, SweepSpec
 from zooid.profiler.probes import probe_links
 from zooid.profiler.probes.probe_member import Progress
 from zooid.store import EventWriter, ObjectStore
-from zooid.store.member_program import end_process, run_any_member
+from zooid.store.member_program import end_process, run_member
 
 PRELOADS = ("torch", "zooid.profiler.job_profile", "zooid.profiler.probes.library_sweep", "torch.export._trace")
 """Modules that every member imports; a process that forks members imports them once for all of them."""
 
 
 def main() -> int:
-    return run_any_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe, SweepSpec: _sweep})
+    return run_member(sys.argv[1:], {ProfilerSpec: _profile, ProbeSpec: _probe, SweepSpec: _sweep})
 
 
 def _profile(spec: ProfilerSpec, store: ObjectStore) -> None:

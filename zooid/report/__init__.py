@@ -1,13 +1,16 @@
-"""What people look at, made from events and records only: progress while a run goes on, tables when it is over,
-and pages to keep."""
+"""Everything that people look at: progress of a run, tables on a terminal, and pages in files.
 
-from zooid.report.all_reduce_table import all_reduce_table
+It is made from events and records only.
+"""
+
 from zooid.report.frame import write_page
+from zooid.report.link_tables import all_reduce_table, links_table
 from zooid.report.prediction.page import prediction_page
 from zooid.report.prediction.table import facts_in_words, prediction_tables
 from zooid.report.profile.page import profile_page
-from zooid.report.profile.table import links_table, offers_table, plan_table, profile_table, summary_table
+from zooid.report.profile.table import offers_table, profile_table
 from zooid.report.progress import View, view_for
+from zooid.report.run_tables import plan_table, summary_table
 from zooid.report.search.page import search_page
 from zooid.report.search.table import search_table
 from zooid.report.terminal_text import say

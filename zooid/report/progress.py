@@ -1,9 +1,8 @@
-"""A run as it goes on: a progress bar on a terminal, plain lines elsewhere, JSON for machines."""
+"""The progress of a run: a bar on a terminal, plain lines elsewhere, JSON for machines."""
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -27,7 +26,7 @@ from zooid.core.runs.events import (
 )
 from zooid.core.text import printable
 from zooid.core.units import format_duration, format_usd
-from zooid.report.profile.table import summary_table
+from zooid.report.run_tables import summary_table
 from zooid.report.terminal_text import say
 
 _PHASES = {
@@ -40,44 +39,34 @@ _PHASES = {
     "train": "starting the members",
 }
 _SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
-"""What people call entries of an optimizer's groups of parameters."""
+"""Common names for settings of an optimizer."""
 _LINE_INTERVAL_S = 2.0
 
 
 class View(Protocol):
-    """Shows events as they come; leaving the context leaves the terminal as it was."""
+    """Shows events as they arrive, and restores the terminal at the end."""
 
     def show(self, event: Event) -> None: ...
 
-    def __enter__(self) -> "View": ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *exception: object) -> None:
+        return None
 
 
 def view_for(console: Console, *, as_json: bool) -> View:
-    """The view that suits whoever reads the output."""
+    """Choose the view for a program, a terminal, or a file."""
     if as_json:
         return JsonView(console)
     return BarView(console) if console.is_terminal else LineView(console)
 
 
-class _Quiet:
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
-
-
-class JsonView(_Quiet):
-    """Every event as a line of JSON."""
+class JsonView(View):
+    """Writes every event as a line of JSON."""
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
-
-    def __enter__(self) -> "JsonView":
-        return self
 
     def show(self, event: Event) -> None:
         self._file.write(encode_events([event]).decode())
@@ -85,7 +74,7 @@ class JsonView(_Quiet):
 
 
 class Pace:
-    """Samples per second and dollars so far, from the events seen."""
+    """Recent throughput, and dollars so far."""
 
     def __init__(self) -> None:
         self.usd = 0.0
@@ -107,8 +96,8 @@ class Pace:
         return sum(step.step_s for step in self._recent) / len(self._recent) if self._recent else 0.0
 
 
-class LineView(_Quiet):
-    """For logs and pipes: a line for what happens, steps at most every two seconds."""
+class LineView(View):
+    """Prints lines for logs and pipes, about steps at most every two seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -116,24 +105,15 @@ class LineView(_Quiet):
         self._pace = Pace()
         self._last_line_s = 0.0
 
-    def __enter__(self) -> "LineView":
-        return self
-
     def show(self, event: Event) -> None:
         self._pace.add(event)
         match event:
             case PhaseStarted():
                 self._line(_PHASES.get(event.phase, event.phase))
-            case OptimizerChanged():
-                self._line(_optimizer_changed(event))
             case RunStarted():
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
-                self._line(_predicted(event))
-                if event.why_whole:
-                    self._line(_whole(event))
-            case MembersAdopted():
-                self._line(_adopted(event))
+                _say_start(self._console, event)
             case StepCommitted() if self._started and self._is_due(event):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
@@ -141,20 +121,12 @@ class LineView(_Quiet):
                     f"{self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}  "
                     f"{format_duration(left_s)} left"
                 )
-            case Evaluated():
-                self._line(_evaluated(event))
-            case CheckpointSaved():
-                self._line(_saved(event))
-            case StoppedEarly():
-                self._line(_stopped(event))
-            case MemberPrinted() if self._started:
-                self._line(event.line(len(self._started.members)))
-            case RunFinished() if self._started:
-                self._console.print(summary_table(self._started, event))
+            case _:
+                _say_event(self._console, event, self._started)
 
     def _is_due(self, event: StepCommitted) -> bool:
-        last = self._started is not None and event.step + 1 == self._started.num_steps
-        if last or event.step == 0 or time.monotonic() - self._last_line_s >= _LINE_INTERVAL_S:
+        is_last = self._started is not None and event.step + 1 == self._started.num_steps
+        if is_last or event.step == 0 or time.monotonic() - self._last_line_s >= _LINE_INTERVAL_S:
             self._last_line_s = time.monotonic()
             return True
         return False
@@ -163,8 +135,8 @@ class LineView(_Quiet):
         say(self._console, text)
 
 
-class BarView:
-    """For terminals: one bar for measuring, one for training."""
+class BarView(View):
+    """Draws a bar on a terminal for each phase of a run."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -182,13 +154,11 @@ class BarView:
         self._loss = float("nan")
         self._pace = Pace()
 
-    def __enter__(self) -> "BarView":
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._progress.stop()
 
     def show(self, event: Event) -> None:
@@ -198,40 +168,27 @@ class BarView:
                 self._next_task(_PHASES.get(event.phase, event.phase), 1)
             case ProfileProgress():
                 self._update(completed=event.done, total=event.total)
-            case OptimizerChanged():
-                self._line(_optimizer_changed(event))
             case RunStarted():
                 self._started = event
-                self._line(_predicted(event))
-                if event.why_whole:
-                    self._line(_whole(event))
+                _say_start(self._progress.console, event)
                 self._next_task("starting the members", len(event.members))
-            case MembersAdopted() if self._started:
-                self._line(_adopted(event))
-                self._next_task(f"training {self._started.layout}", self._started.num_steps)
             case MemberStarted() if self._started:
                 self._num_members += 1
                 self._update(completed=self._num_members)
                 if self._num_members == len(self._started.members):
-                    self._next_task(f"training {self._started.layout}", self._started.num_steps)
+                    self._begin_training(self._started)
             case StepCommitted():
                 self._loss = event.loss
                 self._update(completed=event.step + 1, news=self._news())
             case Metered() if self._pace.step_s:
                 self._update(news=self._news())
-            case Evaluated():
-                self._line(_evaluated(event))
-            case CheckpointSaved():
-                self._line(_saved(event))
-            case StoppedEarly():
-                self._line(_stopped(event))
-            case MemberPrinted() if self._started:
-                self._line(event.line(len(self._started.members)))
-            case RunFinished() if self._started:
-                self._progress.console.print(summary_table(self._started, event))
+            case _:
+                _say_event(self._progress.console, event, self._started)
+                if isinstance(event, MembersAdopted) and self._started:
+                    self._begin_training(self._started)
 
-    def _line(self, text: str) -> None:
-        say(self._progress.console, text)
+    def _begin_training(self, started: RunStarted) -> None:
+        self._next_task(f"training {started.layout}", started.num_steps)
 
     def _news(self) -> str:
         return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}"
@@ -246,34 +203,40 @@ class BarView:
             self._progress.update(self._task, **changes)  # type: ignore[arg-type]
 
 
-def _evaluated(event: Evaluated) -> str:
-    metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
-    when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
-    return f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}"
+def _say_start(console: Console, event: RunStarted) -> None:
+    if event.predicted_step_s is None or event.predicted_run_s is None or event.predicted_usd is None:
+        say(console, f"time, money and memory are unknown, since the job was not profiled ({event.prices})")
+    else:
+        whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
+        say(console, f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})")
+    if event.why_whole:
+        say(console, f"the model is trained as one stage, without a pipeline: {event.why_whole}")
 
 
-def _saved(event: CheckpointSaved) -> str:
-    return f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}"
-
-
-def _stopped(event: StoppedEarly) -> str:
-    return f"stopped early after step {event.step}: {event.reason}"
-
-
-def _adopted(event: MembersAdopted) -> str:
-    num_members = len(event.members)
-    who = "1 member that trains" if num_members == 1 else f"{num_members} members that train"
-    return f"adopting {who} at step {event.step}; nobody starts anew"
-
-
-def _whole(event: RunStarted) -> str:
-    return f"the model is trained as one stage, without a pipeline: {event.why_whole}"
+def _say_event(console: Console, event: Event, started: RunStarted | None) -> None:
+    """Print the events that every view shows as lines, and the summary of a finished run."""
+    match event:
+        case OptimizerChanged():
+            say(console, _optimizer_changed(event))
+        case MembersAdopted():
+            members = "1 member that trains" if len(event.members) == 1 else f"{len(event.members)} members that train"
+            say(console, f"adopting {members} at step {event.step}; no member is restarted")
+        case Evaluated():
+            metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
+            when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
+            say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
+        case CheckpointSaved():
+            say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
+        case StoppedEarly():
+            say(console, f"stopped early after step {event.step}: {event.reason}")
+        case MemberPrinted() if started:
+            say(console, event.line(len(started.members)))
+        case RunFinished() if started:
+            console.print(summary_table(started, event))
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:
-    """
-    `optimizer: learning rate 0.001 (was 0.01 in the checkpoint)`.
-    """
+    """Say the settings that changed: `optimizer: learning rate 0.001 (was 0.01 in the checkpoint)`."""
     changes = [
         f"{_SETTINGS.get(key, key)} {_values(event.settings, key)} (was {_values(event.before, key)} in the checkpoint)"
         for key in event.settings | event.before
@@ -284,10 +247,3 @@ def _optimizer_changed(event: OptimizerChanged) -> str:
 
 def _values(settings: Mapping[str, tuple[str, ...]], key: str) -> str:
     return " and ".join(settings.get(key, ("not given",)))
-
-
-def _predicted(event: RunStarted) -> str:
-    if event.predicted_step_s is None or event.predicted_run_s is None or event.predicted_usd is None:
-        return f"time, money and memory are not known, since the job was not profiled ({event.prices})"
-    whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
-    return f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})"

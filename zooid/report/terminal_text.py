@@ -1,11 +1,14 @@
-"""How texts reach a terminal: as they are, whoever wrote them.
+"""Texts for a terminal, shown literally whoever wrote them.
 
-Rich reads square brackets as markup, and terminals obey escape sequences. Names of metrics, paths, messages and what
-jobs print may hold either, so nothing is printed, and nothing put into a table, but through here.
+Rich reads square brackets as markup, and terminals obey escape sequences. Names, paths, messages and the output of jobs
+may contain both, so everything that is printed or put into a table goes through these functions.
 """
+
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
 
 from zooid.core.text import printable
 
@@ -16,5 +19,13 @@ def say(console: Console, text: str, style: str | None = None) -> None:
 
 
 def cell(text: str) -> str:
-    """A text for a table's title, caption or cell."""
+    """Escape a text for the title, the caption or a cell of a table."""
     return escape(printable(text))
+
+
+def numbers_table(title: str, heads: Iterable[str], caption: str = "") -> Table:
+    """An empty table with names in the first column and numbers in the others."""
+    table = Table(title=cell(title), caption=cell(caption))
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="right" if number else "left")
+    return table

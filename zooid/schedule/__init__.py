@@ -1,5 +1,4 @@
-"""What happens in a step, as data and pure rules.
+"""Everything that happens in a step, as data and pure rules without torch, I/O or a clock.
 
-One list of actions per member is timed by the simulator, rehearsed and executed; nothing about a schedule exists
-anywhere else. No torch, no I/O, no clock.
+Each member has one list of actions, which is simulated, rehearsed and executed.
 """

@@ -1,9 +1,9 @@
-"""Actions: the things a member does in a step, their text form, and what each must wait for.
+"""Actions: the operations of a member in a step, their text form, and their dependencies.
 
-`2F5` is the forward of stage 2 on grain 5, `2B5` its backward; `2SEND_F5` passes that forward's output on to stage 3
-and `3RECV_F5` takes it; `3SEND_B5` and `2RECV_B5` are the gradients on their way back. `2REDUCE1` sums the stage's
-second bucket of gradients over the replicas, `2SHARE0` what it shares with other stages over those; `2COMMIT` ends the
-step for the member.
+`2F5` is the forward of stage 2 on grain 5, and `2B5` its backward. `2SEND_F5` sends the output of that forward to stage
+3, and `3RECV_F5` receives it; `3SEND_B5` and `2RECV_B5` do the same with gradients. `2REDUCE1` sums the second bucket
+of the stage's gradients over the replicas. `2SHARE0` sums gradients of tied parameters over the stages that have them.
+`2COMMIT` ends the step for the member.
 """
 
 import re
@@ -15,7 +15,7 @@ from zooid.core.errors import ScheduleError
 
 
 class Kind(Enum):
-    """What an action does."""
+    """The kind of an action."""
 
     FORWARD = "F"
     BACKWARD = "B"
@@ -27,15 +27,18 @@ class Kind(Enum):
     SHARE = "SHARE"
     COMMIT = "COMMIT"
 
-    __hash__ = object.__hash__  # Enum's own hashes the name, in Python: actions are looked up millions of times
+    __hash__ = object.__hash__  # Enum's own hash is slow, and actions are looked up millions of times
 
 
 MESSAGES = (Kind.SEND_FORWARD, Kind.RECEIVE_FORWARD, Kind.SEND_BACKWARD, Kind.RECEIVE_BACKWARD)
-"""Kinds of actions that pass values between neighbouring stages."""
+"""The kinds of actions that send or receive values between neighbouring stages."""
 
 
 class Lane(Enum):
-    """What an action keeps busy. A member computes in list order; the rest begins as soon as what it needs is there."""
+    """The resource that an action occupies.
+
+    A member computes in list order; transfers begin as soon as their dependencies are done.
+    """
 
     COMPUTE = "compute"
     UPLINK = "uplink"
@@ -56,21 +59,21 @@ _LANES = {
 }
 
 RECEIVES_AHEAD = 2
-"""Messages of one direction that a member takes in before it needs them."""
+"""Number of messages of one direction that a member receives before it needs them."""
 SENDS_BEHIND = 4
-"""Messages of one direction that a member may still be sending while it computes on."""
+"""Number of messages of one direction that may be in flight while a member continues to compute."""
 
 _TEXT = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|REDUCE|SHARE|COMMIT|F|B)(\d*)")
 
 
 @dataclass(frozen=True, slots=True, order=False)
 class Action:
-    """One thing a member does in a step."""
+    """One operation of a member in a step."""
 
     stage: int
     kind: Kind
     number: int | None = None
-    """Of the grain, of the bucket for a REDUCE, of the tie for a SHARE; None for a COMMIT."""
+    """The number of the grain, of the bucket (REDUCE) or of the tie (SHARE); None for a COMMIT."""
 
     def __post_init__(self) -> None:
         if (self.number is None) != (self.kind is Kind.COMMIT):
@@ -97,7 +100,7 @@ def parse_action(text: str) -> Action:
 
 
 def peer_action(action: Action) -> Action | None:
-    """The send that a receive takes its data from, on the neighbouring stage of the same replica."""
+    """The send that a receive waits for, on the neighbouring stage of the same replica."""
     if action.kind is Kind.RECEIVE_FORWARD:
         return Action(action.stage - 1, Kind.SEND_FORWARD, action.number)
     if action.kind is Kind.RECEIVE_BACKWARD:
@@ -106,7 +109,7 @@ def peer_action(action: Action) -> Action | None:
 
 
 def taking_action(action: Action) -> Action | None:
-    """The receive that takes what a send brings, on the neighbouring stage of the same replica."""
+    """The receive of a message that this action sends, on the neighbouring stage of the same replica."""
     if action.kind is Kind.SEND_FORWARD:
         return Action(action.stage + 1, Kind.RECEIVE_FORWARD, action.number)
     if action.kind is Kind.SEND_BACKWARD:
@@ -123,17 +126,18 @@ _DIRECTIONS = (
 
 
 def needs_of(actions: Sequence[Action]) -> Needs:
-    """For each action of one member's list, what the same member must have finished before.
+    """The actions that a member must finish before each action of its list.
 
-    Data are one reason: a forward needs what it computes on. Room is the other: a receive needs the buffer that a
-    computation gives back, and a computation the one that a send does, so that no member holds more messages than
-    RECEIVES_AHEAD and SENDS_BEHIND allow, however far its neighbours are ahead.
+    Some dependencies are about data: a forward needs its input. Others are about memory: a receive waits for a buffer
+    that a computation frees, and a computation for a buffer that a send frees. So a member never holds more messages
+    than RECEIVES_AHEAD and SENDS_BEHIND allow, however far its neighbours are ahead.
     """
     needs: dict[Action, list[Action]] = {action: [] for action in actions}
+    of_kind: dict[Kind, list[Action]] = {kind: [] for kind in Kind}
+    for action in actions:
+        of_kind[action.kind].append(action)
     for receive, compute, send in _DIRECTIONS:
-        computed = [action for action in actions if action.kind is compute]
-        received = [action for action in actions if action.kind is receive]
-        sent = [action for action in actions if action.kind is send]
+        received, computed, sent = of_kind[receive], of_kind[compute], of_kind[send]
         by_number = {action.number: action for action in computed}
         for action in (*received, *sent):
             partner = by_number.get(action.number)
@@ -145,18 +149,14 @@ def needs_of(actions: Sequence[Action]) -> Needs:
                 needs[after].append(by_number[before.number])
         for before, after in zip(sent, computed[SENDS_BEHIND:], strict=False):
             needs[after].append(before)
-    forwards = {action.number: action for action in actions if action.kind is Kind.FORWARD}
-    backwards = [action for action in actions if action.kind is Kind.BACKWARD]
-    reduces = [action for action in actions if action.kind is Kind.REDUCE]
-    shares = [action for action in actions if action.kind is Kind.SHARE]
+    forwards = {action.number: action for action in of_kind[Kind.FORWARD]}
+    backwards, reduces, shares = of_kind[Kind.BACKWARD], of_kind[Kind.REDUCE], of_kind[Kind.SHARE]
     for action in backwards:
         needs[action] += [forwards[action.number]] if action.number in forwards else []
-    sent = [action for action in actions if action.kind is Kind.SEND_BACKWARD]
     for action in reduces:
-        needs[action] += [*backwards, *sent]
+        needs[action] += [*backwards, *of_kind[Kind.SEND_BACKWARD]]
     for action in shares:
         needs[action] += reduces or backwards
-    for action in actions:
-        if action.kind is Kind.COMMIT:
-            needs[action] += shares or reduces or backwards or list(forwards.values())
+    for action in of_kind[Kind.COMMIT]:
+        needs[action] += shares or reduces or backwards or list(forwards.values())
     return {action: tuple(before) for action, before in needs.items()}

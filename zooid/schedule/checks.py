@@ -1,4 +1,4 @@
-"""Proves an action list before anyone runs it: complete, in a possible order, and free of deadlock."""
+"""Checks that the action lists of a step are complete and free of deadlock, before anybody runs them."""
 
 from collections import Counter
 
@@ -7,39 +7,43 @@ from zooid.schedule.actions import Action, Kind, Lane, peer_action, taking_actio
 from zooid.schedule.pipelines import StepSchedule
 
 Seat = tuple[int, int]
-"""(replica, stage)."""
+"""The (replica, stage) of a member."""
 
 
 def check_schedule(schedule: StepSchedule) -> None:
-    """Raise ScheduleError, with the whole grid and the place, if the step cannot run to its end."""
+    """Raise ScheduleError if the step cannot run to its end; the message shows the lists and the problem."""
     _check_complete(schedule)
     _check_progress(schedule)
 
 
 def _check_complete(schedule: StepSchedule) -> None:
     owners = Counter(grain for grains in schedule.grains for grain in grains)
-    if twice := [grain for grain, count in owners.items() if count > 1]:
-        raise ScheduleError(f"grains {twice} are in more than one replica, or twice in one\n{schedule.text()}")
+    if repeated := [grain for grain, count in owners.items() if count > 1]:
+        raise ScheduleError(f"grains {repeated} are in more than one replica, or twice in one\n{schedule.text()}")
     for stage in range(schedule.num_stages):
         buckets = [_numbers(stages[stage], Kind.REDUCE) for stages in schedule.lists]
-        for replica, own in enumerate(buckets):
-            if own != buckets[0]:
+        for replica, numbers in enumerate(buckets):
+            if numbers != buckets[0]:
                 raise ScheduleError(
-                    f"member r{replica}s{stage} reduces buckets {own}, but r0s{stage} {buckets[0]}\n{schedule.text()}"
+                    f"member r{replica}s{stage} reduces buckets {numbers}, but r0s{stage} reduces {buckets[0]}\n"
+                    f"{schedule.text()}"
                 )
     for replica, stages in enumerate(schedule.lists):
         for stage, actions in enumerate(stages):
-            found = Counter(actions)
-            wanted = _wanted(schedule, replica, stage)
-            for what, difference in (("lacks", wanted - found), ("has too often or by mistake", found - wanted)):
+            present = Counter(actions)
+            required = _required(schedule, replica, stage)
+            for what, difference in (
+                ("lacks", required - present),
+                ("has too often or by mistake", present - required),
+            ):
                 if difference:
                     names = " ".join(str(action) for action in difference)
                     raise ScheduleError(f"member r{replica}s{stage} {what} {names}\n{schedule.text()}")
 
 
-def _wanted(schedule: StepSchedule, replica: int, stage: int) -> Counter[Action]:
+def _required(schedule: StepSchedule, replica: int, stage: int) -> Counter[Action]:
     last = schedule.num_stages - 1
-    wanted = Counter([Action(stage, Kind.COMMIT)] if schedule.is_training else [])
+    required = Counter([Action(stage, Kind.COMMIT)] if schedule.is_training else [])
     for grain in schedule.grains[replica]:
         kinds = [Kind.FORWARD]
         kinds += [Kind.RECEIVE_FORWARD] if stage > 0 else []
@@ -48,12 +52,12 @@ def _wanted(schedule: StepSchedule, replica: int, stage: int) -> Counter[Action]
             kinds += [Kind.BACKWARD]
             kinds += [Kind.SEND_BACKWARD] if stage > 0 else []
             kinds += [Kind.RECEIVE_BACKWARD] if stage < last else []
-        wanted.update(Action(stage, kind, grain) for kind in kinds)
+        required.update(Action(stage, kind, grain) for kind in kinds)
     if schedule.is_training:
         buckets = _numbers(schedule.lists[replica][stage], Kind.REDUCE)
-        wanted.update(Action(stage, Kind.REDUCE, bucket) for bucket in range(max(1, len(buckets))))
-        wanted.update(Action(stage, Kind.SHARE, tie) for tie, stages in enumerate(schedule.ties) if stage in stages)
-    return wanted
+        required.update(Action(stage, Kind.REDUCE, bucket) for bucket in range(max(1, len(buckets))))
+        required.update(Action(stage, Kind.SHARE, tie) for tie, stages in enumerate(schedule.ties) if stage in stages)
+    return required
 
 
 def _numbers(actions: tuple[Action, ...], kind: Kind) -> list[int | None]:
@@ -61,16 +65,19 @@ def _numbers(actions: tuple[Action, ...], kind: Kind) -> list[int | None]:
 
 
 def _check_progress(schedule: StepSchedule) -> None:
-    """Run everything without time: whatever can go, goes; if nothing can and something is left, that is a deadlock."""
+    """Run the actions in any possible order; actions that can never run are a deadlock."""
     progress = _Progress(schedule)
-    while progress.go():
+    while progress.advance():
         pass
     if stuck := progress.stuck():
         raise ScheduleError(f"the schedule deadlocks: {'; '.join(stuck)}\n{schedule.text()}")
 
 
 class _Progress:
-    """Computing goes in list order, and so do collectives, which all of their members must join in the same order."""
+    """The actions that are done and those that are left.
+
+    Computations run in list order. So do collectives, which all of their members must join in the same order.
+    """
 
     def __init__(self, schedule: StepSchedule) -> None:
         self._schedule = schedule
@@ -82,17 +89,17 @@ class _Progress:
         }
         self._done: set[tuple[Seat, Action]] = set()
 
-    def go(self) -> bool:
-        """Whether anything went."""
-        moved = False
+    def advance(self) -> bool:
+        """Finish every action that can end now; False if there was none."""
+        has_advanced = False
         for (seat, lane), queue in self._queues.items():
             in_order = lane in (Lane.COMPUTE, Lane.REDUCE)
             for action in queue[-1:] if in_order else queue[::-1]:
                 if self._can_end(seat, action):
                     self._done.add((seat, action))
                     queue.remove(action)
-                    moved = True
-        return moved
+                    has_advanced = True
+        return has_advanced
 
     def stuck(self) -> list[str]:
         return [f"r{seat[0]}s{seat[1]} waits at {queue[-1]}" for (seat, _), queue in self._queues.items() if queue]
@@ -101,24 +108,24 @@ class _Progress:
         replica = seat[0]
         if not self._can_begin(seat, action):
             return False
-        if (sent := peer_action(action)) is not None:
-            return ((replica, sent.stage), sent) in self._done
-        if (taken := taking_action(action)) is not None:  # over sockets a send ends only when its reader has room
-            return self._can_begin((replica, taken.stage), taken)
-        if action.lane is Lane.REDUCE:  # a collective ends when all of its members have come to it
-            return all(self._has_come(member, action) for member in self._members_of(seat, action))
+        if (send := peer_action(action)) is not None:
+            return ((replica, send.stage), send) in self._done
+        if (receive := taking_action(action)) is not None:  # over sockets a send ends only when its reader has room
+            return self._can_begin((replica, receive.stage), receive)
+        if action.lane is Lane.REDUCE:  # a collective ends when all of its members have joined it
+            return all(self._has_joined(member, action) for member in self._members_of(seat, action))
         return True
 
     def _can_begin(self, seat: Seat, action: Action) -> bool:
         needs = self._schedule.needs[seat[0]][seat[1]].get(action, ())
         return all((seat, before) in self._done for before in needs)
 
-    def _has_come(self, member: Seat, action: Action) -> bool:
-        own = Action(member[1], action.kind, action.number)
-        if (member, own) in self._done:
+    def _has_joined(self, member: Seat, action: Action) -> bool:
+        its_action = Action(member[1], action.kind, action.number)
+        if (member, its_action) in self._done:
             return True
         queue = self._queues[member, Lane.REDUCE]
-        return bool(queue) and queue[-1] == own and self._can_begin(member, own)
+        return bool(queue) and queue[-1] == its_action and self._can_begin(member, its_action)
 
     def _members_of(self, seat: Seat, action: Action) -> list[Seat]:
         if action.kind is Kind.REDUCE:

@@ -1,7 +1,7 @@
-"""A fixed binary tree over the grains of a step, so that a sum over grains is rounded alike whoever computes which.
+"""A fixed binary tree over the grains of a step, so that rounding does not depend on who computes which grain.
 
-A node is an aligned range of grains, cut off behind the last one. Its value is the sum of its two halves. A replica can
-add up every node whose grains it all has; whoever adds up the rest makes the same additions as one replica alone would.
+A node is an aligned range of grains, cut off after the last grain. Its value is the sum of its two halves. A replica
+adds up every node all of whose grains it has; the remaining additions are the same as those of a single replica.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Generic, TypeVar
 
 Node = tuple[int, int]
-"""Grains [first, end)."""
+"""The grains [first, end) of a node."""
 Value = TypeVar("Value")
 
 
@@ -34,20 +34,19 @@ def sibling_of(node: Node, num_grains: int) -> Node | None:
 
 
 class TreeSum(Generic[Value]):
-    """The sum over some grains of a step, as far as it can be added up: the values of maximal nodes.
+    """The partial sum over some grains of a step: the values of its maximal nodes.
 
-    Grains come in any order. As many values are kept as a binary counter has digits, and some more where grains are
-    missing in between.
+    Grains come in any order. About log2 of their number of values are kept, and more where grains are missing between.
     """
 
     def __init__(self, num_grains: int, add: Callable[[Value, Value], Value]) -> None:
-        """`add` may change its first value and return it."""
+        """`add` may change its first argument and return it."""
         self.nodes: dict[Node, Value] = {}
         self._num_grains = num_grains
         self._add = add
 
     def put(self, node: Node, value: Value) -> None:
-        """Add the value of a node whose grains are not in the sum yet."""
+        """Add the value of a node whose grains are not yet in the sum."""
         while (sibling := sibling_of(node, self._num_grains)) in self.nodes:
             assert sibling is not None
             other = self.nodes.pop(sibling)
@@ -60,12 +59,12 @@ class TreeSum(Generic[Value]):
         self.put((grain, grain + 1), value)
 
     def in_order(self) -> list[tuple[Node, Value]]:
-        """The maximal nodes and their values, in the order of grains."""
+        """The maximal nodes and their values, in grain order."""
         return sorted(self.nodes.items(), key=lambda item: item[0])
 
     @property
     def total(self) -> Value:
-        """The sum over all grains of the step, once all have come."""
+        """The sum over all grains of the step, when all have been added."""
         assert list(self.nodes) == [(0, self._num_grains)], f"grains are missing beside {sorted(self.nodes)}"
         return self.nodes[0, self._num_grains]
 
@@ -84,10 +83,10 @@ def maximal_nodes(grains: Iterable[int], num_grains: int) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class Deal:
-    """Which replica has which grains of a step."""
+    """The division of the grains of a step among the replicas."""
 
     grains: tuple[tuple[int, ...], ...]
-    """Grains of each replica."""
+    """The grains of each replica."""
 
     @property
     def num_grains(self) -> int:
@@ -96,14 +95,14 @@ class Deal:
     @cached_property
     def nodes(self) -> tuple[tuple[Node, ...], ...]:
         """The maximal nodes of each replica."""
-        return tuple(maximal_nodes(own, self.num_grains) for own in self.grains)
+        return tuple(maximal_nodes(grains, self.num_grains) for grains in self.grains)
 
 
 def most_nodes_held(grains: Iterable[int], num_grains: int) -> int:
-    """The most values that a replica keeps at a time while it adds up these grains one after the other."""
+    """The largest number of values that a replica keeps while it adds up these grains in sequence."""
     tree: TreeSum[None] = TreeSum(num_grains, lambda left, right: None)
-    most = 0
+    max_held = 0
     for grain in grains:
-        most = max(most, len(tree.nodes) + 1)
+        max_held = max(max_held, len(tree.nodes) + 1)
         tree.put_grain(grain, None)
-    return most
+    return max_held

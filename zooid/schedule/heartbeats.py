@@ -1,23 +1,23 @@
-"""How often members give signs of life in a store, and how often they look for those of others."""
+"""Intervals of heartbeats in a store."""
 
-SIGN_S = 2.0
-"""Every member writes a sign of life that often."""
+HEARTBEAT_S = 2.0
+"""Seconds between two heartbeats of a member."""
 LOOK_S = 1.0
-"""It looks that often for the signs of each member that it watches."""
+"""Seconds between two looks at the heartbeat of a watched member."""
 CALL_S = 0.5
-"""It looks that often whether the others have begun to replace the roster."""
-SILENCE_S = 2 * SIGN_S
-"""The shortest silence after which a member is lost."""
+"""Seconds between two looks whether others have begun to replace the roster."""
+SILENCE_S = 2 * HEARTBEAT_S
+"""The shortest silence after which a member counts as lost."""
 NUM_WATCHED = 2
-"""A member watches the one before and the one after it in the roster."""
+"""Number of members that each member watches: its two neighbours in the roster."""
 _DAY_S = 86_400.0
 
 
 def requests_per_s(num_members: int) -> tuple[float, float]:
-    """(puts, gets) of one of so many members. From three on, their number does not matter."""
+    """Puts and gets per second of one member; they do not grow beyond three members."""
     if num_members == 1:
         return 0.0, 0.0
-    return 1 / SIGN_S, min(NUM_WATCHED, num_members - 1) / LOOK_S + 1 / CALL_S
+    return 1 / HEARTBEAT_S, min(NUM_WATCHED, num_members - 1) / LOOK_S + 1 / CALL_S
 
 
 def requests_per_day(num_members: int) -> tuple[float, float]:

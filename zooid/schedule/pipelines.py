@@ -1,4 +1,4 @@
-"""Pipeline schedules: in which order a member computes, and the complete action lists of a step that follow from it."""
+"""Pipeline schedules: the order in which members compute, and the action lists of a step that follow from it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from zooid.core.errors import ScheduleError
 from zooid.schedule.actions import Action, Kind, Needs, needs_of
 
 ComputeOrder = Callable[[int, int, Sequence[int], int], list[Action]]
-"""(stage, number of stages, grains of the replica, how far ahead) -> forwards and backwards in order."""
+"""A function from (stage, number of stages, grains of the replica, `ahead`) to forwards and backwards in order."""
 
 
 def gpipe(stage: int, num_stages: int, grains: Sequence[int], ahead: int = 0) -> list[Action]:
@@ -17,17 +17,18 @@ def gpipe(stage: int, num_stages: int, grains: Sequence[int], ahead: int = 0) ->
 
 
 def one_f_one_b(stage: int, num_stages: int, grains: Sequence[int], ahead: int = 0) -> list[Action]:
-    """A forward for every backward as soon as the first backward can run: a stage keeps one grain for itself and one
-    for every stage behind it, and `ahead` more for each of those. Over slow links 0 leaves a stage waiting, since a
-    grain is on its way for longer than the stages behind compute on it; 1 hides transfers as long as these take no
-    longer than computing does."""
-    behind = num_stages - 1 - stage
-    return _alternating(stage, grains, 1 + behind * (1 + ahead))
+    """A forward for every backward, as soon as the first backward can run.
+
+    A stage keeps one grain for itself and 1 + `ahead` for each later stage. With 0, a stage waits while a grain is in
+    flight; with 1, transfers are hidden as long as they take no longer than computing.
+    """
+    num_later_stages = num_stages - 1 - stage
+    return _alternating(stage, grains, 1 + num_later_stages * (1 + ahead))
 
 
-def _alternating(stage: int, grains: Sequence[int], most_kept: int) -> list[Action]:
-    """Forwards until so many grains are kept, then a backward for each forward, then the backwards that are left."""
-    kept = min(most_kept, len(grains))
+def _alternating(stage: int, grains: Sequence[int], max_kept: int) -> list[Action]:
+    """Forwards until `max_kept` grains are kept, then backwards and forwards in turn, then the remaining backwards."""
+    kept = min(max_kept, len(grains))
     order = [Action(stage, Kind.FORWARD, grain) for grain in grains[:kept]]
     for number, grain in enumerate(grains):
         order.append(Action(stage, Kind.BACKWARD, grain))
@@ -41,15 +42,15 @@ PIPELINES: dict[str, ComputeOrder] = {"gpipe": gpipe, "1f1b": one_f_one_b}
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """The action lists of one step: `lists[replica][stage]`; `grains[replica]` are the replica's grain numbers."""
+    """The action lists of one step, as `lists[replica][stage]`, and the grains of each replica."""
 
     num_stages: int
     grains: tuple[tuple[int, ...], ...]
     lists: tuple[tuple[tuple[Action, ...], ...], ...]
     ties: tuple[tuple[int, ...], ...] = ()
-    """Stages that share parameters, in the order of their SHARE actions."""
+    """The stages that have each tied parameter, in the order of the SHARE actions."""
     is_training: bool = True
-    """Whether there are backwards, and gradients to reduce."""
+    """Whether the step has backwards, and gradients to reduce."""
 
     @property
     def num_replicas(self) -> int:
@@ -57,11 +58,11 @@ class StepSchedule:
 
     @cached_property
     def needs(self) -> tuple[tuple[Needs, ...], ...]:
-        """What every action of every member waits for on its own member."""
+        """The dependencies of every action within its member, as `needs[replica][stage]`."""
         return tuple(tuple(needs_of(actions) for actions in stages) for stages in self.lists)
 
     def text(self) -> str:
-        """One line per member, for people and golden files."""
+        """One line for each member, for people and golden files."""
         return "\n".join(
             f"r{replica}s{stage}: " + " ".join(str(action) for action in actions)
             for replica, stages in enumerate(self.lists)
@@ -71,39 +72,43 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class StepShape:
-    """What the lists of all steps of a run have in common."""
+    """The properties that the lists of all steps of a run have in common."""
 
     schedule: str
     num_stages: int
     ahead: int = 0
     buckets: tuple[int, ...] = ()
-    """Of every stage: how many messages its gradients are reduced in; 1 each where nothing is given."""
+    """Number of messages in which each stage reduces its gradients; empty means 1 for each stage."""
     ties: tuple[tuple[int, ...], ...] = ()
     most_kept: int | None = None
-    """The most grains whose activations a stage keeps at once. It also holds after a replica has taken over grains of
-    others. None sets no limit."""
+    """The largest number of grains whose activations a stage may keep at once; None means no limit.
+
+    It also holds when a replica takes over the grains of a lost one.
+    """
 
     def __post_init__(self) -> None:
         if self.schedule not in PIPELINES:
-            raise ScheduleError(f"there is no schedule {self.schedule!r}; known: {', '.join(PIPELINES)}")
+            raise ScheduleError(f"the schedule {self.schedule!r} is unknown; choose one of {', '.join(PIPELINES)}")
         if self.buckets and len(self.buckets) != self.num_stages:
-            raise ScheduleError(f"buckets are given for {len(self.buckets)} of {self.num_stages} stages")
+            raise ScheduleError(
+                f"buckets are given for {len(self.buckets)} of {self.num_stages} stages; give one number for each stage"
+            )
 
     def step(self, grains: Sequence[Sequence[int]]) -> StepSchedule:
-        """The complete lists of a step; a replica without grains (a short last step) only reduces and commits."""
-        lists = tuple(tuple(self._member(stage, own) for stage in range(self.num_stages)) for own in grains)
-        return StepSchedule(self.num_stages, tuple(tuple(own) for own in grains), lists, self.ties)
+        """The action lists of a training step; a replica without grains only reduces and commits."""
+        lists = tuple(tuple(self._member(stage, numbers) for stage in range(self.num_stages)) for numbers in grains)
+        return StepSchedule(self.num_stages, tuple(map(tuple, grains)), lists, self.ties)
 
     def evaluation(self, grains: Sequence[Sequence[int]]) -> StepSchedule:
-        """Forwards only."""
+        """The action lists of an evaluation, which has forwards only."""
         lists = tuple(
             tuple(
-                tuple(lower([Action(stage, Kind.FORWARD, grain) for grain in own], self.num_stages))
+                tuple(lower([Action(stage, Kind.FORWARD, grain) for grain in numbers], self.num_stages))
                 for stage in range(self.num_stages)
             )
-            for own in grains
+            for numbers in grains
         )
-        return StepSchedule(self.num_stages, tuple(tuple(own) for own in grains), lists, (), is_training=False)
+        return StepSchedule(self.num_stages, tuple(map(tuple, grains)), lists, (), is_training=False)
 
     def num_buckets(self, stage: int) -> int:
         return self.buckets[stage] if self.buckets else 1
@@ -121,9 +126,9 @@ class StepShape:
 
 
 def lower(compute: Sequence[Action], num_stages: int) -> list[Action]:
-    """Add the receives that computing needs and the sends it allows.
+    """Add the receives that computations need and the sends of their results.
 
-    Their places in the list are for readers; they begin as soon as what they need is there (`needs_of`).
+    Their positions in the list are for readers only: they begin as soon as their dependencies are done (`needs_of`).
     """
     actions: list[Action] = []
     for action in compute:
@@ -144,9 +149,9 @@ def lower(compute: Sequence[Action], num_stages: int) -> list[Action]:
 
 
 def most_kept(actions: Sequence[Action]) -> int:
-    """The most grains whose forward a member has done and whose backward it has not."""
-    kept = most = 0
+    """The largest number of grains between their forward and their backward."""
+    kept = max_kept = 0
     for action in actions:
         kept += (action.kind is Kind.FORWARD) - (action.kind is Kind.BACKWARD)
-        most = max(most, kept)
-    return most
+        max_kept = max(max_kept, kept)
+    return max_kept

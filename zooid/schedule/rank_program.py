@@ -1,42 +1,42 @@
-"""One rank's part of a transfer list, laid out for executing."""
+"""The part of a transfer list that one rank executes."""
 
 from collections import defaultdict
 from dataclasses import dataclass
 
-from zooid.schedule.transfer_lists import Transfer, TransferList
+from zooid.schedule.transfer_lists import TransferList
 
 
 @dataclass(frozen=True)
 class SpanSum:
-    """A span that this rank adds up: the transfers that bring its parts."""
+    """A span that this rank adds up, and the transfers that bring its parts."""
 
     start: int
     stop: int
     parts: tuple[int, ...]
     sent_before: tuple[int, ...]
-    """Sends of the same elements as they were: the sum must not overwrite them on their way out."""
+    """Sends of the same elements before they are summed; the sum must not overwrite them while in flight."""
 
 
 @dataclass(frozen=True)
-class Round:
-    """What a rank may do at the same time."""
+class RankRound:
+    """The transfers that a rank may do at the same time."""
 
     sends: tuple[int, ...]
     takes: tuple[int, ...]
 
 
-class Program:
-    """What one rank does in one call, whatever the data: made once and run for every call of the same shape."""
+class RankProgram:
+    """The sends, takes and sums of one rank in a collective; all calls of the same shape use the same program."""
 
     def __init__(self, transfers: TransferList, rank: int, *, in_rounds: bool = True) -> None:
-        """`in_rounds` keeps to the list's rounds, which pace the links; its dependencies hold without them."""
+        """`in_rounds` keeps the rounds of the list, which pace the links; dependencies hold without them."""
         sends = [number for number, transfer in enumerate(transfers) if transfer.source == rank]
         takes = [number for number, transfer in enumerate(transfers) if rank in transfer.readers]
         self._lay_out(_Order.of(transfers), rank, sends, takes, in_rounds)
 
     @classmethod
-    def of_all(cls, transfers: TransferList, num_ranks: int, *, in_rounds: bool = True) -> "list[Program]":
-        """The programs of all ranks, in one go."""
+    def of_all(cls, transfers: TransferList, num_ranks: int, *, in_rounds: bool = True) -> "list[RankProgram]":
+        """The programs of all ranks, made together."""
         order = _Order.of(transfers)
         sends: list[list[int]] = [[] for _ in range(num_ranks)]
         takes: list[list[int]] = [[] for _ in range(num_ranks)]
@@ -61,23 +61,23 @@ class Program:
             take_rounds[transfers[number].take_round if in_rounds else 0].append(number)
         last_round = max([*send_rounds, *take_rounds], default=-1)
         self.rounds = tuple(
-            Round(tuple(send_rounds[number]), tuple(take_rounds[number])) for number in range(last_round + 1)
+            RankRound(tuple(send_rounds[number]), tuple(take_rounds[number])) for number in range(last_round + 1)
         )
         self.sums = _sums(transfers, sends, takes)
         self.sum_of = {number: span for span in self.sums for number in span.parts}
-        self.place = order.places
-        """Of each transfer: how many its source sends before it."""
-        self.expected_by = order.clock(sends, takes)
-        """Of what this rank takes: its place, where this rank sends one of that place and does not wait for it."""
+        self.send_index = order.send_indices
+        """The position of each transfer among those that its source sends."""
+        self.expected_by = order.counterparts(sends, takes)
+        """The send index of each take that is expected when this rank has sent its own transfer of that index."""
 
     @property
     def num_actions(self) -> int:
-        return sum(len(each.sends) + len(each.takes) for each in self.rounds)
+        return sum(len(part.sends) + len(part.takes) for part in self.rounds)
 
     def missing_ranks(self, untaken: set[int]) -> list[int]:
-        """Who keeps this rank waiting: sources of what could have been sent without waiting for anybody, if any."""
-        blamed = {self.transfers[n].source for n in untaken if not self.transfers[n].after}
-        return sorted(blamed or {self.transfers[number].source for number in untaken})
+        """The ranks that this rank waits for; those that wait for nobody themselves, if there are any."""
+        independent = {self.transfers[number].source for number in untaken if not self.transfers[number].after}
+        return sorted(independent or {self.transfers[number].source for number in untaken})
 
 
 def _sums(transfers: TransferList, sends: list[int], takes: list[int]) -> tuple[SpanSum, ...]:
@@ -85,49 +85,41 @@ def _sums(transfers: TransferList, sends: list[int], takes: list[int]) -> tuple[
     for number in takes:
         if transfers[number].combine == "reduce":
             groups[transfers[number].start, transfers[number].stop].append(number)
+    unsummed = [(number, transfers[number]) for number in sends if not transfers[number].after]
     return tuple(
-        SpanSum(
-            start,
-            stop,
-            tuple(parts),
-            tuple(n for n in sends if _overlaps(transfers[n], start, stop) and not transfers[n].after),
-        )
+        SpanSum(start, stop, tuple(parts), tuple(n for n, sent in unsummed if sent.start < stop and start < sent.stop))
         for (start, stop), parts in groups.items()
     )
 
 
-def _overlaps(transfer: Transfer, start: int, stop: int) -> bool:
-    return transfer.start < stop and start < transfer.stop
-
-
 @dataclass(frozen=True)
 class _Order:
-    """What all ranks know of a list."""
+    """The order of sends and the dependencies of a transfer list, which all ranks know."""
 
     transfers: TransferList
-    places: tuple[int, ...]
+    send_indices: tuple[int, ...]
     needed: tuple[int, ...]
-    """Of each transfer, as sets of bits: all that must be taken before it can be sent."""
+    """A bit set for each transfer: those that must be taken before it can be sent."""
 
     @classmethod
     def of(cls, transfers: TransferList) -> "_Order":
         counts: defaultdict[int, int] = defaultdict(int)
-        places: list[int] = []
+        send_indices: list[int] = []
         needed: list[int] = []
         for transfer in transfers:
-            places.append(counts[transfer.source])
+            send_indices.append(counts[transfer.source])
             counts[transfer.source] += 1
             bits = 0
             for earlier in transfer.after:
                 bits |= needed[earlier] | 1 << earlier
             needed.append(bits)
-        return cls(transfers, tuple(places), tuple(needed))
+        return cls(transfers, tuple(send_indices), tuple(needed))
 
-    def clock(self, sends: list[int], takes: list[int]) -> dict[int, int]:
-        """Which takes can be expected by what a rank has sent itself; the others would be waited for in a circle."""
-        own = {self.places[number]: number for number in sends}
+    def counterparts(self, sends: list[int], takes: list[int]) -> dict[int, int]:
+        """The send index of each take whose counterpart among the sends does not itself depend on that take."""
+        send_at = {self.send_indices[number]: number for number in sends}
         return {
-            number: self.places[number]
+            number: index
             for number in takes
-            if self.places[number] in own and not self.needed[own[self.places[number]]] >> number & 1
+            if (index := self.send_indices[number]) in send_at and not self.needed[send_at[index]] >> number & 1
         }

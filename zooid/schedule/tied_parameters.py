@@ -1,4 +1,4 @@
-"""Parameters that several stages use: which stages sum their gradients with one another, and in which order."""
+"""Tied parameters: the stages that sum the gradients of a parameter that all of them use."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 def shared_between(
     users: Mapping[str, Iterable[int]], spans: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, ...], tuple[str, ...]]:
-    """Names of parameters by the stages that share them, in an order that all members agree on.
+    """Names of tied parameters by the stages that use them, in the same order on all members.
 
-    `users` says which layers use a parameter, `spans` which layers [first, end) are a stage's.
+    `users` maps a parameter to the layers that use it; `spans` has the layers [first, end) of each stage.
 
     >>> shared_between({"embedding": (0, 3), "bias": (0, 1)}, [(0, 2), (2, 3), (3, 4)])
     {(0, 2): ('embedding',)}

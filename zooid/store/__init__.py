@@ -1,17 +1,16 @@
-"""Object storage: all that the members of a run have in common.
+"""Object storage, which is all that the members of a run have in common.
 
-`open_store` gives the run's folder, on S3, GCS, Azure, a file system or in memory; `wait_for` waits for an object;
-`check_create_only` refuses a store in which two writers can both win; `EventWriter` and `EventReader` carry what
-happens; `Fence` tells whether somebody else has gone on with a run; `RetryingStore` asks again; `FaultyStore` fails on
-purpose.
+`open_store` opens the run's folder on S3, GCS, Azure, a file system or in memory. `wait_for` waits for an object.
+`check_create_only` rejects a store in which two writers can both win. `EventWriter` and `EventReader` carry events.
+`Fence` tells whether another coordinator has taken over a run. `RetryingStore` retries requests that failed.
 """
 
 from zooid.store.awaited_objects import wait_for
 from zooid.store.create_only import check_create_only
 from zooid.store.event_log import EventReader, EventWriter
-from zooid.store.faults import Faults, FaultyStore, Rates
 from zooid.store.fences import Fence
-from zooid.store.objects import clear, open_store, sweep
+from zooid.store.folders import clear, sweep
+from zooid.store.objects import open_store
 from zooid.store.retries import RetryingStore
 from zooid.store.store_protocol import Data, ObjectStore
 
@@ -19,11 +18,8 @@ __all__ = [
     "Data",
     "EventReader",
     "EventWriter",
-    "Faults",
-    "FaultyStore",
     "Fence",
     "ObjectStore",
-    "Rates",
     "RetryingStore",
     "check_create_only",
     "clear",

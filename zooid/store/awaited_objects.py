@@ -1,4 +1,4 @@
-"""Waiting for an object that somebody else is about to write."""
+"""Waiting for an object that another process is about to write."""
 
 import time
 
@@ -9,26 +9,28 @@ from zooid.store.store_protocol import ObjectStore
 
 _LOCAL_PACE = (0.0005, 0.1, 0.010)
 _REMOTE_PACE = (0.005, 0.25, 0.100)
-"""Shortest pause, share of the time already waited, longest pause. A wait is prolonged by a share of itself at most;
-locally a look costs cores that others compute on, elsewhere it is a request that costs money."""
+"""Shortest pause, pause as a fraction of the time already waited, and longest pause between two looks.
+
+A local look takes processor time from computing members; a remote one is a request that costs money.
+"""
 
 
 def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) -> memoryview:
-    """The object's bytes as soon as it exists; CommTimeout where it does not come, CommAborted when freed.
+    """The bytes of an object as soon as it exists; CommTimeout if it does not come, CommAborted when `abort` is set.
 
-    A store that fails for a while is waited for, too. The flag is looked at between requests: a request in flight
-    to a store that hangs ends with its own time-out first.
+    Outages of the store are waited for, too. `abort` is checked between requests: a request in flight to a store that
+    hangs ends with its own timeout first.
     """
     is_local = store.url.startswith(("file://", "memory://"))
-    shortest_s, share, longest_s = _LOCAL_PACE if is_local else _REMOTE_PACE
+    min_s, fraction, max_s = _LOCAL_PACE if is_local else _REMOTE_PACE
     began_s = time.monotonic()
-    asked, outage = without_patience(store), outage_of(store)
+    once, outage = without_patience(store), outage_of(store)
     failure: StoreUnavailable | None = None
     while True:
         abort.check()
         asked_s = time.monotonic()
         try:
-            data = asked.get(key)
+            data = once.get(key)
         except ObjectNotFound:
             failure = None
             outage.answered()
@@ -40,7 +42,7 @@ def wait_for(store: ObjectStore, key: str, *, timeout_s: float, abort: Abort) ->
             return data
         waited_s = time.monotonic() - began_s
         if waited_s >= timeout_s:
-            why = f"the store fails: {failure}" if failure else "whoever writes it is late or lost"
+            why = f"the store fails: {failure}" if failure else "its writer is late or lost"
             raise CommTimeout(f"no {key!r} in {store.url} after {waited_s:.1f} s of waiting; {why}") from failure
-        pause_s = min(max(shortest_s, share * waited_s), longest_s)
+        pause_s = min(max(min_s, fraction * waited_s), max_s)
         abort.sleep(min(pause_s, timeout_s - waited_s))

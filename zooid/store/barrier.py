@@ -1,4 +1,4 @@
-"""The barrier of ranks that share nothing but a store: the first hears all of them, and then lets them go on."""
+"""A barrier for ranks that have only a store in common: the first rank waits for all, and then releases them."""
 
 import time
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ _GO = "go"
 
 
 class Board(Protocol):
-    """Where ranks leave words for one another; each key is written once, by one rank."""
+    """A message board for ranks; each key is written once, by one rank."""
 
     def post(self, key: str, words: bytes) -> None:
-        """Leave words under a key."""
+        """Write a message under a key."""
 
     def read(self, key: str, timeout_s: float) -> bytes:
-        """The words under a key, as soon as they are there; CommTimeout where they do not come."""
+        """The message under a key, as soon as it exists; CommTimeout if it does not come."""
 
 
 class ObjectBoard:
-    """A folder of an object store as a board.
+    """A board in a folder of an object store.
 
-    Plain puts are enough, since no two ranks write the same key: a store that ignores create-only puts serves, too.
+    Plain puts are enough, since no two ranks write the same key.
     """
 
     def __init__(self, store: ObjectStore, abort: Abort) -> None:
@@ -43,10 +43,10 @@ class ObjectBoard:
 
 
 class RanksMissing(CommTimeout):
-    """Ranks did not come to a barrier in time. The others only know that the first did not let them go."""
+    """Ranks did not reach a barrier in time; only the first rank knows which."""
 
     def __init__(self, ranks: Sequence[int], timeout_s: float) -> None:
-        super().__init__(f"ranks {', '.join(map(str, ranks))} did not come within {timeout_s:g} s")
+        super().__init__(f"ranks {', '.join(map(str, ranks))} did not arrive within {timeout_s:g} s")
         self.ranks = tuple(ranks)
 
 
@@ -60,33 +60,33 @@ def pass_barrier(
     timeout_s: float,
     names_all: bool = False,
 ) -> list[bytes]:
-    """Wait until all ranks are here; the words of each of them. The folder must be new.
+    """Wait until all ranks have arrived, and return their messages; the folder must be new.
 
-    RanksMissing names the first rank that is missing, or all of them with `names_all`.
+    RanksMissing names the first missing rank, or all missing ranks with `names_all`.
     """
     deadline_s = time.monotonic() + timeout_s
     if rank != 0:
         board.post(f"{folder}/{rank:06d}", words)
-        return _words_of_all(_hear(board, f"{folder}/{_GO}", 0, deadline_s, timeout_s), f"{folder}/{_GO}", size)
-    heard, missing = [words], []
+        return _all_messages(_hear(board, f"{folder}/{_GO}", 0, deadline_s, timeout_s), f"{folder}/{_GO}", size)
+    messages, missing = [words], []
     for other in range(1, size):
         try:
-            heard.append(_hear(board, f"{folder}/{other:06d}", other, deadline_s, timeout_s))
+            messages.append(_hear(board, f"{folder}/{other:06d}", other, deadline_s, timeout_s))
         except RanksMissing:
             missing.append(other)
             if not names_all:
                 break
     if missing:
         raise RanksMissing(missing, timeout_s)
-    board.post(f"{folder}/{_GO}", msgspec.json.encode(heard))
-    return heard
+    board.post(f"{folder}/{_GO}", msgspec.json.encode(messages))
+    return messages
 
 
-def _words_of_all(data: bytes, key: str, size: int) -> list[bytes]:
-    heard: list[bytes] = decode_json(data, list[bytes], key, "what all ranks say")
-    if len(heard) != size:
-        raise RecordError(f"{key} is of {len(heard)} ranks, but {size} meet")
-    return heard
+def _all_messages(data: bytes, key: str, size: int) -> list[bytes]:
+    messages: list[bytes] = decode_json(data, list[bytes], key, "the messages of all ranks")
+    if len(messages) != size:
+        raise RecordError(f"{key} has messages of {len(messages)} ranks, but the barrier has {size}")
+    return messages
 
 
 def _hear(board: Board, key: str, rank: int, deadline_s: float, timeout_s: float) -> bytes:

@@ -1,20 +1,20 @@
-"""The checkpoints in a run's folder, as far as that needs no tensors: which are complete, and which have to go."""
+"""The checkpoints in a run's folder, without their tensors: the complete ones, and those to delete."""
 
 from zooid.core.errors import CheckpointError, ObjectNotFound
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest
-from zooid.store.objects import clear
+from zooid.store.folders import clear
 from zooid.store.store_protocol import ObjectStore
 from zooid.store.stored_records import read_record
 
 
 def complete_steps(store: ObjectStore) -> list[int]:
-    """Steps of the complete checkpoints, ascending."""
+    """Steps of the complete checkpoints, in ascending order."""
     return [step for step, is_complete in _checkpoints(store).items() if is_complete]
 
 
 def last_step(store: ObjectStore) -> int:
-    """The latest complete checkpoint of a run."""
+    """The step of the latest complete checkpoint."""
     steps = complete_steps(store)
     if not steps:
         raise CheckpointError(f"{store.url} holds no complete checkpoint; give the folder of a run or of a checkpoint")
@@ -29,11 +29,10 @@ def read_manifest(store: ObjectStore, step: int) -> CheckpointManifest:
         raise CheckpointError(f"{store.url} holds no complete checkpoint of step {step} ({key} is missing)") from error
 
 
-def refuse_missing_shards(store: ObjectStore, manifest: CheckpointManifest) -> None:
-    """Everything that a manifest names has to be there; one listing tells."""
+def reject_missing_shards(store: ObjectStore, manifest: CheckpointManifest) -> None:
+    """Reject a checkpoint that lacks shards which its manifest names; this takes one listing."""
     present = set(store.list(keys.CHECKPOINTS))
-    named = [shard.key for shard in (*manifest.shards, *manifest.optimizer, *manifest.constants)]
-    if missing := [key for key in named if key not in present]:
+    if missing := [key for key in _named(manifest) if key not in present]:
         raise CheckpointError(
             f"the checkpoint of step {manifest.step} in {store.url} lacks {missing[0]}"
             f"{f' and {len(missing) - 1} more' if missing[1:] else ''}, which its manifest names; "
@@ -42,47 +41,50 @@ def refuse_missing_shards(store: ObjectStore, manifest: CheckpointManifest) -> N
 
 
 def how_to_do_without(step: int) -> str:
-    """What to tell a user whose checkpoint is damaged."""
-    return f"put it back, or delete {keys.checkpoint(step)} to go on from the checkpoint before it"
+    """Advice for a user whose checkpoint is damaged."""
+    return f"restore it, or delete {keys.checkpoint(step)} to continue from the checkpoint before it"
 
 
 def prune(store: ObjectStore, keep: int, best_step: int | None = None) -> None:
-    """Delete all complete checkpoints but the best one and the last `keep`, and what earlier deletions have left.
+    """Delete all complete checkpoints except the best one and the last `keep`, and remains of earlier deletions.
 
-    The manifest goes first, so that what is half deleted is invisible; the newest always stays. A checkpoint that is
-    being written is newer than all complete ones, and is left alone.
+    The manifest is deleted first, so that a half-deleted checkpoint is invisible. A pending checkpoint is newer than
+    all complete ones, and is left alone.
     """
     assert keep >= 1, "the newest checkpoint stays"
-    found = _checkpoints(store)
-    complete = [step for step, is_complete in found.items() if is_complete]
+    is_complete_at = _checkpoints(store)
+    complete = [step for step, is_complete in is_complete_at.items() if is_complete]
     if not complete:
         return
     kept = {*complete[-keep:], best_step}
-    for step in found:
+    for step in is_complete_at:
         if step < complete[-1] and step not in kept:
             _remove(store, step)
 
 
 def remove_strays(store: ObjectStore, step: int) -> None:
-    """Delete what a roster that was replaced has written of a checkpoint that is complete without it."""
-    manifest = read_manifest(store, step)
-    named = {part.key for part in (*manifest.shards, *manifest.optimizer, *manifest.constants)}
+    """Delete shards of a replaced roster from a checkpoint that is complete without them."""
+    named = _named(read_manifest(store, step))
     shards = {key for key in store.list(keys.checkpoint(step)) if key.endswith(keys.SHARD_SUFFIX)}
-    if strays := shards - named:
+    if strays := shards.difference(named):
         store.delete(sorted(strays))
 
 
 def sweep_incomplete(store: ObjectStore) -> int:
-    """Delete what there is of checkpoints that never became complete; how many objects. Nobody may be writing one."""
+    """Delete incomplete checkpoints, and return their number of objects; nobody may be writing one."""
     incomplete = [step for step, is_complete in _checkpoints(store).items() if not is_complete]
     return sum(_remove(store, step) for step in incomplete)
 
 
 def sweep_strays(store: ObjectStore) -> None:
-    """Delete what members have written that were left out and woke up too late. Nobody may be writing a checkpoint."""
+    """Delete what excluded members have written too late; nobody may be writing a checkpoint."""
     sweep_incomplete(store)
     for step in complete_steps(store):
         remove_strays(store, step)
+
+
+def _named(manifest: CheckpointManifest) -> list[str]:
+    return [shard.key for shard in (*manifest.shards, *manifest.optimizer, *manifest.constants)]
 
 
 def _checkpoints(store: ObjectStore) -> dict[int, bool]:

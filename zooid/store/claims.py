@@ -1,4 +1,4 @@
-"""The claims in a run's folder: who owns it, and which job file it was begun with."""
+"""The claims in a run's folder: its owner, and the job file that it was started with."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from zooid.store.stored_records import read_record
 def last_claim(store: ObjectStore) -> tuple[int, RunClaim]:
     """The number of the newest claim, and the newest claim under which members have trained.
 
-    They differ where somebody wanted to go on and was refused, with another job file for one: what was refused does not
-    count, but its number is used.
+    They differ if a later attempt to resume was rejected, for example with another job file: its number is used, but
+    its claim does not count.
     """
     newest = max(keys.numbers(store.list(keys.CLAIMS)), default=0)
     trained = [number for number, _ in keys.rosters(store.list(keys.ROSTERS)) if number <= newest]
@@ -32,10 +32,10 @@ def no_run(store: ObjectStore) -> InputError:
 
 
 def remembered_job_file(store: ObjectStore, claim: RunClaim) -> Path:
-    """Where the run's job file lies, if it still lies there."""
+    """The path of the run's job file, if it still exists."""
     if not claim.job_file or not Path(claim.job_file).is_file():
         raise InputError(
-            f"the job file of the run in {store.url} is not at {claim.job_file or 'a place that is known'} any more; "
+            f"the job file of the run in {store.url} no longer exists at {claim.job_file or 'a known path'}; "
             "give its path with --job (in Python, job_file=)"
         )
     return Path(claim.job_file)

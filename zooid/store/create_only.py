@@ -1,4 +1,4 @@
-"""Create-only puts decide who wins, so they must be unambiguous, and the store must honour them."""
+"""Create-only puts, which decide races: their outcome must be unambiguous, and the store must honour them."""
 
 import contextlib
 import uuid
@@ -11,41 +11,40 @@ _PROBES = "probe"
 
 
 def create_once(attempt: Callable[[], None], read: Callable[[], memoryview], key: str, data: Data) -> None:
-    """Run a create-only put, and where its answer is ambiguous, read back and compare.
+    """Run a create-only put; if its outcome is ambiguous, read the object and compare.
 
-    "It exists" is ambiguous too: the client may have sent the request again after a lost response, and met its own
-    object.
+    "It exists" is ambiguous, too: the client may have retried after a lost response, and found its own object.
     """
     try:
         attempt()
     except (ObjectExists, StoreUnavailable) as error:
         try:
-            found = read()
+            present = read()
         except ObjectNotFound:
             raise error from None
-        if found == data:
+        if present == data:
             return
         raise ObjectExists(f"{key!r} already exists, with other content: another writer was first") from error
 
 
 def check_create_only(store: ObjectStore) -> None:
-    """Refuse a store that lets the second writer of a create-only put win."""
+    """Reject a store that lets the second writer of a create-only put win."""
     key = f"{_PROBES}/{uuid.uuid4().hex}"
     first, second = f"first writer of {key}".encode(), f"second writer of {key}".encode()
     store.create(key, first)
     try:
         try:
             store.create(key, second)
-            refused = False
+            is_rejected = False
         except ObjectExists:
-            refused = True
-        kept = store.get(key) == first
+            is_rejected = True
+        is_kept = store.get(key) == first
     finally:
-        with contextlib.suppress(StoreError):  # a leftover probe harms nobody; the answer matters more
+        with contextlib.suppress(StoreError):  # a leftover probe does no harm
             store.delete([key])
-    if not (refused and kept):
+    if not (is_rejected and is_kept):
         what = (
-            "accepted a second create-only put" if not refused else "refused a second create-only put, yet applied it"
+            "rejected a second create-only put, yet applied it" if is_rejected else "accepted a second create-only put"
         )
         raise UnsafeStore(
             f"the store {store.url} {what}: two coordinators or two rosters could both win, and a run would silently "

@@ -1,9 +1,8 @@
-"""Events of a run, through its store: each writer appends small objects, a reader follows all writers."""
+"""The events of a run in its store: each writer appends small objects, and a reader follows all writers."""
 
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 from zooid.core.errors import ObjectNotFound, RecordError, StoreError
 from zooid.core.runs import keys
@@ -15,15 +14,17 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.02
 _FLUSH_INTERVAL_S = 0.3
-"""The first event is written at once, and then every pause is twice as long as the one before, up to this one: soon
-enough for a progress bar; a writer that never pauses makes 288,000 puts a day, $1.44 on S3."""
+"""The longest pause between two writes; the first is short, and each doubles.
+
+It is short enough for a progress bar, and long enough for the bill: 288,000 puts a day cost $1.44 on S3.
+"""
 
 
 class EventWriter:
     """Collects events and writes them in the background, so that no step waits for the store.
 
-    A writer's name belongs to one process at a time under one roster. One that starts again goes on behind its earlier
-    objects. With a fence, nothing is told any more once somebody else has gone on with the run.
+    Under one roster, a writer's name belongs to one process at a time. A restarted writer continues after its earlier
+    objects. With a fence, events are dropped once another coordinator has taken over the run.
     """
 
     def __init__(self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None) -> None:
@@ -36,7 +37,7 @@ class EventWriter:
         self._unwritten = b""
         self._next_number: int | None = None
         self._news = threading.Event()
-        """Something is to be written, or the end has come."""
+        """Set when there are events to write, or the writer closes."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._flush_regularly, name=f"events of {writer}", daemon=True)
         self._thread.start()
@@ -50,36 +51,30 @@ class EventWriter:
         self._news.set()
 
     def turn_to(self, roster: int, change: int, writer: str) -> None:
-        """Write what was told so far; what comes is told under another roster."""
-        self._flush()
+        """Write the events so far; later ones belong to another roster."""
+        self.flush()
         with self._flush_lock:
             self._folder = keys.events_of(writer, roster, change)
             self._next_number = None
 
-    def flush(self) -> None:
-        """Write everything that was given so far; StoreError where the store still fails."""
-        self._flush()
-
     def close(self) -> None:
-        """Write what is left; StoreError where the store still fails."""
+        """Write the remaining events; StoreError if the store still fails."""
         with self._buffer_lock:
             self._closing.set()
         self._news.set()
         self._thread.join()
-        self._flush()
+        self.flush()
 
     def __enter__(self) -> "EventWriter":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self.close()
         except StoreError as failure:
             if error is None:
                 raise
-            logger.warning("the last events of %s are lost: %s", self._folder, failure)  # `error` is the news
+            logger.warning("the last events of %s are lost: %s", self._folder, failure)  # `error` matters more
 
     def _flush_regularly(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -87,17 +82,17 @@ class EventWriter:
             self._news.wait()
             self._news.clear()
             try:
-                self._flush()
+                self.flush()
             except StoreError as error:
                 self._news.set()
-                logger.warning("events of %s are kept and will be tried again: %s", self._folder, error)
+                logger.warning("events of %s could not be written, and will be retried: %s", self._folder, error)
             self._closing.wait(pause_s)
             pause_s = min(2 * pause_s, _FLUSH_INTERVAL_S)
 
-    def _flush(self) -> None:
-        """Write one object, or two where one was left from a failure.
+    def flush(self) -> None:
+        """Write all events so far; StoreError if the store still fails.
 
-        An object that failed is tried again unchanged, for a reader may already have seen it.
+        An object whose write failed is written again unchanged, since a reader may already have seen it.
         """
         with self._flush_lock:
             if self._unwritten:
@@ -123,14 +118,13 @@ class EventWriter:
 class EventReader:
     """Follows all writers under one roster of a run.
 
-    A writer's objects are numbered without gaps, so one look for the next number tells whether there is news: only
-    the names of the writers are listed, and each writer's objects once.
+    The objects of a writer are numbered without gaps, so one request for the next number shows whether there is news.
     """
 
     def __init__(
         self, store: ObjectStore, roster: int = 0, change: int = 0, begin: Mapping[str, int] | None = None
     ) -> None:
-        """`begin` has the `next_numbers` of a reader that has returned everything before them."""
+        """`begin` is `next_numbers` of an earlier reader, where this one continues."""
         self._store = store
         self._roster = (roster, change)
         prefix = f"{keys.events_under(roster, change)}/"
@@ -139,11 +133,11 @@ class EventReader:
 
     @property
     def next_numbers(self) -> dict[str, int]:
-        """The number of the next object of every writer, by its folder."""
+        """The number of the next object of each writer, by its folder."""
         return dict(self._next_numbers)
 
     def read_new(self) -> list[Event]:
-        """The events that were not returned before, by time; after a StoreError none is lost."""
+        """New events, sorted by time; none is lost if a StoreError is raised."""
         for writer in self._store.list_folders(keys.events_under(*self._roster)):
             folder = keys.events_of(writer, *self._roster)
             if folder not in self._next_numbers:
@@ -165,15 +159,15 @@ class EventReader:
         self._next_numbers[folder] += 1
         try:
             self._unreturned += decode_events(data, f"{self._store.url}/{key}")
-        except RecordError as error:  # it tells of the run, which goes on without being told of
-            logger.warning("the events in an object are left out: %s", error)
+        except RecordError as error:  # the run does not depend on its events
+            logger.warning("an object with events cannot be read: %s", error)
         return True
 
 
 def last_told(store: ObjectStore, writer: str, roster: int, change: int) -> tuple[int, int]:
-    """The last step and the last evaluation that this writer has told of under a roster; -1 for none.
+    """The last step and the last evaluation that a writer has reported under a roster; -1 for none.
 
-    Writers tell in order, so that everything up to there has been told.
+    Writers report in order, so everything before has been reported.
     """
     folder = keys.events_of(writer, roster, change)
     step = evaluated = -1
@@ -186,7 +180,7 @@ def last_told(store: ObjectStore, writer: str, roster: int, change: int) -> tupl
                 evaluated = max(evaluated, event.step)
         if step >= 0:
             break
-    return step, max(evaluated, step)  # the evaluation before a step is told before that step
+    return step, max(evaluated, step)  # the evaluation before a step is reported before that step
 
 
 def _key(folder: str, number: int) -> str:

@@ -1,4 +1,4 @@
-"""The newest claim is a fence: whoever works under an earlier one must end, and must not change anything any more.
+"""Fences: a newer claim ends the work under all earlier claims, which must change nothing any more.
 
 A claim that adopts members is a fence for coordinators only.
 """
@@ -19,34 +19,34 @@ from zooid.store.store_protocol import ObjectStore
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 2.0
-"""How often a member looks for a newer claim: 43,200 requests a day, 2 cents on S3."""
+"""Seconds between two looks for a newer claim: 43,200 requests a day, 2 cents on S3."""
 _FRESH_S = 1.0
-"""How long a look is good for."""
+"""Seconds for which a look is valid."""
 _HEED_S = 1.0
-"""Between setting the flag and ending the process."""
+"""Seconds between setting the abort flag and ending the process."""
 GRACE_S = LOOK_INTERVAL_S + _FRESH_S + _HEED_S
-"""After this time nobody is at work any more who could reach the store when a newer claim was written."""
+"""Seconds after a newer claim until everybody who can reach the store has stopped."""
 
 
 class Fence:
-    """Looks for a claim that is newer than one's own. Claims have numbers without gaps, so that one request tells."""
+    """Looks for a newer claim than one's own; claim numbers have no gaps, so one request is enough."""
 
     def __init__(self, store: ObjectStore, number: int, *, coordinates: bool = False) -> None:
-        """`number` is that of the own claim, which for a member is also the roster's.
+        """`number` is the number of one's own claim, which for a member is also that of the roster.
 
-        A member stays when somebody adopts it. Whoever `coordinates` is replaced by every newer claim.
+        A member continues when it is adopted. A coordinator (`coordinates`) is replaced by every newer claim.
         """
         self._store = store
         self._number = number
         self._coordinates = coordinates
         self._next = number + 1
-        """The first claim that was not there, or that is not an adoption of this member."""
+        """The number of the next claim to look for."""
         self._lock = threading.Lock()
         self._looked_s: float | None = None
         self._is_superseded = False
 
     def check(self) -> None:
-        """Raise Superseded where a newer claim lies in the folder; a look that is a moment old is good enough."""
+        """Raise Superseded if there is a newer claim, as of a moment ago."""
         if self.is_superseded():
             raise self.error()
 
@@ -60,17 +60,17 @@ class Fence:
             return self._is_superseded
 
     def error(self) -> Superseded:
-        """What to raise where there is a newer claim."""
+        """The error to raise if there is a newer claim."""
         return Superseded(
-            f"another coordinator has gone on with the run in {self._store.url}: {keys.claim(self._next)} "
-            f"replaces claim {self._number}; this one ends and changes nothing any more"
+            f"another coordinator has taken over the run in {self._store.url}: {keys.claim(self._next)} "
+            f"replaces claim {self._number}; this process ends, and changes nothing any more"
         )
 
     @contextmanager
     def watched(self, abort: Abort, end: Callable[[], None]) -> Iterator[None]:
-        """Look at once, and every few seconds inside the context; set the flag as soon as there is a newer claim.
+        """Look at once, and every few seconds inside the context; set `abort` when there is a newer claim.
 
-        `end` ends the process where it does not heed the flag, because it computes or waits in somebody else's code.
+        `end` ends the process if it does not react to `abort` because it is busy in foreign code.
         """
         self.check()
         ending = threading.Event()
@@ -85,7 +85,7 @@ class Fence:
                             end()
                         return
                 except StoreError as error:
-                    logger.warning("whether there is a newer claim is not known; it will be tried again: %s", error)
+                    logger.warning("the look for a newer claim failed, and will be repeated: %s", error)
 
         thread = threading.Thread(target=watch, name="fence", daemon=True)
         thread.start()
@@ -100,12 +100,12 @@ class Fence:
                 data = bytes(self._store.get(keys.claim(self._next)))
             except ObjectNotFound:
                 return False
-            if self._coordinates or not self._is_adopted_by(data):
+            if self._coordinates or not self._adopts_member(data):
                 return True
             self._next += 1
 
-    def _is_adopted_by(self, data: bytes) -> bool:
-        """Whether a claim leaves this member at work; one that cannot be read does not."""
+    def _adopts_member(self, data: bytes) -> bool:
+        """Whether a claim adopts this member; an unreadable claim does not."""
         with suppress(RecordError):
             return decode_record(data, Adoption, "a claim").roster == self._number
         return False

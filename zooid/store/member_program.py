@@ -1,11 +1,11 @@
-"""How every member program begins and ends: it reads its spec from the store, and leaves its last words there."""
+"""The frame of every member program: it reads its spec from the store, and writes its failure there."""
 
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, PeerLost, ZooidError
 from zooid.core.records import decode_one_of, encode_record
@@ -18,21 +18,18 @@ from zooid.store.store_protocol import ObjectStore
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
-AnySpec = TypeVar("AnySpec", bound=MemberSpec)
 Work: TypeAlias = Callable[[Any, ObjectStore], None]
 
 
-def run_member(arguments: Sequence[str], kind: type[AnySpec], work: Callable[[AnySpec, ObjectStore], None]) -> int:
-    """Run a member's work; what it raises is logged, written as a Failure beside its spec, and turned into an exit."""
-    return run_any_member(arguments, {kind: work})
+def run_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work]) -> int:
+    """Run the work for a member's kind of spec and return its exit status.
 
-
-def run_any_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work]) -> int:
-    """The same for a program that does different work for different kinds of specs."""
+    An exception is logged, and stored as a Failure beside the spec.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if len(arguments) != 1:
         sys.stderr.write(
-            "usage: python -m zooid.worker SPEC (or zooid.profiler), SPEC being the URL of a spec object\n"
+            "usage: python -m zooid.worker SPEC (or zooid.profiler), where SPEC is the URL of a spec object\n"
         )
         return EXIT_USAGE
     store_url, key = keys.split_spec_url(arguments[0])
@@ -59,7 +56,7 @@ def _without_exit(work: Work, spec: MemberSpec, store: ObjectStore) -> None:
 
 
 def end_process(status: int) -> None:
-    """Exit without the interpreter's teardown, which takes a second after a trace and has nothing left to do."""
+    """Exit without the interpreter's teardown, which takes a second after a trace and is not needed."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

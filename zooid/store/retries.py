@@ -1,6 +1,8 @@
-"""A store that is asked again when it fails: every operation may be repeated without harm."""
+"""Retries of failed requests with backoff, and warnings during an outage; every operation may be repeated."""
 
+import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -8,23 +10,30 @@ from typing import TypeVar
 from zooid.core import environment
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreUnavailable
-from zooid.store.outages import Outage
 from zooid.store.store_protocol import Data, Keys, ObjectStore
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
 _FIRST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 2.0
-_DICE = random.SystemRandom()
-"""Not Python's own generator: a job may draw from that meanwhile, and would draw other numbers. Forked processes do not
-share it either."""
+_MAX_PAUSE_S = 2.0
+_RANDOM = random.SystemRandom()
+"""A generator of its own: drawing from Python's global one would change the random numbers of a job."""
+
+_QUIET_FRACTION = 1 / 24
+"""Fraction of the patience that passes before the first warning: 5 of 120 seconds."""
+_REPEAT_FRACTION = 1 / 8
+"""Fraction of the patience that passes between two warnings: 15 of 120 seconds."""
+_MAX_CHARACTERS = 200
+"""The largest number of characters of an error that a warning quotes."""
 
 
 class RetryingStore:
-    """Another store, asked again with growing pauses until it answers, `give_up_s` have passed, or `abort` is set.
+    """Another store, whose requests are retried until one succeeds, `give_up_s` have passed, or `abort` is set.
 
-    Without `give_up_s`, the patience is the one that all programs of a run have in common. Pauses are drawn at random,
-    so that members who failed together do not come back together. Wrapping a RetryingStore replaces its patience.
+    The default of `give_up_s` is the patience that all programs of a run have in common. The backoff is random, so that
+    members that failed together do not retry together. Wrapping a RetryingStore replaces its patience.
     """
 
     def __init__(
@@ -43,7 +52,7 @@ class RetryingStore:
         self._on_retry = on_retry
 
     def shorten(self, give_up_s: float) -> None:
-        """Give up sooner from now on, also where a call is being repeated at present."""
+        """Give up sooner from now on, also in a call that is being retried."""
         self._give_up_s = min(self._give_up_s, give_up_s)
 
     def put(self, key: str, data: Data) -> None:
@@ -56,7 +65,7 @@ class RetryingStore:
         return self._retry(lambda: self._inner.get(key))
 
     def stream(self, key: str) -> Iterator[Data]:
-        """Not asked again: what was taken of it cannot be given back."""
+        """Stream an object without retries, since pieces that were consumed cannot be taken back."""
         return self._inner.stream(key)
 
     def list(self, prefix: str, after: str = "") -> Keys:
@@ -85,22 +94,62 @@ class RetryingStore:
                 if time.monotonic() - began_s + pause_s > self._give_up_s:
                     raise
             except Exception:
-                self.outage.answered()  # a refusal is an answer
+                self.outage.answered()  # any other error is an answer of the store
                 raise
             else:
                 self.outage.answered()
                 return result
             self._on_retry()
-            self._abort.sleep(_DICE.uniform(pause_s / 2, pause_s))
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+            self._abort.sleep(_RANDOM.uniform(pause_s / 2, pause_s))
+            pause_s = min(pause_s * 2, _MAX_PAUSE_S)
             asked_s = time.monotonic()
 
 
 def without_patience(store: ObjectStore) -> ObjectStore:
-    """The store that a RetryingStore asks, for callers who repeat by themselves; any other store as it is."""
+    """The store inside a RetryingStore, for callers with their own retries; any other store unchanged."""
     return store._inner if isinstance(store, RetryingStore) else store
 
 
-def outage_of(store: ObjectStore) -> Outage:
-    """What tells of a store's outages, shared by all who use the same store."""
+def outage_of(store: ObjectStore) -> "Outage":
+    """The outage of a store, which all users of a RetryingStore have in common."""
     return store.outage if isinstance(store, RetryingStore) else Outage(store.url)
+
+
+class Outage:
+    """Logs when a store does not answer, once for all threads of a process."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock = threading.Lock()
+        self._since_s: float | None = None
+        self._said_s: float | None = None
+
+    def failed(self, asked_s: float, error: StoreUnavailable, patience_s: float) -> None:
+        """Record that a request has failed, which began at `asked_s` on the monotonic clock."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._since_s = asked_s if self._since_s is None else self._since_s
+            fraction, last_s = (_REPEAT_FRACTION, self._said_s)
+            if last_s is None:
+                fraction, last_s = _QUIET_FRACTION, self._since_s
+            if now_s - last_s < fraction * patience_s:
+                return
+            self._said_s = now_s
+            silent_s = now_s - self._since_s
+        logger.warning(
+            "the store at %s has not answered for %.0f s (%s); retrying for up to %.0f s",
+            self._url,
+            silent_s,
+            str(error).rpartition(" - ")[2].strip(" :")[:_MAX_CHARACTERS],  # the reason is its last part
+            patience_s,
+        )
+
+    def answered(self) -> None:
+        """Record that the store has answered."""
+        if self._since_s is None:  # without the lock, since this runs after every request
+            return
+        with self._lock:
+            since_s, said_s = self._since_s, self._said_s
+            self._since_s = self._said_s = None
+        if since_s is not None and said_s is not None:
+            logger.warning("the store at %s answers again after %.0f s", self._url, time.monotonic() - since_s)

@@ -1,13 +1,13 @@
-"""What zooid asks of object storage: so little that every cloud's store, a folder and memory can do it."""
+"""The operations that zooid needs of object storage; every cloud, a folder and memory support them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 Data: TypeAlias = bytes | bytearray | memoryview
-"""What can be stored; a memoryview may be of any item type and shape, as long as it is C-contiguous."""
+"""Bytes to store; a memoryview may have any item type and shape, but must be C-contiguous."""
 
 Keys: TypeAlias = list[str]
-"""Spelled out here because inside a class with a method `list` the name means that method."""
+"""An alias, since inside a class with a method `list` that name means the method."""
 
 
 class ObjectStore(Protocol):
@@ -18,43 +18,43 @@ class ObjectStore(Protocol):
     """
 
     url: str
-    """Where the folder is, without a trailing slash; `open_store` of it, in any process, gives the same objects."""
+    """The URL of the folder, without a trailing slash; `open_store` opens it in any process."""
 
     def put(self, key: str, data: Data) -> None:
-        """Write an object, whole or not at all, over whatever was there."""
+        """Write an object, whole or not at all; an existing one is replaced."""
 
     def create(self, key: str, data: Data) -> None:
-        """Write an object that must not exist yet; ObjectExists where it does, with other content.
+        """Write an object that must not exist yet; ObjectExists if it does, with other content.
 
-        An object that holds exactly these bytes counts as written by this call: that is how a lost response is told
-        from a lost race. Callers who race therefore put a nonce into the data. On StoreUnavailable it is unknown
-        whether the object was written; calling again with the same data is safe.
+        An object with exactly these bytes counts as written by this call, which tells a lost response from a lost race.
+        Callers that race therefore put a nonce into the data. After StoreUnavailable it is unknown whether the object
+        was written; calling again with the same data is safe.
         """
 
     def get(self, key: str) -> memoryview:
-        """The object's bytes, not copied; ObjectNotFound where there is none."""
+        """The bytes of an object, not copied; ObjectNotFound if it does not exist."""
 
     def stream(self, key: str) -> Iterator[Data]:
-        """The same, a few MiB at a time: for objects that are larger than the memory that may be spent on them."""
+        """The bytes of an object, a few MiB at a time, for objects that may not fit into memory."""
 
     def list(self, prefix: str, after: str = "") -> Keys:
-        """All keys under the folder `prefix`, at any depth, sorted; with `after`, only those greater than it."""
+        """All keys below the folder `prefix`, sorted; with `after`, only those greater than it."""
 
     def list_folders(self, prefix: str) -> Keys:
-        """Names of the folders directly in `prefix`, sorted, in one request however many objects they hold.
+        """Names of the folders directly in `prefix`, sorted; one request, however many objects they contain.
 
         A folder whose objects were all deleted may or may not be among them.
         """
 
     def is_empty(self) -> bool:
-        """Whether the folder holds no object at all; one request, however many it holds."""
+        """Whether the folder contains no object; one request, however many there are."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Remove objects; those that do not exist are fine."""
+        """Remove objects; missing ones are ignored."""
 
 
 def byte_view(data: Data) -> Data:
-    """The same memory as a flat run of unsigned bytes, the only form that obstore takes."""
+    """The same memory as a flat sequence of unsigned bytes, the only form that obstore accepts."""
     if not isinstance(data, memoryview) or (data.ndim == 1 and data.format == "B" and data.c_contiguous):
         return data
     return data.cast("B") if data.nbytes else b""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from zooid.core.abort import Abort
 from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
-from zooid.store.member_program import end_process, run_any_member
+from zooid.store.member_program import end_process, run_member
 from zooid.worker.member_imports import lasting_imports
 
 PRELOADS = (
@@ -21,7 +21,7 @@ PRELOADS = (
 
 
 def main() -> int:
-    return run_any_member(sys.argv[1:], {WorkerSpec: _work, RehearsalSpec: _rehearse})
+    return run_member(sys.argv[1:], {WorkerSpec: _work, RehearsalSpec: _rehearse})
 
 
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:

@@ -11,7 +11,7 @@ from zooid.comm.calls.tensors import copy_bytes
 from zooid.comm.calls.work import Completion
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Message, Transport, wrong_size
 from zooid.core.errors import CommAborted
-from zooid.schedule.rank_program import Program, SpanSum
+from zooid.schedule.rank_program import RankProgram, SpanSum
 
 
 class _Landing:
@@ -35,7 +35,7 @@ class _Landing:
 class Call:
     """One call in flight. Events come from any thread and are handled one after the other."""
 
-    def __init__(self, name: str, number: int, program: Program, buffers: Buffers, transport: Transport) -> None:
+    def __init__(self, name: str, number: int, program: RankProgram, buffers: Buffers, transport: Transport) -> None:
         self.name = name
         self.number = number
         self.began_s = time.monotonic()
@@ -135,7 +135,9 @@ class Call:
                 self._unsent.remove(number)
                 data = self._buffers.outgoing(transfer)
                 sent = self._event(partial(self._sent, number))
-                self._transport.send(self.message(number), data, transfer.readers, sent, self._program.place[number])
+                self._transport.send(
+                    self.message(number), data, transfer.readers, sent, self._program.send_index[number]
+                )
 
     def _take(self, number: int) -> None:
         transfer = self._program.transfers[number]

@@ -18,7 +18,7 @@ from zooid.comm.calls.work import Completion
 from zooid.comm.transport_protocol import POINT_TO_POINT, Done, Message, Transport, wrong_size
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommTimeout, PeerLost
-from zooid.schedule.rank_program import Program
+from zooid.schedule.rank_program import RankProgram
 
 _TICK_S = 0.25
 
@@ -92,7 +92,7 @@ class Engine:
         return number
 
     def run(
-        self, name: str, program: Program, buffers: Buffers, number: int, timeout_s: float | None = None
+        self, name: str, program: RankProgram, buffers: Buffers, number: int, timeout_s: float | None = None
     ) -> Completion:
         """Begin a collective call under the number that was reserved for it."""
         call = Call(f"{name} (call {number})", number, program, buffers, self._transport)

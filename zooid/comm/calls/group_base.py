@@ -18,7 +18,7 @@ from zooid.comm.group_options import Options
 from zooid.comm.transport_protocol import Transport
 from zooid.core.abort import Abort
 from zooid.schedule.all_reduce_choice import AllReduceChoice
-from zooid.schedule.rank_program import Program
+from zooid.schedule.rank_program import RankProgram
 from zooid.schedule.transfer_lists import TransferList
 
 Tensor = torch.Tensor
@@ -57,7 +57,7 @@ class GroupBase(dist.ProcessGroup):
         self._options = options
         self._on_left = on_left
         self._choice = AllReduceChoice(options.transport, options.all_reduce, size, latency_s)
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, RankProgram] = {}
         self._residuals = Residuals()
         self._scratch = Scratch()
         self._coalesced: list[TransferWork] | None = None
@@ -112,7 +112,7 @@ class GroupBase(dist.ProcessGroup):
                 self._programs.clear()
             # Over TCP a sender waits until its receive is posted: with rounds, ranks would wait for each other in a
             # circle.
-            program = Program(transfers, self._rank, in_rounds=self._options.transport == "store")
+            program = RankProgram(transfers, self._rank, in_rounds=self._options.transport == "store")
             self._programs[id(transfers)] = program
         return self.engine.run(name, program, buffers, number, timeout_s(opts))
 

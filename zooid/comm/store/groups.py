@@ -8,7 +8,7 @@ from zooid.comm.rendezvous import leave
 from zooid.comm.store.store_transport import StoreTransport
 from zooid.core.abort import Abort
 from zooid.store import ObjectStore
-from zooid.store.privacy import make_private
+from zooid.store.folders import make_private
 
 
 class StoreGroups:

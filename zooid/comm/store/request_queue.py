@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from zooid.comm.store.threads import Threads
-from zooid.schedule.transfer_lists import Window
+from zooid.schedule.transfer_lists import FlightWindow
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class RequestQueue(Threads[tuple[Any, int, int, Callable[[], None]]]):
     The queue is a heap of (priority, order of submission, bytes, request).
     """
 
-    def __init__(self, name: str, *, max_threads: int, window: Window) -> None:
+    def __init__(self, name: str, *, max_threads: int, window: FlightWindow) -> None:
         super().__init__(name, max_threads)
         self._window = window
         self._order = itertools.count()

@@ -15,7 +15,7 @@ from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
-from zooid.schedule.transfer_lists import UPLOADS, Window
+from zooid.schedule.transfer_lists import UPLOADS, FlightWindow
 from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16
@@ -53,7 +53,7 @@ class StoreTransport:
             objects, self._closed, give_up_s=timeout_s, on_retry=lambda: counter.add(num_retries=1)
         )
         self._uploads = RequestQueue("zooid-send", max_threads=_MAX_UPLOADS, window=UPLOADS)
-        self._deletes = RequestQueue("zooid-delete", max_threads=1, window=Window(min_at_once=1, max_bytes=0))
+        self._deletes = RequestQueue("zooid-delete", max_threads=1, window=FlightWindow(min_at_once=1, max_bytes=0))
         self._progress = Progress()
         self._poller = Poller(objects, self._key_of, counter, self._progress, self._on_received, timeout_s)
         self.receive, self.receive_any = self._poller.receive, self._poller.receive_any

@@ -6,7 +6,7 @@ from msgspec import structs
 
 from zooid import catalog
 from zooid.catalog import OWNED, prices_for
-from zooid.catalog.price_lookup import place_of
+from zooid.catalog.price_lookup import location_of
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, resolve_offer
 from zooid.core.errors import CatalogError, InputError, PlanError
 from zooid.core.plans.plan import TransportName
@@ -156,7 +156,7 @@ def prices_at(offers: Sequence[Offer], store_at: str | None) -> Prices:
         return prices_for(offers, store_at)
     if not rented:
         return FREE
-    locations = {str(place_of(offer)) for offer in rented}
+    locations = {str(location_of(offer)) for offer in rented}
     if len(locations) > 1:
         raise InputError(
             f"members are rented at {', '.join(sorted(locations))}, so the prices of requests and traffic depend on "

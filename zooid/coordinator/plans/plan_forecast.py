@@ -8,7 +8,7 @@ from typing import get_args
 
 from msgspec import structs
 
-from zooid.catalog import OWNED, store_place
+from zooid.catalog import OWNED, store_location
 from zooid.catalog.shipped_tables import check_offer
 from zooid.coordinator.plans.markets import links_for, prices_at, profile_for
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, prices_in_words
@@ -120,7 +120,7 @@ def _location(store_at: str) -> str:
     if "://" not in store_at:
         return store_at
     try:
-        return store_place(store_at, "")
+        return store_location(store_at, "")
     except PlanError as error:
         raise InputError(
             f"{error}: give the location instead of the URL, for example --store-at aws.us-east-1"

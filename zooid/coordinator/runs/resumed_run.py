@@ -37,7 +37,7 @@ from zooid.store.checkpoint_index import (
     complete_steps,
     last_step,
     read_manifest,
-    refuse_missing_shards,
+    reject_missing_shards,
     sweep_incomplete,
 )
 from zooid.store.claims import last_claim, remembered_job_file
@@ -194,7 +194,7 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
             f"{manifest.ledger.stopped}; to continue nevertheless: zooid resume {store.url} --past-stop "
             "(in Python, past_stop=True)"
         )
-    refuse_missing_shards(store, manifest)
+    reject_missing_shards(store, manifest)
     return manifest
 
 

@@ -1,4 +1,4 @@
-"""Members as processes on this machine: needs nothing."""
+"""Members as processes on this machine, which needs no set-up."""
 
 from zooid.platforms.local.processes import LocalPlatform
 

@@ -1,7 +1,7 @@
-"""Members held to the size of an offer: each in a cgroup with a quota of processor time and a limit of memory.
+"""Members limited to the size of an offer, each in a cgroup with limits on processor time and memory.
 
-Cgroups of version 1 are tried by the tests. Those of version 2 follow the kernel's documentation, and tests only look
-at what would be written.
+Tests run cgroups of version 1. Those of version 2 follow the kernel's documentation; tests only check what would be
+written.
 """
 
 import logging
@@ -19,17 +19,19 @@ from zooid.core.units import format_bytes
 from zooid.platforms.platform import Size
 
 _PERIOD_US = 10_000
-"""In every period a member may run for its share, and then stands still until the next begins. With the kernel's own
-100 ms, a quarter of a core would compute at full speed for 25 ms and stand for 75: a layer of 5 ms would take 5 ms or
-80, as it happens. With 10 ms it takes about 20 each time, as on the slower core that it is to be."""
-_LEAST_QUOTA_US = 1_000
-"""The kernel takes no shorter one; smaller shares get a longer period."""
+"""In every period a member may run for its quota, and then waits for the next period.
+
+With the kernel's default of 100 ms, a quarter of a core would run for 25 ms and wait for 75: a layer of 5 ms would take
+5 or 80 ms. With 10 ms it takes about 20 ms each time, as on a slower core.
+"""
+_MIN_QUOTA_US = 1_000
+"""The shortest quota that the kernel accepts; smaller fractions of a core get a longer period."""
 _OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max")
-"""Missing where the kernel does not count swap; where it does, a member must not grow into it."""
+"""Files that exist only if the kernel counts swap, which a member must not use."""
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
-"""A shell enters the cgroups and then becomes the member, which so never runs outside."""
+"""A shell enters the cgroups and then becomes the member, which therefore never runs outside them."""
 _REMOVAL_S = 5.0
-"""Processes that were killed are gone long before that."""
+"""Seconds to wait for killed processes, which are usually gone much sooner."""
 
 _log = logging.getLogger(__name__)
 
@@ -39,22 +41,22 @@ class Confinement:
 
     def __init__(self, folders: Sequence[Path], memory_bytes: int) -> None:
         self.folders = list(folders)
-        """Those that are still there."""
+        """The folders of the cgroups that still exist."""
         self._memory_bytes = memory_bytes
         self._ran_out_of_memory = False
 
     @property
     def prefix(self) -> list[str]:
-        """What to put before a command to run it inside."""
+        """The prefix of a command that runs it inside the cgroups."""
         return ["sh", "-c", _ENTER, "sh", *(str(folder / "cgroup.procs") for folder in self.folders), "--"]
 
     def exceeded_bytes(self) -> int | None:
-        """The limit of memory, where the kernel has ended a process for it."""
+        """The memory limit, if the kernel has killed a process for exceeding it; else None."""
         self._look_at_memory()
         return self._memory_bytes if self._ran_out_of_memory else None
 
     def remove_if_empty(self) -> bool:
-        """Whether the cgroups are gone now."""
+        """Remove the cgroups; False if a process still runs inside."""
         self._look_at_memory()
         while self.folders:
             try:
@@ -67,18 +69,18 @@ class Confinement:
         return True
 
     def remove(self) -> None:
-        """End what still runs inside, and remove the cgroups; where that is done already, it is fine."""
+        """Kill the processes inside, and remove the cgroups; they may be gone already."""
         deadline_s = time.monotonic() + _REMOVAL_S
         while not self.remove_if_empty():
             for folder in self.folders:
                 _kill_all(folder)
             if time.monotonic() > deadline_s:
-                _log.warning("%s cannot be removed, for a process in it does not end", self.folders[-1])
+                _log.warning("%s cannot be removed, since a process in it does not end", self.folders[-1])
                 return
             time.sleep(0.005)
 
     def _look_at_memory(self) -> None:
-        """Version 1 counts in `memory.oom_control`, version 2 in `memory.events`, both in a line `oom_kill 1`."""
+        """Read the line `oom_kill 1`: version 1 has it in `memory.oom_control`, version 2 in `memory.events`."""
         for folder in self.folders:
             for file in ("memory.oom_control", "memory.events"):
                 with suppress(OSError):
@@ -87,39 +89,41 @@ class Confinement:
 
 
 def confine(size: Size, process: Path = SELF) -> Confinement:
-    """Make the cgroups for one member, beside or below those of this process; refuses where that is not allowed."""
+    """Make the cgroups for one member, beside or below those of this process; InputError if that is not allowed."""
     name = f"zooid-{os.getpid()}-{secrets.token_hex(4)}"
-    made: list[Path] = []
+    folders: list[Path] = []
     try:
         for parent, limits in _limits_by_parent(size, process).items():
             folder = parent / name
             _sweep(parent)
             folder.mkdir()
-            made.append(folder)
+            folders.append(folder)
             for file, limit in limits.items():
                 if file not in _OPTIONAL_FILES or (folder / file).exists():
                     (folder / file).write_text(limit)
     except OSError as error:
-        for each in made:
-            each.rmdir()
-        raise _refusal(size, f"{folder} cannot be made: {error.strerror}") from error
-    return Confinement(made, size.memory_bytes)
+        for made in folders:
+            made.rmdir()
+        raise _rejection(size, f"{folder} cannot be made: {error.strerror}") from error
+    return Confinement(folders, size.memory_bytes)
 
 
 def _limits_by_parent(size: Size, process: Path) -> dict[Path, dict[str, str]]:
-    """Under which folders to make cgroups, and what to write into their files, in this order."""
+    """The parent folders of the cgroups, and what to write into which files, in this order."""
     groups = {controller: own_cgroup(controller, process) for controller in ("cpu", "memory")}
-    period_us = max(_PERIOD_US, round(_LEAST_QUOTA_US / size.vcpus))
+    period_us = max(_PERIOD_US, round(_MIN_QUOTA_US / size.vcpus))
     quota_us = round(size.vcpus * period_us)
     cpu, memory = groups["cpu"], groups["memory"]
     if cpu is None or memory is None:
-        raise _refusal(size, "no cgroups are mounted under /sys/fs/cgroup")
+        raise _rejection(size, "no cgroups are mounted under /sys/fs/cgroup")
     if cpu.version == memory.version == 1:
         limits: dict[Path, dict[str, str]] = {}
-        in_cpu = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
-        in_memory = {file: str(size.memory_bytes) for file in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")}
-        limits.setdefault(cpu.folder, {}).update(in_cpu)
-        limits.setdefault(memory.folder, {}).update(in_memory)  # the same folder where both are mounted as one
+        cpu_limits = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
+        memory_limits = {
+            file: str(size.memory_bytes) for file in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+        }
+        limits.setdefault(cpu.folder, {}).update(cpu_limits)
+        limits.setdefault(memory.folder, {}).update(memory_limits)  # the same folder if both are mounted together
         return limits
     return {
         _parent_in_version_2(size, memory): {
@@ -130,27 +134,30 @@ def _limits_by_parent(size: Size, process: Path) -> dict[Path, dict[str, str]]:
     }
 
 
-def _parent_in_version_2(size: Size, own: Cgroup) -> Path:
-    """The nearest folder that hands both controllers down. A folder with processes in it, such as this process's own,
-    does not: there, limits are for folders that lie side by side."""
-    for folder in own.upwards():
+def _parent_in_version_2(size: Size, cgroup: Cgroup) -> Path:
+    """The nearest folder that delegates both controllers.
+
+    A folder with processes in it, such as that of this process, does not: siblings must have the limits.
+    """
+    for folder in cgroup.upwards():
         with suppress(OSError):
             if {"cpu", "memory"} <= set((folder / "cgroup.subtree_control").read_text().split()):
                 return folder
-    raise _refusal(
-        size, f"no folder of {own.mount} hands the controllers cpu and memory down in cgroup.subtree_control"
+    raise _rejection(
+        size, f"no folder of {cgroup.mount} delegates the controllers cpu and memory in cgroup.subtree_control"
     )
 
 
-def _refusal(size: Size, lacking: str) -> InputError:
+def _rejection(size: Size, lacking: str) -> InputError:
     return InputError(
-        f"a member cannot be held to {size.vcpus:g} vCPUs and {format_bytes(size.memory_bytes)}, which takes cgroups: "
-        f"{lacking}; run as root where cgroups may be made, or give local:OFFER for an offer's prices without its size"
+        f"a member cannot be limited to {size.vcpus:g} vCPUs and {format_bytes(size.memory_bytes)}, which needs "
+        f"cgroups: {lacking}; run as root where cgroups may be made, or give local:OFFER for an offer's prices without "
+        "its size"
     )
 
 
 def _sweep(parent: Path) -> None:
-    """Remove the empty cgroups of processes that were killed before they could."""
+    """Remove the empty cgroups of coordinators that were killed."""
     for folder in parent.glob("zooid-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():

@@ -1,4 +1,4 @@
-"""What the local platform and a zygote say to each other: one line of JSON for each message."""
+"""Messages between the local platform and a zygote: one line of JSON each."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -10,21 +10,21 @@ from zooid.platforms.platform import Program
 
 
 class Birth(Record, frozen=True, kw_only=True):
-    """A member that a zygote is to fork."""
+    """A request to fork a member."""
 
     number: int
-    """Names the member in the answers; the platform counts."""
+    """Number of the member in the answers, which the platform counts."""
     program: Program
     spec_url: str
     environment: dict[str, str]
     folder: str
-    """The member's working directory."""
+    """The working directory of the member."""
     log: str
-    """The file that the member prints to; it exists."""
+    """The existing file for the output of the member."""
 
 
 class News(Record, frozen=True, kw_only=True):
-    """What a zygote tells about a member: first its process id, and later how it ended."""
+    """A zygote's report on a member: first its process id, later its exit status."""
 
     number: int
     pid: int | None = None
@@ -36,14 +36,14 @@ Message = TypeVar("Message", Birth, News)
 
 
 class Lines(Generic[Message]):
-    """Takes bytes as they arrive, and gives the messages that are complete."""
+    """Decodes the complete messages from bytes as they arrive."""
 
     def __init__(self, kind: type[Message]) -> None:
         self._decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(kind)
-        self._begun = b""
+        self._partial = b""
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        *complete, self._begun = (self._begun + data).split(b"\n")
+        *complete, self._partial = (self._partial + data).split(b"\n")
         return map(self._decoder.decode, complete)
 
 

@@ -1,11 +1,11 @@
-"""Members that are forked from a zygote, a process that has imported torch before; so they start in milliseconds.
+"""Members forked from a zygote, a process that has already imported torch, so that they start in milliseconds.
 
-All platforms of a process share its zygotes. One that has had nothing to do for a while ends, and so do all with the
-process.
+All platforms of a process share its zygotes. An idle zygote ends after a while, and all end with the process.
 """
 
 import atexit
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -25,27 +25,27 @@ from zooid.platforms.platform import Launch
 
 _PROGRAM = "zooid.platforms.local.zygote"
 _PADDING = "-" * 4096
-"""An argument that only makes room: a forked member shows its own command there."""
+"""An argument that reserves room, in which a forked member shows its own command line."""
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.005
 IDLE_S = 60.0
-"""A zygote that has had no member for this long ends: it keeps some 300 MB."""
+"""Seconds without a member after which a zygote ends, since it occupies about 300 MB."""
 
 _zygotes: dict[tuple[str, ...], "Zygote"] = {}
-"""Living zygotes of this process, by the settings that their members are started with."""
+"""Live zygotes of this process, by the settings of their members."""
 _starting = threading.Lock()
 
 
 def fork_member(launch: Launch, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
-    """A member that is forked from a zygote, as soon as that has torch."""
+    """Fork a member from a zygote, as soon as that has imported torch."""
     while True:
         zygote = ready_zygote(environment)
-        with contextlib.suppress(ConnectionError):  # it ends now, for it has had nothing to do: ask another one
+        with contextlib.suppress(ConnectionError):  # the zygote is ending because it was idle: ask another one
             return zygote.fork(launch, environment, log)
 
 
 def ready_zygote(environment: Mapping[str, str]) -> "Zygote":
-    """A living zygote that was started with what members of this environment are started with."""
+    """A live zygote with the settings of this environment."""
     key = settings_at_start(environment)
     with _starting:
         zygote = _zygotes.get(key)
@@ -57,13 +57,13 @@ def ready_zygote(environment: Mapping[str, str]) -> "Zygote":
 
 
 def close_zygotes() -> None:
-    """End all zygotes of this process; members that still run go on."""
+    """End all zygotes of this process; running members continue."""
     while _zygotes:
         _zygotes.popitem()[1].close()
 
 
 class ZygoteProcess(Protocol):
-    """As much of a zygote's process as is needed here."""
+    """The part of subprocess.Popen that is needed for a zygote."""
 
     returncode: int | None
 
@@ -73,7 +73,7 @@ class ZygoteProcess(Protocol):
 
 
 def start_zygote(end: socket.socket, environment: Mapping[str, str], words: int) -> ZygoteProcess:
-    """Start an interpreter that forks members when it is asked at this socket, and prints to a file's descriptor."""
+    """Start an interpreter that forks members on request; `words` is the file descriptor of its output."""
     return subprocess.Popen(
         [sys.executable, "-m", _PROGRAM, str(end.fileno()), str(IDLE_S), _PADDING],
         stdin=subprocess.DEVNULL,
@@ -86,11 +86,11 @@ def start_zygote(end: socket.socket, environment: Mapping[str, str], words: int)
 
 
 class Zygote:
-    """One zygote, and what it has told about its members."""
+    """A zygote and its members."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._end, its_end = socket.socketpair()
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115  # as long as the zygote
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the zygote lives
         self._process = start_zygote(its_end, environment, self._words.fileno())
         its_end.close()
         self._owner = os.getpid()
@@ -99,16 +99,16 @@ class Zygote:
         self._is_open = True
         self._num_asked = 0
         self._members: dict[int, ForkedProcess] = {}
-        """Members that have not ended, by number."""
+        """Running members, by number."""
 
     @property
     def is_alive(self) -> bool:
-        """True while the zygote takes requests."""
+        """Whether the zygote accepts requests."""
         self.listen()
         return self._is_open and self._process.returncode is None
 
     def fork(self, launch: Launch, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
-        """Ask for a member; ConnectionError where the zygote takes no more requests."""
+        """Request a member; ConnectionError if the zygote accepts no more requests."""
         with self._lock:
             number = self._num_asked
             self._num_asked += 1
@@ -130,19 +130,19 @@ class Zygote:
         return member
 
     def listen(self) -> None:
-        """Take in what the zygote has told since. An interrupt waits: what was read would never be told again."""
+        """Read new reports of the zygote; an interrupt waits, since reports come only once."""
         with uninterrupted(), self._lock:
-            self._hear()
+            self._read_reports()
 
     def close(self) -> None:
-        """End the zygote; members that still run go on."""
-        if os.getpid() == self._owner:  # a fork of that process may come here, too
+        """End the zygote; running members continue."""
+        if os.getpid() == self._owner:  # a forked child may run this, too
             self._process.kill()
             self._process.wait()
             self._end.close()
             self._words.close()
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         while self._process.returncode is None:
             try:
                 data = self._end.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT)
@@ -151,7 +151,7 @@ class Zygote:
             except ConnectionError:
                 data = b""
             if not data:
-                self._bury()
+                self._kill_orphans()
                 return
             for news in self._lines.feed(data):
                 member = self._members[news.number]
@@ -161,8 +161,8 @@ class Zygote:
                     member.returncode = news.status
                     del self._members[news.number]
 
-    def _bury(self) -> None:
-        """The zygote has ended, and nobody will tell how its members end. So they end now, in a way that is known."""
+    def _kill_orphans(self) -> None:
+        """Kill the members of a dead zygote, since nobody would report how they end."""
         self._process.wait()
         self._words.seek(0)
         words = self._words.read()
@@ -179,18 +179,18 @@ class Zygote:
 
 
 class ForkedProcess:
-    """One member, with as much of subprocess.Popen as the platform uses."""
+    """The part of subprocess.Popen that the platform uses, for a forked member."""
 
     def __init__(self, zygote: Zygote, log: Path) -> None:
         self._zygote = zygote
         self.log = log
         self.known_pid: int | None = None
-        """None until the zygote has forked it."""
+        """The process id; None until the zygote has forked it."""
         self.returncode: int | None = None
 
     @property
     def pid(self) -> int | None:
-        """Waits until the zygote has forked it; None where the zygote died before."""
+        """The process id, once the zygote has forked the member; None if the zygote died before."""
         while self.known_pid is None and self.returncode is None:
             self._zygote.listen()
             time.sleep(_LOOK_S)
@@ -201,10 +201,10 @@ class ForkedProcess:
             self._zygote.listen()
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        deadline_s = None if timeout is None else time.monotonic() + timeout
+    def wait(self, timeout: float = math.inf) -> int:
+        deadline_s = time.monotonic() + timeout
         while (status := self.poll()) is None:
-            if deadline_s is not None and timeout is not None and time.monotonic() > deadline_s:
+            if time.monotonic() > deadline_s:
                 raise subprocess.TimeoutExpired(_PROGRAM, timeout)
             time.sleep(_LOOK_S)
         return status

@@ -1,4 +1,4 @@
-"""Members as processes of this machine, each in a session of its own, so that Ctrl-C reaches only the coordinator."""
+"""Members as processes of this machine, each in its own session, so that Ctrl-C reaches only the coordinator."""
 
 import os
 import shutil
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zooid.core.environment import member_environment
-from zooid.platforms.local.adopted import AdoptedProcess, place_of, process_at
+from zooid.platforms.local.adopted import AdoptedProcess, location_of, process_at
 from zooid.platforms.local.cgroups import Confinement, confine
 from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
 from zooid.platforms.platform import Exit, Launch
 
 _GRACE_S = 2.0
-"""Between asking a process to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 
 @dataclass(frozen=True)
 class LocalHandle:
-    """One started process, the file it prints to, and what holds it to its size."""
+    """A process, the file with its output, and the cgroups that limit it."""
 
     process: "subprocess.Popen[bytes] | ForkedProcess | AdoptedProcess"
     log: Path
@@ -32,15 +32,15 @@ class LocalHandle:
 
 
 class LocalPlatform:
-    """Starts members with this interpreter. `prefix` may put a command before theirs, such as `ip netns exec NAME`.
+    """Starts members with this interpreter; `prefix` may run them inside a command such as `ip netns exec NAME`.
 
-    Members are forked from a zygote, which has imported torch before. Those with a command before theirs are started as
-    new processes. So are members with a size: memory that they had from a zygote would not be counted as theirs, and
-    the limit would allow more than it says.
+    Members are forked from a zygote, which has already imported torch. Members with a prefix are started as new
+    processes. So are members with a size, since memory that they share with a zygote would not count towards their
+    limit.
     """
 
     def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None, *, forks: bool = True) -> None:
-        """`forks` says whether there may be zygotes at all."""
+        """`forks` says whether members may be forked from zygotes."""
         self._prefix = prefix or (lambda launch: ())
         self._forks = forks
         self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
@@ -49,12 +49,12 @@ class LocalPlatform:
         weakref.finalize(self, _remove_all, self._confinements)  # also at the end of the interpreter
 
     def expect(self, num_threads: int, *, uses_gpus: bool = False) -> None:
-        """Start importing what such members will need, in the background, so that they can start at once."""
+        """Prepare a zygote for such members in the background, so that they can start at once."""
         if self._forks:
             ready_zygote(member_environment(num_threads, uses_gpus=uses_gpus))
 
     def launch(self, launch: Launch) -> LocalHandle:
-        """Start a process; one with a size is held to it from its first instruction, or refused."""
+        """Start a process; one with a size is limited from its first instruction, or rejected."""
         log = self._logs / f"{launch.member}.log"
         log.write_bytes(b"")
         environment = member_environment(launch.num_threads, uses_gpus=launch.uses_gpus)
@@ -66,7 +66,7 @@ class LocalPlatform:
         if launch.size is not None:
             confinement = confine(launch.size)
             self._confinements.add(confinement)
-            command = [*confinement.prefix, *command]  # outermost: a network namespace may hide the cgroups
+            command = [*confinement.prefix, *command]  # outermost, since a network namespace may hide the cgroups
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -80,11 +80,11 @@ class LocalPlatform:
 
     def locate(self, handle: LocalHandle) -> dict[str, str]:
         pid = handle.process.pid
-        return {} if pid is None else place_of(pid, handle.log)
+        return {} if pid is None else location_of(pid, handle.log)
 
-    def find(self, place: Mapping[str, str]) -> LocalHandle | None:
-        found = process_at(place)
-        return None if found is None else LocalHandle(*found)
+    def find(self, location: Mapping[str, str]) -> LocalHandle | None:
+        adopted = process_at(location)
+        return None if adopted is None else LocalHandle(*adopted)
 
     def poll(self, handle: LocalHandle) -> Exit | None:
         if isinstance(handle.process, AdoptedProcess):
@@ -97,17 +97,17 @@ class LocalPlatform:
         return Exit(status, handle.confinement.exceeded_bytes() if status == -signal.SIGKILL else None)
 
     def logs(self, handle: LocalHandle) -> str:
-        with suppress(OSError):  # of an adopted member, whoever started it may have removed the log
+        with suppress(OSError):  # the process that started an adopted member may have removed the log
             return handle.log.read_text(errors="replace")
         return ""
 
     def leave(self, handle: LocalHandle) -> None:
-        """A member with a size keeps it, and its cgroups are swept after its end, when the next ones are made."""
+        """A member with a size keeps it; its cgroups are swept after its end, when the next ones are made."""
         if handle.confinement is not None:
             self._confinements.discard(handle.confinement)
 
     def terminate(self, handle: LocalHandle) -> None:
-        """The member's whole session ends, whatever it may have started itself."""
+        """End the whole session of the member, with all processes that it has started."""
         session = handle.process.pid
         _signal_session(session, signal.SIGTERM)
         try:
@@ -115,7 +115,7 @@ class LocalPlatform:
         except subprocess.TimeoutExpired:
             _signal_session(session, signal.SIGKILL)
             handle.process.wait()
-        _signal_session(session, signal.SIGKILL)  # what it had started may have outlived it
+        _signal_session(session, signal.SIGKILL)  # its children may have outlived it
         if handle.confinement is not None:
             handle.confinement.remove()
             self._confinements.discard(handle.confinement)

@@ -1,8 +1,8 @@
-"""`python -m zooid.platforms.local.zygote FD IDLE_S PADDING`: imports what members need, and forks them.
+"""`python -m zooid.platforms.local.zygote FD IDLE_S PADDING`: imports the modules of members, and forks members.
 
 A zygote opens no store, starts no thread and computes nothing, so that a forked member is as good as a new process. It
-ends when the platform's process closes its socket or dies, and its members then go on; or when it has had no member for
-IDLE_S seconds.
+ends when the platform's process closes its socket or dies, while its members continue. It also ends after IDLE_S
+seconds without a member.
 """
 
 import ctypes
@@ -24,14 +24,14 @@ from zooid.store.member_program import end_process
 
 _CHUNK_BYTES = 1 << 16
 _NEEDED = "torch"
-"""Nothing is forked before this module is there: every member would import it for itself."""
+"""No member is forked before this module is imported; every member would have to import it."""
 _ARGUMENTS_BEGIN = 45
-"""Field of /proc/PID/stat, counted behind the name, with the address of the arguments; the next one is their end."""
+"""The field of /proc/PID/stat, counted after the name, with the address of the arguments; the next is their end."""
 
 
 def main() -> int:
-    """The status of the zygote, or of the member that this process has become."""
-    gc.disable()  # imports leave no garbage worth the tenth of their time that looking for it takes
+    """Run the zygote, or the member that this process becomes, and return its exit status."""
+    gc.disable()  # collecting garbage would take a tenth of the time of imports, which leave little of it
     end = socket.socket(fileno=int(sys.argv[1]))
     _show_command(sys.argv[:1])  # without the padding
     try:
@@ -42,26 +42,26 @@ def main() -> int:
 
 
 class _Nursery:
-    """Forks members when asked, imports modules when not, and tells how members ended."""
+    """Forks members on request, imports modules meanwhile, and reports how members ended."""
 
     def __init__(self, end: socket.socket, *, idle_s: float) -> None:
         self._end = end
         self._idle_s = idle_s
         self._is_ending = False
-        """It takes no more requests but those that were sent before."""
+        """Whether it accepts only requests that were already sent."""
         self._is_heard = True
-        """There may be requests to read."""
+        """Whether there may be requests to read."""
         self._lines = Lines(Birth)
         self._numbers: dict[int, int] = {}
-        """Members that run, by process id."""
+        """Numbers of the running members, by process id."""
         self._preloads = [f"zooid.{program}.__main__" for program in get_args(Program)]
         self._woken, self._waker = socket.socketpair()
 
     def serve(self) -> Birth | None:
-        """Returns once in every forked process, with what it is to become; and None when nobody asks any more."""
-        for each in (self._woken, self._waker):
-            each.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # a handler, so that the wakeup happens at all
+        """Serve requests; returns the request in each forked member, and None when the zygote ends."""
+        for wakeup in (self._woken, self._waker):
+            wakeup.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # without a handler there is no wakeup
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         while self._is_heard or self._numbers:
             can_fork = self._is_heard and (not self._preloads or _NEEDED in sys.modules)
@@ -69,7 +69,7 @@ class _Nursery:
             ready, _, _ = select.select(watched, [], [], self._patience_s())
             if self._woken in ready:
                 self._woken.recv(_CHUNK_BYTES)
-                self._tell_ends()
+                self._report_ends()
             if self._end in ready:
                 data = self._end.recv(_CHUNK_BYTES)
                 self._is_heard = bool(data)
@@ -82,33 +82,33 @@ class _Nursery:
                 self._import_next()
             elif not ready:
                 self._is_ending = True
-                self._end.shutdown(socket.SHUT_RD)  # what was asked before is still read; who asks later is told so
+                self._end.shutdown(socket.SHUT_RD)  # earlier requests are still read, and later ones fail
         return None
 
     def _patience_s(self) -> float | None:
-        """How long to wait for something to happen."""
+        """Seconds to wait for the next event; None without limit."""
         if self._preloads:
             return 0.0
         return None if self._numbers or self._is_ending else self._idle_s
 
     def _import_next(self) -> None:
-        """Between two imports, requests are looked at: what a forked member still lacks, it imports itself."""
+        """Import one module; requests are served in between, and a forked member imports the rest itself."""
         name = self._preloads.pop(0)
         try:
             module = importlib.import_module(name)
-        except Exception:  # noqa: BLE001  # a member that needs it says so better
+        except Exception:  # noqa: BLE001  # a member that needs the module reports it better
             traceback.print_exc()
             return
-        self._preloads += [each for each in getattr(module, "PRELOADS", ()) if each not in self._preloads]
-        gc.freeze()  # members need not look through it again and again, nor copy its pages for that
+        self._preloads += [preload for preload in getattr(module, "PRELOADS", ()) if preload not in self._preloads]
+        gc.freeze()  # so that the collector of a member neither visits these objects nor copies their pages
 
     def _fork(self, birth: Birth) -> bool:
-        """Whether this process is the new one."""
+        """Fork a member; True in the new process."""
         ready, its_ready = os.pipe()
         pid = os.fork()
         if pid:
             os.close(its_ready)
-            os.read(ready, 1)  # until it has a session, by which others can end it
+            os.read(ready, 1)  # until it has its session, by which others can end it
             os.close(ready)
             self._numbers[pid] = birth.number
             self._end.sendall(encode_line(News(number=birth.number, pid=pid)))
@@ -119,11 +119,11 @@ class _Nursery:
         os.close(its_ready)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for each in (self._end, self._woken, self._waker):
-            each.close()
+        for inherited in (self._end, self._woken, self._waker):
+            inherited.close()
         return True
 
-    def _tell_ends(self) -> None:
+    def _report_ends(self) -> None:
         for pid, number in list(self._numbers.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
@@ -132,7 +132,7 @@ class _Nursery:
 
 
 def _become(birth: Birth) -> int:
-    """Run the member's program in this process, which looks like `python -m zooid.PROGRAM SPEC` from everywhere."""
+    """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC`."""
     log = os.open(birth.log, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -141,8 +141,8 @@ def _become(birth: Birth) -> int:
     sys.path[0] = birth.folder
     os.environ.clear()
     os.environ.update(birth.environment)
-    tempfile.tempdir = None  # it was chosen by the zygote's environment
-    _draw_anew()
+    tempfile.tempdir = None  # it depends on the environment
+    _reseed()
     name = f"zooid.{birth.program}"
     _show_command(["-m", name, birth.spec_url])
     module = importlib.import_module(f"{name}.__main__")
@@ -152,8 +152,8 @@ def _become(birth: Birth) -> int:
     return status
 
 
-def _draw_anew() -> None:
-    """Siblings must not draw the same numbers. Python's own generator sees to that by itself."""
+def _reseed() -> None:
+    """Reseed generators, so that siblings draw different numbers; Python's own does so by itself."""
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed()
     if (torch := sys.modules.get("torch")) is not None:
@@ -161,8 +161,7 @@ def _draw_anew() -> None:
 
 
 def _show_command(arguments: list[str]) -> None:
-    """Let `ps` show these arguments behind the interpreter's name; where the kernel does not tell where, nothing is
-    changed."""
+    """Let `ps` show these arguments; does nothing if the kernel hides the address of the arguments."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     begin, end = map(int, fields[_ARGUMENTS_BEGIN : _ARGUMENTS_BEGIN + 2])
     if begin == 0:

@@ -8,14 +8,14 @@ from zooid.core.plans.plan import AllReduceName, OwnTransportName
 from zooid.predictor.simulation.clock import Done
 from zooid.predictor.simulation.network import Group, Message, Passing
 from zooid.schedule.all_reduce_choice import AllReduceChoice
-from zooid.schedule.rank_program import Program
+from zooid.schedule.rank_program import RankProgram
 from zooid.schedule.transfer_lists import tree_reduce
 
 
 class _Part:
     """A rank's program, with what each of its transfers allows."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: RankProgram) -> None:
         self.program = program
         self.span_of = {number: at for at, span in enumerate(program.sums) for number in span.parts}
         self.spans_after_send: defaultdict[int, list[int]] = defaultdict(list)
@@ -46,14 +46,14 @@ def parts_of(
     """All ranks' parts of the all-reduce that real members would choose."""
     choice = AllReduceChoice(transport, preferred, num_ranks, latency_s)
     transfers = choice.transfers(num_elements, element_bytes)
-    return [_Part(program) for program in Program.of_all(transfers, num_ranks, in_rounds=transport == "store")]
+    return [_Part(program) for program in RankProgram.of_all(transfers, num_ranks, in_rounds=transport == "store")]
 
 
 @lru_cache(maxsize=64)
 def tree_parts_of(transport: OwnTransportName, num_elements: int, num_nodes: tuple[int, ...]) -> list[_Part]:
     """All ranks' parts of a reduce along a tree over grains, of whose nodes each rank has so many."""
     transfers = tree_reduce(num_elements, num_nodes)
-    return [_Part(program) for program in Program.of_all(transfers, len(num_nodes), in_rounds=transport == "store")]
+    return [_Part(program) for program in RankProgram.of_all(transfers, len(num_nodes), in_rounds=transport == "store")]
 
 
 class Collective:
@@ -73,7 +73,7 @@ class Collective:
         self._calls: dict[int, _Call] = {}
         self._members = members
         transfers = parts[0].program.transfers
-        places = parts[0].program.place
+        places = parts[0].program.send_index
         self.messages = [
             Message(
                 group=group,

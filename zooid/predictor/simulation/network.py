@@ -12,7 +12,7 @@ from zooid.predictor.simulation.clock import Done, Pipe, Simulation, nothing
 from zooid.predictor.simulation.layout import Layout, Looks, Way
 from zooid.schedule.polling_rules import is_urgent, local_pause, settled_delay
 from zooid.schedule.stream_rules import EAGER_BYTES, num_stripes, streams_between
-from zooid.schedule.transfer_lists import DOWNLOADS, UPLOADS, Window
+from zooid.schedule.transfer_lists import DOWNLOADS, UPLOADS, FlightWindow
 
 Moved = Callable[[float], None]
 """Called when a message has left, or is there, with the time at which its bytes began to move."""
@@ -273,7 +273,7 @@ class StorePassing:
 
         self._simulation.after(delay_s, lambda: lane.enter(message.num_bytes, get))
 
-    def _lane(self, lanes: "dict[Hashable, _Lane]", key: Hashable, window: Window) -> "_Lane":
+    def _lane(self, lanes: "dict[Hashable, _Lane]", key: Hashable, window: FlightWindow) -> "_Lane":
         lane = lanes.get(key)
         if lane is None:
             lane = lanes[key] = _Lane(window)
@@ -285,7 +285,7 @@ class _Lane:
 
     __slots__ = ("_bytes", "_number", "_queue", "_window")
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: FlightWindow) -> None:
         self._window = window
         self._number = 0
         self._bytes = 0.0

@@ -20,9 +20,9 @@
   });
 
   const drawPlots = () => {
-    document.querySelectorAll("[data-plot]").forEach((place) => {
-      const plot = data.plots[place.dataset.plot];
-      Plotly.react(place, plot.traces.map(coloured), layout(plot.layout), { displayModeBar: false, responsive: true });
+    document.querySelectorAll("[data-plot]").forEach((box) => {
+      const plot = data.plots[box.dataset.plot];
+      Plotly.react(box, plot.traces.map(coloured), layout(plot.layout), { displayModeBar: false, responsive: true });
     });
   };
 

@@ -73,8 +73,8 @@ function layout() {
 
 function draw() {
   hideCard();
-  document.querySelectorAll("[data-sum]").forEach((place) => {
-    place.textContent = grain().sums[place.dataset.sum];
+  document.querySelectorAll("[data-sum]").forEach((sum) => {
+    sum.textContent = grain().sums[sum.dataset.sum];
   });
   return Plotly.react(picture, traces(), layout(), { displayModeBar: false, responsive: true });
 }
@@ -88,15 +88,15 @@ function showCard(event) {
   const facts = grain().cards[row];
   const name = document.createElement("strong");
   name.textContent = facts.name;
-  const place = document.createElement("small");
-  place.textContent = facts.place;
+  const position = document.createElement("small");
+  position.textContent = facts.position;
   const table = document.createElement("table");
   facts.rows.forEach(([what, value]) => {
     const line = table.insertRow();
     cell(line, what);
     cell(line, value);
   });
-  card.replaceChildren(name, place, table);
+  card.replaceChildren(name, position, table);
   card.hidden = false;
   const { clientX, clientY } = event.event;
   const left = clientX + 18 + card.offsetWidth > window.innerWidth ? clientX - 18 - card.offsetWidth : clientX + 18;

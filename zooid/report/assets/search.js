@@ -2,7 +2,7 @@
 "use strict";
 
 const data = JSON.parse(document.getElementById("data").textContent);
-const place = document.getElementById("plot");
+const box = document.getElementById("plot");
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -32,7 +32,7 @@ function draw() {
     xaxis: colouredAxis(data.layout.xaxis, view().xaxis),
     yaxis: colouredAxis(data.layout.yaxis, view().yaxis),
   };
-  Plotly.react(place, data.traces.map(coloured), layout, { displayModeBar: false, responsive: true });
+  Plotly.react(box, data.traces.map(coloured), layout, { displayModeBar: false, responsive: true });
 }
 
 draw();

@@ -103,8 +103,8 @@ function draw(cell, timeline) {
     element("rect", { ...drawn, "data-bar": index, "data-grain": grain ?? "" }, bars);
     if (!lane && grain !== null && length > longest[row] * DIGIT_PX + 3) {
       const middle = (Math.max(left, 0) + Math.min(left + length, width)) / 2;
-      const place = { class: "number-of-grain", x: middle, y: y + thickness / 2 + 0.5, "data-grain": grain };
-      element("text", place, texts).textContent = grain;
+      const position = { class: "number-of-grain", x: middle, y: y + thickness / 2 + 0.5, "data-grain": grain };
+      element("text", position, texts).textContent = grain;
     }
   });
   element("line", { class: "end", x1: x(timeline.step_s), x2: x(timeline.step_s), y1: 0, y2: height }, svg);

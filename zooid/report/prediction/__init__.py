@@ -1,1 +1,1 @@
-"""A forecast as a table and as a page."""
+"""A forecast as tables and as a page."""

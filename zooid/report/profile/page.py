@@ -1,77 +1,66 @@
-"""The page of a profile. Plotly, whose script is part of it, loads when one is made."""
+"""The page of a profile: facts, tied parameters, and bars for the layers."""
 
 import html
 
 from zooid.core.plans.profile import Profile
-from zooid.core.resources.link import Link
 from zooid.core.units import format_bytes, format_bytes_per_s, format_duration
-from zooid.report.frame import framed
+from zooid.report.frame import badge, fact_list, framed, radio_buttons
+from zooid.report.phrases import ESTIMATE, count_in_words
 from zooid.report.profile.picture import names_px, panel_domains, picture, probed_sizes
 from zooid.report.profile.rows import (
-    ESTIMATE,
     copies_in_words,
-    count_in_words,
     exact_bytes,
     layers_in_words,
     marked,
     origin_in_words,
-    percent,
+    spread_in_words,
 )
 
 _MANY_TIES = 6
-"""More tied parameters than this are folded away until somebody asks."""
+"""More tied parameters than this are folded away until the reader opens them."""
 
 
 def profile_page(profile: Profile) -> str:
-    """Header, tied parameters, and the picture of the layers at a grain size that the reader picks."""
-    from plotly.offline import get_plotlyjs
-
+    """One file that needs no network; the reader chooses the grain size that it shows."""
+    sizes = probed_sizes(profile)
     return framed(
         "profile",
         title=marked(profile, f"profile of {profile.job}"),
         versions=f"zooid {profile.zooid_version}, torch {profile.torch_version}, model {profile.model_fingerprint}",
         data=picture(profile),
-        library=get_plotlyjs(),
         job=html.escape(profile.job),
-        badge=f'<span class="badge">{ESTIMATE}</span>' if profile.is_estimate else "",
+        badge=badge(ESTIMATE if profile.is_estimate else ""),
         origin=html.escape(origin_in_words(profile)),
         facts=_facts(profile),
         ties=_ties(profile),
         names_px=names_px(profile),
-        sizes=_size_buttons(probed_sizes(profile)),
+        sizes=radio_buttons("grain", [str(size) for size in sizes], checked=len(sizes) - 1),
         heads=_heads(profile),
     )
 
 
 def _facts(profile: Profile) -> str:
-    num_layers, spread = len(profile.layers), profile.spread
+    num_layers = len(profile.layers)
+    of_steps, of_runs = spread_in_words(profile.spread.of_steps), spread_in_words(profile.spread.of_runs)
     parameters = format_bytes(profile.parameter_bytes(0, num_layers))
     facts = [
         ("model", count_in_words(num_layers, "layer"), f"{parameters} of parameters"),
         ("batch", count_in_words(profile.batch_size, "sample"), "of one step"),
         ("knee", count_in_words(profile.knee, "sample"), "smaller grains gain little"),
         ("largest grain", count_in_words(profile.largest_grain, "sample"), "that fits into memory"),
-        (
-            "spread",
-            f"{percent(spread.of_steps)} between steps",
-            f"{percent(spread.of_runs)} between runs",
+        ("spread", f"{of_steps} between steps", f"{of_runs} between runs"),
+        *(
+            (
+                f"{link.from_site} → {link.to_site}",
+                format_bytes_per_s(link.bandwidth_bytes_per_s),
+                f"{format_duration(link.rtt_s)} a request, {link.source}",
+            )
+            for link in profile.links
         ),
-        *(_link_fact(link) for link in profile.links),
     ]
     if profile.device.copies is not None:
         facts.append(("pinned copies", *copies_in_words(profile.device.copies)))
-    return "\n".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}<small>{html.escape(note)}</small></dd></div>"
-        for name, value, note in facts
-    )
-
-
-def _link_fact(link: Link) -> tuple[str, str, str]:
-    return (
-        f"{link.from_site} → {link.to_site}",
-        format_bytes_per_s(link.bandwidth_bytes_per_s),
-        f"{format_duration(link.rtt_s)} a request, {link.source}",
-    )
+    return fact_list(facts)
 
 
 def _ties(profile: Profile) -> str:
@@ -84,22 +73,13 @@ def _ties(profile: Profile) -> str:
     )
     is_open = "" if len(profile.tied) > _MANY_TIES else " open"
     return (
-        f"<details{is_open}><summary><b>Tied parameters</b> several layers use them; a stage keeps them once, "
-        f"and stages that share them sum their gradients</summary><ul>{items}</ul></details>"
-    )
-
-
-def _size_buttons(sizes: list[int]) -> str:
-    """One for each probed grain size; the largest is shown first, as in the table."""
-    return "\n".join(
-        f'<label><input type="radio" name="grain" value="{number}"{" checked" if size == sizes[-1] else ""}>'
-        f"<span>{size}</span></label>"
-        for number, size in enumerate(sizes)
+        f"<details{is_open}><summary><b>Tied parameters</b> several layers use them; a stage keeps one copy, "
+        f"and stages that have a copy sum their gradients</summary><ul>{items}</ul></details>"
     )
 
 
 def _heads(profile: Profile) -> str:
-    """Headings of the panels; the script fills in the sums."""
+    """Headings of the panels, in which the script fills in the sums."""
     mark = f"<em>{ESTIMATE}</em> " if profile.is_estimate else ""
     tied = f" {_key('tied')}tied" if profile.tied else ""
     lines = {

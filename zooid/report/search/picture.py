@@ -1,7 +1,6 @@
-"""The candidates of a search as dots: what each costs against how long it takes, and what became of it.
+"""The candidates of a search as dots: cost over time, in a colour for each verdict.
 
-Everything that is drawn or said is decided here; the page's script puts it on the screen, in the colours of the page.
-Plotly checks the parts of the picture and loads when one is made.
+All shapes and texts are decided here; the page's script draws them, in the colours of the page.
 """
 
 import html
@@ -13,44 +12,45 @@ from typing import Any
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.search_result import Candidate, Search
 from zooid.core.units import format_duration, format_usd
-from zooid.report.axes import COUNT, DURATION, MONEY, axis
-from zooid.report.profile.rows import count_in_words
+from zooid.report import plots
+from zooid.report.phrases import count_in_words
+from zooid.report.plots import COUNT, DURATION, MONEY, axis
 from zooid.report.search.rows import RUNNER_UP, VERDICTS, counted, schedule_in_words
 
-MOST_DOTS = 3000
-"""More make the page slow and the picture no clearer."""
+MAX_DOTS = 3000
+"""More dots make the page slow and the picture no clearer."""
 _NEAR = 2.0
-"""What takes and costs at most so many times what the dearest and the slowest plan of the front do is near it."""
-_WIDEST_HOVER = 72
+"""Candidates near the front are at most this many times slower and dearer than its slowest and dearest plan."""
+_MAX_HOVER_WIDTH = 72
 _HEIGHT_PX = 520
 _STRIP_PX = 64
-"""Of the picture's height, for each number of members where nothing is charged."""
+"""The height of the strip for each number of members, where nothing is charged."""
 _MARGIN = {"l": 10, "r": 16, "t": 22, "b": 44}
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Of dots that look the same."""
+class DotKind:
+    """Dots that look the same, since their candidates have the same verdict."""
 
     name: str
-    """Of its colour, too."""
+    """The name of the kind and of its colour."""
     words: str
     symbol: str
     size: float
     opacity: float = 1.0
     line_px: float = 1.0
     free_words: str = ""
-    """Where nothing is charged, if that is said in other words."""
+    """Other words for it where nothing is charged, if any."""
 
     def in_words(self, *, free: bool) -> str:
         return self.free_words if free and self.free_words else self.words
 
 
-KINDS = (
-    Kind("bounded", "at least this, not simulated: another is better even so", "x-thin-open", 5, 0.45),
-    Kind("impossible", "at least this, not simulated: too large, or beyond a limit", "x-thin-open", 5, 0.6),
-    Kind("open", "at least this, not simulated: left open", "x-thin-open", 6, 0.9),
-    Kind(
+DOT_KINDS = (
+    DotKind("bounded", "lower bound, not simulated: pruned", "x-thin-open", 5, 0.45),
+    DotKind("impossible", "lower bound, not simulated: infeasible, or beyond a limit", "x-thin-open", 5, 0.6),
+    DotKind("open", "lower bound, not simulated: left open", "x-thin-open", 6, 0.9),
+    DotKind(
         "dominated",
         "simulated, another is faster and cheaper",
         "circle",
@@ -58,11 +58,11 @@ KINDS = (
         0.75,
         free_words="simulated, another is faster",
     ),
-    Kind("beyond", "simulated, beyond a limit", "circle-open", 8, 1.0, 1.5),
-    Kind("front", "front: none is both faster and cheaper", "circle", 11),
-    Kind("pick", "pick", "star", 21),
+    DotKind("beyond", "simulated, beyond a limit", "circle-open", 8, 1.0, 1.5),
+    DotKind("front", "front: none is both faster and cheaper", "circle", 11),
+    DotKind("pick", "pick", "star", 21),
 )
-"""In the order in which they are drawn, the last on top."""
+"""Kinds in drawing order; the last is on top."""
 _KIND_OF_BOUNDED = {"too large": "impossible", "beyond a limit": "impossible", "open": "open"}
 _KIND_OF_SIMULATED = {"pick": "pick", "front": "front", "beyond a limit": "beyond", "too large": "beyond"}
 
@@ -73,42 +73,43 @@ def kind_of(candidate: Candidate) -> str:
     return _KIND_OF_BOUNDED.get(candidate.verdict, "bounded")
 
 
-def is_free(found: Search) -> bool:
-    """Whether nothing is charged for any plan, so that only time tells them apart."""
-    return not any(each.run_usd for each in found.candidates) and not found.pick.prediction.run_usd
+def is_free(search: Search) -> bool:
+    """Whether nothing is charged for any plan."""
+    return not any(candidate.run_usd for candidate in search.candidates) and not search.pick.prediction.run_usd
 
 
 def drawn(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """At most MOST_DOTS: of too many, those that were not simulated are thinned out first, and the front never."""
+    """At most MAX_DOTS candidates; those that were not simulated are left out first, and the front never."""
     kept = [each for each in candidates if kind_of(each) in ("pick", "front")]
+    others = [each for each in candidates if kind_of(each) not in ("pick", "front")]
     for is_simulated in (True, False):
-        group = [each for each in candidates if each.is_simulated is is_simulated]
-        group = [each for each in group if kind_of(each) not in ("pick", "front")]
-        kept += _thinned(group, max(0, MOST_DOTS - len(kept)))
+        group = [each for each in others if each.is_simulated is is_simulated]
+        kept += _thinned(group, max(0, MAX_DOTS - len(kept)))
     return kept
 
 
-def _thinned(group: list[Candidate], most: int) -> list[Candidate]:
-    """Evenly from the fastest to the slowest, so that what is left looks as the whole did."""
-    if len(group) <= most:
+def _thinned(group: list[Candidate], max_dots: int) -> list[Candidate]:
+    """Thin out evenly from the fastest to the slowest, so that the picture keeps its shape."""
+    if len(group) <= max_dots:
         return group
-    ordered = sorted(group, key=lambda each: (each.run_s, each.run_usd))
-    return [ordered[number * len(group) // most] for number in range(most)]
+    ordered = sorted(group, key=lambda candidate: (candidate.run_s, candidate.run_usd))
+    return [ordered[number * len(group) // max_dots] for number in range(max_dots)]
 
 
-def candidates_plot(found: Search) -> dict[str, Any]:
-    """Cost over time; the number of members over time where nothing is charged. The views are what the reader may look
-    at: everything, and what is near the front where that is less."""
-    shown, free = drawn(found.candidates), is_free(found)
+def candidates_plot(search: Search) -> dict[str, Any]:
+    """Plot cost over time, or the number of members over time where nothing is charged.
+
+    The reader chooses between two views: all candidates, and those near the front where these are fewer.
+    """
+    shown, free = drawn(search.candidates), is_free(search)
     points = [_point(each, free=free) for each in shown]
-    traces = [] if free else [_front_line(found.front)]
-    for kind in KINDS:
-        own = [each for each in shown if kind_of(each) == kind.name]
-        if own:
-            traces.append(_dots(own, kind, free=free))
-    if found.runner_up is not None:
-        traces.append(_ring(found.runner_up, free=free))
-    near = _near_front(points, found, free=free)
+    traces = [] if free else [_front_line(search.front)]
+    for kind in DOT_KINDS:
+        if of_kind := [each for each in shown if kind_of(each) == kind.name]:
+            traces.append(_dots(of_kind, kind, free=free))
+    if search.runner_up is not None:
+        traces.append(_ring(search.runner_up, free=free))
+    near = _near_front(points, search, free=free)
     views = [_view("all", points, free=free)]
     if near and len(near) < len(points):
         views.append(_view("near the front", near, free=free))
@@ -119,10 +120,10 @@ def _point(candidate: Candidate, *, free: bool) -> tuple[float, float]:
     return candidate.run_s, candidate.num_members if free else candidate.run_usd
 
 
-def _near_front(points: Sequence[tuple[float, float]], found: Search, *, free: bool) -> list[tuple[float, float]]:
-    most_s = _NEAR * max(plan.prediction.run_s for plan in (*found.front, found.pick))
-    most_usd = _NEAR * max(plan.prediction.run_usd for plan in (*found.front, found.pick))
-    return [(run_s, high) for run_s, high in points if run_s <= most_s and (free or high <= most_usd)]
+def _near_front(points: Sequence[tuple[float, float]], search: Search, *, free: bool) -> list[tuple[float, float]]:
+    max_s = _NEAR * max(plan.prediction.run_s for plan in (*search.front, search.pick))
+    max_usd = _NEAR * max(plan.prediction.run_usd for plan in (*search.front, search.pick))
+    return [(run_s, high) for run_s, high in points if run_s <= max_s and (free or high <= max_usd)]
 
 
 def _view(name: str, points: Sequence[tuple[float, float]], *, free: bool) -> dict[str, Any]:
@@ -131,27 +132,21 @@ def _view(name: str, points: Sequence[tuple[float, float]], *, free: bool) -> di
 
 
 def _front_line(front: Sequence[Plan]) -> dict[str, Any]:
-    """What the least cost is for so much time: it stays until the next plan of the front is fast enough."""
-    from plotly.graph_objects import Scatter
-
-    line: dict[str, Any] = Scatter(
+    """The least cost for each run time, as a line of steps through the front."""
+    return plots.points(
         x=[plan.prediction.run_s for plan in front],
         y=[plan.prediction.run_usd for plan in front],
         mode="lines",
         line={"shape": "hv", "width": 1.5},
         hoverinfo="skip",
         meta="front",
-    ).to_plotly_json()
-    return line
+    )
 
 
-def _dots(candidates: Sequence[Candidate], kind: Kind, *, free: bool) -> dict[str, Any]:
-    """As plotly takes it; `meta` names its colour, which the page has in light and in dark."""
-    from plotly.graph_objects import Scatter
-
+def _dots(candidates: Sequence[Candidate], kind: DotKind, *, free: bool) -> dict[str, Any]:
     points = [_point(each, free=free) for each in candidates]
     is_pick = kind.name == "pick"
-    dots: dict[str, Any] = Scatter(
+    return plots.points(
         x=[run_s for run_s, _ in points],
         y=[high for _, high in points],
         mode="markers+text" if is_pick else "markers",
@@ -165,17 +160,14 @@ def _dots(candidates: Sequence[Candidate], kind: Kind, *, free: bool) -> dict[st
         },
         hoverinfo="text",
         hovertext=[_hover(each) for each in candidates],
-        cliponaxis=not is_pick,  # its label may stand beyond the edge
+        cliponaxis=not is_pick,  # the label of the pick may reach beyond the edge
         meta=kind.name,
-    ).to_plotly_json()
-    return dots
+    )
 
 
 def _ring(plan: Plan, *, free: bool) -> dict[str, Any]:
-    """Around the runner-up's dot, which says what it is."""
-    from plotly.graph_objects import Scatter
-
-    ring: dict[str, Any] = Scatter(
+    """A ring around the dot of the runner-up."""
+    return plots.points(
         x=[plan.prediction.run_s],
         y=[plan.num_members if free else plan.prediction.run_usd],
         mode="markers+text",
@@ -185,13 +177,12 @@ def _ring(plan: Plan, *, free: bool) -> dict[str, Any]:
         hoverinfo="skip",
         cliponaxis=False,
         meta="pick",
-    ).to_plotly_json()
-    return ring
+    )
 
 
 def _hover(candidate: Candidate) -> str:
     at_least = "" if candidate.is_simulated else "at least "
-    # each of the names stands for equally many members: those of a stage, or of a replica
+    # each name stands for equally many members: those of a stage, or those of a replica
     names = [name for name in candidate.offers for _ in range(candidate.num_members // len(candidate.offers))]
     verdict = VERDICTS[candidate.verdict] + (f": {candidate.reason}" if candidate.reason else "")
     lines = [
@@ -201,23 +192,18 @@ def _hover(candidate: Candidate) -> str:
         f"takes {at_least}{format_duration(candidate.run_s)}, costs {at_least}{format_usd(candidate.run_usd)}",
         verdict,
     ]
-    first, *others = ["<br>".join(map(html.escape, textwrap.wrap(line, _WIDEST_HOVER))) for line in lines]
+    first, *others = ["<br>".join(map(html.escape, textwrap.wrap(line, _MAX_HOVER_WIDTH))) for line in lines]
     return "<br>".join([f"<b>{first}</b>", *others])
 
 
 def _layout(points: Sequence[tuple[float, float]], *, free: bool) -> dict[str, Any]:
-    from plotly.graph_objects import Layout
-
     num_strips = len({high for _, high in points}) if free else 0
     height = min(_HEIGHT_PX, (num_strips + 2) * _STRIP_PX) if free else _HEIGHT_PX
     still = {"fixedrange": True, "zeroline": False, "tickangle": 0, "ticks": ""}
-    layout: dict[str, Any] = Layout(
-        showlegend=False,
-        dragmode=False,
+    return plots.layout(
         hovermode="closest",
         height=height,
         margin=_MARGIN,
         xaxis={**still, "title": {"text": "run time", "standoff": 12}},
         yaxis={**still, "title": {"text": "members" if free else "cost", "standoff": 14}, "automargin": True},
-    ).to_plotly_json()
-    return layout
+    )

@@ -1,4 +1,4 @@
-"""A search for a plan on a terminal: the plans that one may choose, and how sure it is that none is better."""
+"""A search for a plan on a terminal: the plans to choose from, and the proof that none is better."""
 
 from rich.table import Table
 
@@ -15,13 +15,13 @@ from zooid.report.search.rows import (
 from zooid.report.terminal_text import cell
 
 
-def search_table(found: Search) -> Table:
-    """The Pareto front, a row for each plan, the fastest first; the runner-up below it where it is not on it."""
-    mark = estimate_mark(found)
-    title = f"{mark}: {found.pick.job}" if mark else found.pick.job
+def search_table(search: Search) -> Table:
+    """The Pareto front, a row for each plan, fastest first; the runner-up is below it where it is not on it."""
+    mark = estimate_mark(search)
+    title = f"{mark}: {search.pick.job}" if mark else search.pick.job
     table = Table(
-        title=cell(f"{title}: plans to choose from, goal {goal_in_words(found)}"),
-        caption=cell(f"{effort_in_words(found)}\n{proof_in_words(found)}"),
+        title=cell(f"{title}: plans to choose from, goal {goal_in_words(search)}"),
+        caption=cell(f"{effort_in_words(search)}\n{proof_in_words(search)}"),
     )
     table.add_column("", no_wrap=True)
     for name in ("run time\np95", "cost\np95", "layout\nmembers"):
@@ -29,15 +29,15 @@ def search_table(found: Search) -> Table:
     table.add_column("offers", overflow="fold")
     table.add_column("grain", justify="right", no_wrap=True)
     table.add_column("schedule\ntransport", no_wrap=True)
-    rows = plan_rows(found)
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        is_last_of_front = row.is_on_front and after is not None and not after.is_on_front
+    rows = plan_rows(search)
+    for row, next_row in zip(rows, [*rows[1:], None], strict=True):
+        is_last_of_front = row.is_on_front and next_row is not None and not next_row.is_on_front
         table.add_row(*_cells(row), style="bold" if row.mark == PICK else None, end_section=is_last_of_front)
     return table
 
 
 def _cells(row: PlanRow) -> list[str]:
-    """Two lines in most, so that names of offers have room on a narrow terminal."""
+    """Most cells have two lines, so that names of offers have room on a narrow terminal."""
     return [
         cell(row.mark),
         f"{row.run}\n{row.run_p95}",

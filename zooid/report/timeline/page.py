@@ -1,6 +1,6 @@
-"""A page of timelines: the same step as predicted, rehearsed and measured, under one another on one time axis.
+"""A page of timelines: the same step predicted, rehearsed and measured, on one time axis.
 
-Everything that is drawn or said is decided here; the page's script puts it on the screen, in the colours of the page.
+All shapes and texts are decided here; the page's script draws them, in the colours of the page.
 """
 
 import html
@@ -11,19 +11,17 @@ from typing import Any
 from zooid.core.errors import InputError
 from zooid.core.runs.timeline import Timeline
 from zooid.core.units import format_duration
-from zooid.core.version import VERSION
 from zooid.report.frame import filled, framed
-from zooid.report.profile.rows import count_in_words
-from zooid.report.timeline.rows import LANE_NAMES, Bar, bars_of, members_in_order
-from zooid.report.timeline.table import COLUMNS, cells, parts_rows
+from zooid.report.phrases import count_in_words
+from zooid.report.timeline.rows import COLUMNS, LANE_NAMES, Bar, bars_of, members_in_order, usage_rows
 
 _MANY_ROWS = 8
-"""More members than this in a timeline get lower rows, so that all of them fit a screen."""
+"""Rows are lower in timelines of more members than this, so that all of them fit a screen."""
 _PX_PER_CHARACTER = 7.5
-_IN_SECONDS_FROM_S = 10.0
+_MIN_IN_SECONDS_S = 10.0
 
 _COLUMNS = '<colgroup><col class="names"><col><col class="number" span="3"><col class="number last"></colgroup>'
-"""The ruler and all pictures share these, so that they lie under one another."""
+"""The ruler and all pictures have these columns, so that they are aligned."""
 _LEGEND = {
     "forward": "forward",
     "backward": "backward",
@@ -36,13 +34,13 @@ _LEGEND = {
 
 
 def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline of a step", origin: str = "") -> str:
-    """One page, each timeline under its name; `origin` says where they come from."""
+    """One file that needs no network; `origin` says where the timelines come from."""
     main, data = timeline_main(timelines)
     return framed(
         "timeline",
         title=title,
-        versions=f"zooid {VERSION}",
         data=data,
+        has_plotly=False,
         heading=html.escape(title),
         origin=html.escape(origin),
         main=main,
@@ -50,17 +48,17 @@ def timeline_page(timelines: Mapping[str, Timeline], *, title: str = "timeline o
 
 
 def timeline_main(timelines: Mapping[str, Timeline]) -> tuple[str, dict[str, Any]]:
-    """The main part of such a page, which other pages may have as well, and what the script draws in it."""
+    """The main part of the page, which other pages may contain, and the data that its script draws."""
     if not timelines:
-        raise InputError("there is no timeline to show; give at least one, by name")
+        raise InputError("no timeline was given; give at least one, by its name")
     bars = {name: bars_of(timeline) for name, timeline in timelines.items()}
-    lanes = [lane for lane in LANE_NAMES if any(bar.lane == lane for of_one in bars.values() for bar in of_one)]
+    lanes = [lane for lane in LANE_NAMES if any(bar.lane == lane for step_bars in bars.values() for bar in step_bars)]
     members = [member for timeline in timelines.values() for member in timeline.members]
     is_compact = any(len(timeline.members) > _MANY_ROWS for timeline in timelines.values())
     data = {
         "lane_names": [LANE_NAMES[lane] for lane in lanes],
         "end_s": max(timeline.step_s for timeline in timelines.values()),
-        "timelines": [_picture(timelines[name], of_one, lanes) for name, of_one in bars.items()],
+        "timelines": [_picture(timelines[name], step_bars, lanes) for name, step_bars in bars.items()],
     }
     main = filled(
         "timeline_main.html",
@@ -68,7 +66,7 @@ def timeline_main(timelines: Mapping[str, Timeline]) -> tuple[str, dict[str, Any
         num_lanes=len(lanes),
         names_px=round(max((len(member) for member in members), default=0) * _PX_PER_CHARACTER)
         + (56 if is_compact else 100),
-        legend=_legend({bar.color for of_one in bars.values() for bar in of_one}),
+        legend=_legend({bar.color for step_bars in bars.values() for bar in step_bars}),
         columns=_COLUMNS,
         heads="\n".join(
             f'<th scope="col" title="{html.escape(meaning)}">{name}</th>' for name, meaning in COLUMNS.items()
@@ -84,36 +82,36 @@ def _legend(colors: set[str]) -> str:
 
 
 def _section(number: int, name: str, timeline: Timeline, lanes: list[str]) -> str:
-    """The picture lies in a table that says each member's numbers beside its row."""
-    *members, everyone = parts_rows(timeline)
+    """A table with a row of numbers for each member, and the picture in one of its columns."""
+    *members, (total_name, total_cells) = usage_rows(timeline)
     names = "".join(f"<i>{LANE_NAMES[lane]}</i>" for lane in lanes)
     rows: list[str] = []
-    for member, usage in members:
+    for member, cells in members:
         picture = "" if rows else f'<td class="picture" data-timeline="{number}" rowspan="{len(members)}"></td>'
-        numbers = "".join(f"<td>{cell}</td>" for cell in cells(usage))
+        numbers = "".join(f"<td>{cell}</td>" for cell in cells)
         rows.append(
             f'<tr><th scope="row"><div><b>{html.escape(member)}</b><span class="lanes">{names}</span></div></th>'
             f"{picture}{numbers}</tr>"
         )
-    foot = "".join(f"<td>{cell}</td>" for cell in cells(everyone[1]))
+    foot = "".join(f"<td>{cell}</td>" for cell in total_cells)
     about = f"{format_duration(timeline.step_s)}, {count_in_words(len(members), 'member')}"
     return (
         f'<section><h2>{html.escape(name)} <small>{about}</small></h2>\n<table class="step">\n'
         f"{_COLUMNS}\n"
         f"<tbody>\n{chr(10).join(rows)}\n</tbody>\n"
-        f'<tfoot><tr><th scope="row"><div><b>{everyone[0]}</b></div></th><td></td>{foot}</tr></tfoot>\n'
+        f'<tfoot><tr><th scope="row"><div><b>{total_name}</b></div></th><td></td>{foot}</tr></tfoot>\n'
         "</table></section>"
     )
 
 
 def _picture(timeline: Timeline, bars: list[Bar], lanes: list[str]) -> dict[str, Any]:
-    """Rows, and bars as short lists in the order of `_bar`, for there may be thousands."""
+    """Rows, and bars as short lists in the order of `_bar`, since there may be thousands."""
     rows = {member: number for number, member in enumerate(members_in_order(timeline))}
     drawn = []
     for (member, lane), in_lane in groupby(bars, key=lambda bar: (bar.member, bar.lane)):
-        own = list(in_lane)
-        num_tracks = max(bar.track for bar in own) + 1
-        drawn += [_bar(bar, rows[member], lanes.index(lane), num_tracks, timeline.step_s) for bar in own]
+        lane_bars = list(in_lane)
+        num_tracks = max(bar.track for bar in lane_bars) + 1
+        drawn += [_bar(bar, rows[member], lanes.index(lane), num_tracks, timeline.step_s) for bar in lane_bars]
     return {"members": list(rows), "step_s": timeline.step_s, "bars": drawn}
 
 
@@ -129,7 +127,7 @@ def _bar(bar: Bar, row: int, lane: int, num_tracks: int, step_s: float) -> list[
         round(bar.posted_s, 9),
         round(bar.start_s, 9),
         round(bar.end_s, 9),
-        bar.is_meeting,
+        bar.is_rendezvous,
         bar.action,
         bar.words,
         _moment(bar.start_s, step_s),
@@ -138,6 +136,6 @@ def _bar(bar: Bar, row: int, lane: int, num_tracks: int, step_s: float) -> list[
     ]
 
 
-def _moment(at_s: float, step_s: float) -> str:
-    """Fine enough to tell neighbouring actions apart."""
-    return f"{at_s:.3f}s" if step_s >= _IN_SECONDS_FROM_S else f"{at_s * 1e3:.2f}ms"
+def _moment(moment_s: float, step_s: float) -> str:
+    """A moment with enough digits to tell neighbouring actions apart."""
+    return f"{moment_s:.3f}s" if step_s >= _MIN_IN_SECONDS_S else f"{moment_s * 1e3:.2f}ms"

@@ -1,17 +1,33 @@
-"""A step as bars: who, in which lane, from when to when. Pages and traces show the same ones."""
+"""What tables, pages and traces say about a step: its actions as bars, and how members used their time."""
 
 import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zooid.core.runs.timeline import ActionName, Timeline, action_name, without_waiting
+from zooid.core.runs.step_parts import StepParts, parts_by_member, total_parts
+from zooid.core.runs.timeline import (
+    ActionName,
+    Timeline,
+    action_name,
+    without_waiting,
+)
+from zooid.core.units import format_duration
+from zooid.report.phrases import NOTHING, or_nothing, whole_percent
 
 LANE_NAMES = {"compute": "compute", "uplink": "upload", "downlink": "download", "reduce": "reduce"}
-"""As people read them, in the order from top to bottom."""
+"""Names of the lanes in words, from top to bottom."""
 
 COLORS = {"F": "forward", "B": "backward", "REDUCE": "reduce", "SHARE": "reduce", "COMMIT": "commit"}
-"""By kind of action; one that is not here has the colour of its lane."""
+"""Colours by kind of action; any other kind has the colour of its lane."""
+
+COLUMNS = {
+    "computes": "fraction of the step in which it computes",
+    "transfers": "time of its uploads, downloads and reduces, without waiting for others",
+    "hidden": "fraction of that time in which it also computes",
+    "idle": "fraction of the step in which it neither computes nor transfers",
+}
+"""The columns of a member's numbers, each with its meaning."""
 
 _WORDS = {
     "F": "forward of grain {}",
@@ -21,25 +37,25 @@ _WORDS = {
     "SEND_B": "gradients of grain {}, to the stage before",
     "RECV_B": "gradients of grain {}, from the next stage",
     "REDUCE": "all-reduce of bucket {} over the replicas",
-    "SHARE": "sum of tie {} over the stages that share it",
+    "SHARE": "sum of tie {} over the stages that have a copy",
     "COMMIT": "commit: vote of all members, then the update",
 }
-_MEETINGS = ("REDUCE", "SHARE", "COMMIT")
+_RENDEZVOUS = ("REDUCE", "SHARE", "COMMIT")
 _OF_GRAINS = ("F", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
 
 
 @dataclass(frozen=True)
 class Bar:
-    """One action."""
+    """One action of one member, drawn in a lane."""
 
     member: str
     lane: str
     track: int
-    """Actions of a lane that run side by side have tracks of their own, from 0 on."""
+    """The track in the lane, from 0 on; actions that overlap have different tracks."""
     action: str
     name: ActionName
     posted_s: float
-    """When it began, and waited until `start_s`."""
+    """When the action was posted; it waited until `start_s`."""
     start_s: float
     end_s: float
 
@@ -52,19 +68,19 @@ class Bar:
         return self.name.number if self.name.kind in _OF_GRAINS else None
 
     @property
-    def is_meeting(self) -> bool:
-        """Whether members wait for each other in it; a receive is posted ahead, and what it waits is of no interest."""
-        return self.name.kind in _MEETINGS
+    def is_rendezvous(self) -> bool:
+        """Whether members wait for each other in this action; receives do not count, since they are posted ahead."""
+        return self.name.kind in _RENDEZVOUS
 
     @property
     def words(self) -> str:
-        """What it does."""
+        """The action in words."""
         words, number = _WORDS.get(self.name.kind), self.name.number
         return self.action if words is None else words.format("" if number is None else number).replace("  ", " ")
 
 
 def bars_of(timeline: Timeline) -> list[Bar]:
-    """All actions of a step, member by member and lane by lane, in the order of time."""
+    """All actions of a step, by member, lane and time."""
     lanes: dict[tuple[str, str], list[Bar]] = defaultdict(list)
     for interval, working in zip(timeline.intervals, without_waiting(timeline).intervals, strict=True):
         lanes[interval.member, interval.lane].append(
@@ -83,22 +99,22 @@ def bars_of(timeline: Timeline) -> list[Bar]:
         bar
         for member in members_in_order(timeline)
         for lane in LANE_NAMES
-        for bar in _side_by_side(lanes.get((member, lane), []))
+        for bar in _in_tracks(lanes.get((member, lane), []))
     ]
 
 
 def members_in_order(timeline: Timeline) -> list[str]:
-    """Replica by replica and stage by stage, as their names say: r2s0 before r10s0."""
+    """Names of members by replica and stage: r2s0 before r10s0."""
     return sorted(
-        timeline.members, key=lambda name: [(part.isdigit(), part.zfill(12)) for part in _PARTS.findall(name)]
+        timeline.members, key=lambda name: [(part.isdigit(), part.zfill(12)) for part in _NAME_PARTS.findall(name)]
     )
 
 
-_PARTS = re.compile(r"\d+|\D+")
+_NAME_PARTS = re.compile(r"\d+|\D+")
 
 
-def _side_by_side(bars: Sequence[Bar]) -> list[Bar]:
-    """Each in the first track that is free."""
+def _in_tracks(bars: Sequence[Bar]) -> list[Bar]:
+    """Give each bar the first track that is free."""
     free_s: list[float] = []
     result = []
     for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.end_s)):
@@ -106,3 +122,19 @@ def _side_by_side(bars: Sequence[Bar]) -> list[Bar]:
         free_s[track : track + 1] = [bar.end_s]
         result.append(replace(bar, track=track))
     return result
+
+
+def usage_rows(timeline: Timeline) -> list[tuple[str, tuple[str, ...]]]:
+    """The name and the cells of each member, in order of COLUMNS; the last row, `all`, is their total."""
+    parts = parts_by_member(timeline)
+    rows = [(member, _cells(parts[member])) for member in members_in_order(timeline)]
+    return [*rows, ("all", _cells(total_parts(parts.values())))]
+
+
+def _cells(parts: StepParts) -> tuple[str, ...]:
+    return (
+        whole_percent(parts.compute_fraction),
+        format_duration(parts.moving_s) if parts.moving_s else NOTHING,
+        or_nothing(parts.hidden_fraction, whole_percent),
+        whole_percent(parts.bubble_fraction),
+    )

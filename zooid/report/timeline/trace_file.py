@@ -1,6 +1,6 @@
-"""Steps as a trace file, for Perfetto and for Chrome's own viewer.
+"""Steps as a trace file, since viewers such as Perfetto zoom and search better than a page can.
 
-Chrome's trace event format: a member is a process, a lane a thread, an action a complete event in microseconds.
+The format is Chrome's trace events: a member is a process, a lane a thread, an action an event in microseconds.
 """
 
 import json
@@ -11,12 +11,12 @@ from zooid.core.runs.timeline import Timeline
 from zooid.core.version import VERSION
 from zooid.report.timeline.rows import LANE_NAMES, Bar, bars_of, members_in_order
 
-_TRACKS_OF_A_LANE = 1000
-"""So many threads are set apart for each lane of a member."""
+_THREADS_PER_LANE = 1000
+"""Number of threads that are reserved for each lane of a member."""
 
 
 def chrome_trace(timelines: Mapping[str, Timeline]) -> bytes:
-    """Several timelines of a step in one trace, each from 0 on; a process is named after timeline and member."""
+    """Put timelines into one trace, each from 0 on; a process is named after its timeline and member."""
     events: list[dict[str, Any]] = []
     process = 0
     for name, timeline in timelines.items():
@@ -31,17 +31,16 @@ def chrome_trace(timelines: Mapping[str, Timeline]) -> bytes:
 
 
 def _names(process: int, label: str, bars: list[Bar]) -> list[dict[str, Any]]:
-    """Metadata: what the process and its threads are called, and that they stay in this order."""
+    """Metadata events: names of the process and its threads, and their order."""
     threads = {_thread(bar): LANE_NAMES[bar.lane] + (f" {bar.track + 1}" if bar.track else "") for bar in bars}
     named = [("process_name", 0, {"name": label}), ("process_sort_index", 0, {"sort_index": process})]
     for thread, name in sorted(threads.items()):
         named += [("thread_name", thread, {"name": name}), ("thread_sort_index", thread, {"sort_index": thread})]
-    return [{"ph": "M", "pid": process, "tid": thread, "name": what, "args": args} for what, thread, args in named]
+    return [{"ph": "M", "pid": process, "tid": thread, "name": field, "args": args} for field, thread, args in named]
 
 
 def _event(process: int, bar: Bar) -> dict[str, Any]:
-    """Begin and end are rounded before the duration is taken, so that no event reaches into the next one: viewers drop
-    events of a thread that overlap."""
+    # begin and end are rounded before the duration is taken: viewers drop events of a thread that overlap
     start_ns, end_ns = round(bar.start_s * 1e9), round(bar.end_s * 1e9)
     waited_s = bar.start_s - bar.posted_s
     known = {"stage": bar.name.stage, "number": bar.name.number, "waited_ms": round(waited_s * 1e3, 6) or None}
@@ -58,4 +57,4 @@ def _event(process: int, bar: Bar) -> dict[str, Any]:
 
 
 def _thread(bar: Bar) -> int:
-    return list(LANE_NAMES).index(bar.lane) * _TRACKS_OF_A_LANE + bar.track + 1
+    return list(LANE_NAMES).index(bar.lane) * _THREADS_PER_LANE + bar.track + 1

@@ -1,6 +1,6 @@
-"""Tar shards in a bucket as a map-style data set: webdataset's files, read by index through a cache on this machine.
+"""Tar shards in a bucket as a map-style data set: files of webdataset, read by index through a local cache.
 
-`shards` is the data set; `index_shards` counts the samples of a folder of shards, which has to be done once.
+`shards` is the data set; `index_shards` counts the samples of a folder of shards once.
 """
 
 from zooid.store.shards.dataset import ShardedData, shards

@@ -1,4 +1,4 @@
-"""`python -m zooid.store.shards URL FOLDER MAX_BYTES`: fetch shards for the process that started this one."""
+"""`python -m zooid.store.shards URL FOLDER MAX_BYTES`: the program of a fetcher of shards."""
 
 import sys
 

@@ -1,7 +1,7 @@
-"""Samples in a tar file, by webdataset's rules, so that either reads what the other wrote.
+"""Samples in a tar file, by the rules of webdataset, so that each reads what the other wrote.
 
-Consecutive files whose paths are equal up to the first dot of the file's name are one sample; what follows the dot is
-the field, in lower case. Files without a dot, and names such as `__meta__`, are no samples.
+Consecutive files whose paths are equal up to the first dot of the file name are one sample; the rest of the name is the
+field, in lower case. Files without a dot, and names such as `__meta__`, belong to no sample.
 """
 
 import os
@@ -13,30 +13,30 @@ from pathlib import Path
 from zooid.core.errors import InputError
 from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.text import quoted
-from zooid.store.shards.tape import FileTape, opened_archive
+from zooid.store.shards.tar_stream import FileStream, opened_archive
 
 _PIECE_BYTES = 2**20
 
 
 def table_of(path: Path, source: str, *, with_checksums: bool) -> ShardTable:
-    """Where the samples of a tar file lie; `source` names the shard in messages. TarError where it is none."""
+    """Positions of the samples in a tar file; `source` names it in messages. TarError if the file is invalid."""
     with open(path, "rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        with opened_archive(FileTape(file)) as archive:
+        with opened_archive(FileStream(file)) as archive:
             samples = [*samples_of(archive, source)]
         if any(offset + size > size_bytes for sample in samples for _, offset, size in sample.fields):
             raise tarfile.ReadError("unexpected end of data")
         if with_checksums:
-            samples = [SampleFiles(each.name, _checksum(file.fileno(), each), each.fields) for each in samples]
+            samples = [SampleFiles(sample.name, _checksum(file.fileno(), sample), sample.fields) for sample in samples]
     return ShardTable(size_bytes=size_bytes, samples=tuple(samples))
 
 
 def samples_of(archive: tarfile.TarFile, source: str) -> Iterator[SampleFiles]:
-    """The samples of an opened archive, in order; nothing is kept of those that were yielded."""
+    """The samples of an open archive, in order, without keeping them."""
     name: str | None = None
     fields: dict[str, tuple[int, int]] = {}
     for member in archive:
-        archive.members = []  # type: ignore[attr-defined]  # otherwise it would keep them all
+        archive.members = []  # type: ignore[attr-defined]  # otherwise tarfile would keep them all
         parts = _parts(member.name)
         if not member.isreg() or _is_meta(member.name) or parts is None:
             continue
@@ -46,13 +46,9 @@ def samples_of(archive: tarfile.TarFile, source: str) -> Iterator[SampleFiles]:
             name, fields = parts[0], {}
         field = parts[1].lower()
         if field in fields or member.issparse() or member.size < 0:
-            problem = (
-                "is sparse"
-                if member.issparse()
-                else f"is the second .{quoted(field)} of its sample"
-                if field in fields
-                else "has fewer than 0 bytes"
-            )
+            problem = "is sparse" if member.issparse() else "has fewer than 0 bytes"
+            if field in fields:
+                problem = f"is the second .{quoted(field)} of its sample"
             raise InputError(
                 f"{quoted(member.name)!r} in {source} {problem}; write the shard again, for example with webdataset"
             )
@@ -62,7 +58,7 @@ def samples_of(archive: tarfile.TarFile, source: str) -> Iterator[SampleFiles]:
 
 
 def read_sample(descriptor: int, sample: SampleFiles) -> dict[str, bytes] | None:
-    """The files of a sample, by field; None where they are not what they were when the table was made."""
+    """The files of a sample, by field; None if they have changed since the table was made."""
     files = {field: _read(descriptor, offset, size) for field, offset, size in sample.fields}
     if any(len(files[field]) != size for field, _, size in sample.fields):
         return None
@@ -76,9 +72,9 @@ def read_sample(descriptor: int, sample: SampleFiles) -> dict[str, bytes] | None
 
 
 def _parts(name: str) -> tuple[str, str] | None:
-    """A path up to the first dot of its last name, and the field behind it; None where the file belongs to no sample.
+    """The path up to the first dot of the file name, and the field after it; None if it belongs to no sample.
 
-    It is webdataset's `((?:.*/|)[^.]+)[.]([^/]*)`, in one pass: the expression takes hours for a long name of slashes.
+    It equals webdataset's `((?:.*/|)[^.]+)[.]([^/]*)`, which takes hours for a long name of slashes.
     """
     folder, slash, last = name.rpartition("/")
     stem, dot, field = last.partition(".")
@@ -102,13 +98,13 @@ def _sample(name: str, fields: dict[str, tuple[int, int]]) -> SampleFiles:
 def _checksum(descriptor: int, sample: SampleFiles) -> int:
     crc = 0
     for _, offset, size in sample.fields:
-        for at in range(offset, offset + size, _PIECE_BYTES):
-            crc = zlib.crc32(_read(descriptor, at, min(_PIECE_BYTES, offset + size - at)), crc)
+        for start in range(offset, offset + size, _PIECE_BYTES):
+            crc = zlib.crc32(_read(descriptor, start, min(_PIECE_BYTES, offset + size - start)), crc)
     return crc
 
 
 def _read(descriptor: int, offset: int, size: int) -> bytes:
-    """Without moving the file's position, which forked processes share; the kernel may give less at a time."""
+    """Read without moving the file position, which forked processes share; the kernel may return less at a time."""
     content = os.pread(descriptor, size, offset)
     while len(content) < size and (more := os.pread(descriptor, size - len(content), offset + len(content))):
         content += more

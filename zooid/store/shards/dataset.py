@@ -1,4 +1,4 @@
-"""A map-style data set over tar shards, wherever they lie."""
+"""A map-style data set over tar shards, in a bucket or a folder."""
 
 import bisect
 import itertools
@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from zooid.core.errors import InputError, JobError, StoreError
@@ -30,10 +30,10 @@ from zooid.store.shards.fetcher import Fetcher
 from zooid.store.shards.index import INDEX_NAME, open_folder, read_index
 
 _NUM_HELD = 2 * SHARDS_PER_WINDOW
-"""Shards that a process keeps open, and that a cache must at least hold: those of a window and of the next one."""
+"""Number of shards that a process keeps open, and that a cache must have room for: those of two windows."""
 
 _NUM_TRIES = 5
-"""Of fetching and opening a shard, which others may remove in between."""
+"""Number of attempts to fetch and open a shard, which other processes may remove in between."""
 
 Decode = Callable[[dict[str, bytes]], Any]
 
@@ -43,36 +43,36 @@ def shards(
 ) -> "ShardedData":
     """The samples of a folder of tar shards as a map-style data set; give it as `data=lambda: zooid.shards(…)`.
 
-    `decode` gets the files of one sample, by extension, and returns (inputs, target). Shards are fetched when they are
-    needed and kept in the folder `cache`, which all processes of a machine share; without it, in the user's own cache,
-    or not at all where the shards are files already. `cache_bytes` bounds that folder. `url` may also name the index.
+    `decode` gets the files of one sample, by extension, and returns (inputs, target). Shards are fetched when needed,
+    and kept in the folder `cache`, which all processes of a machine share. Its default is the user's cache, or none for
+    shards that are local files. `cache_bytes` limits the folder. `url` may also name the index.
     """
     if not callable(decode):
         raise InputError(f"`decode` is {decode!r}; it must be a callable: (files of a sample, by extension) -> sample")
     if cache_bytes is not None and cache_bytes < 1:
-        raise InputError(f"`cache_bytes` is {cache_bytes}; give a number of bytes above 0, or None for no bound")
+        raise InputError(f"`cache_bytes` is {cache_bytes}; give a number of bytes above 0, or None for no limit")
     if url.startswith("memory://"):
-        raise InputError(f"{url} lives in one process only; give shards in a bucket or a folder")
+        raise InputError(f"{url} exists in one process only; give shards in a bucket or a folder")
     folder, _, name = url.rpartition("/") if url.endswith(".json") else (url.rstrip("/"), "", INDEX_NAME)
     store = open_folder(folder)
-    found = read_index(store, name)
+    entries = read_index(store, name)
     if folder.startswith("file://") and cache is None:
-        return ShardedData(found, decode, _InPlace(store.url))
-    largest_bytes = sum(sorted((shard.size_bytes or 0 for shard in found), reverse=True)[:_NUM_HELD])
+        return ShardedData(entries, decode, _LocalShards(store.url))
+    largest_bytes = sum(sorted((shard.size_bytes or 0 for shard in entries), reverse=True)[:_NUM_HELD])
     if cache_bytes is not None and cache_bytes < largest_bytes:
         raise InputError(
             f"`cache_bytes` is {format_bytes(cache_bytes)}, but {_NUM_HELD} shards of {url} are in use at a time, "
             f"{format_bytes(largest_bytes)} together; give at least that, or make smaller shards"
         )
-    return ShardedData(found, decode, _Cached(store.url, ShardCache(_made(cache), cache_bytes)))
+    return ShardedData(entries, decode, _CachedShards(store.url, ShardCache(_cache_folder(cache), cache_bytes)))
 
 
 class ShardedData:
-    """Samples by their number, over all shards in the order of the index."""
+    """Samples by number, over all shards in index order."""
 
-    def __init__(self, entries: tuple[TarShard, ...], decode: Decode, source: "_Source") -> None:
+    def __init__(self, entries: tuple[TarShard, ...], decode: Decode, source: "_LocalShards") -> None:
         self.shard_sizes = tuple(shard.num_samples for shard in entries)
-        """Samples of each shard: from this, a run shuffles them so that few shards are in use at a time."""
+        """Number of samples in each shard, by which a run shuffles them so that few shards are in use at a time."""
         self._entries = entries
         self._ends = [*itertools.accumulate(self.shard_sizes)]
         self._decode = decode
@@ -87,31 +87,31 @@ class ShardedData:
         if not 0 <= number < len(self):
             raise IndexError(f"sample {number} of a data set of {len(self)}")
         shard = bisect.bisect_right(self._ends, number)
-        place = number - (self._ends[shard - 1] if shard else 0)
-        name, files = self._read(shard, place)
+        index_in_shard = number - (self._ends[shard - 1] if shard else 0)
+        name, files = self._read(shard, index_in_shard)
         try:
             return self._decode(files)
         except Exception as error:
             raise JobError(
                 f"`decode` raised {type(error).__name__}: {error} for sample {number}, which is {name!r} of the shard "
-                f"{self._entries[shard].key} and has {', '.join(f'.{field}' for field in files)}; mend it or `decode`"
+                f"{self._entries[shard].key} and has {', '.join(f'.{field}' for field in files)}; fix it or `decode`"
             ) from error
 
     def prefetch(self, numbers: Iterable[int]) -> None:
-        """Fetch these shards in the background, for they will be needed soon."""
+        """Fetch shards in the background that will be needed soon."""
         self._source.expect([self._entries[number] for number in numbers])
 
     def close(self) -> None:
-        """End what this process has started to fetch shards, and close its files; both come back when needed."""
+        """End the fetcher of this process and close its files; both are restarted when needed."""
         self._held.clear()
         self._source.close()
 
-    def _read(self, number: int, place: int) -> tuple[str, dict[str, bytes]]:
-        """A sample that was damaged on this machine is read anew: first from what others may have fetched since."""
+    def _read(self, number: int, index_in_shard: int) -> tuple[str, dict[str, bytes]]:
+        """Read a sample; a damaged one is read again, first from a copy that others may have fetched since."""
         entry = self._entries[number]
         for attempt in range(3):
             opened = self._held.get(number) or self._source.open(entry)
-            sample = opened.table.samples[place]
+            sample = opened.table.samples[index_in_shard]
             files = read_sample(opened.descriptor, sample)
             if files is not None:
                 self._hold(number, opened)
@@ -120,19 +120,19 @@ class ShardedData:
             if attempt > 0:
                 self._source.discard(entry)
         raise StoreError(
-            f"sample {sample.name!r} of the shard {entry.key} reads differently each time that it is fetched; look at "
-            "the disk of its cache, or whether the shard is being written"
+            f"sample {sample.name!r} of the shard {entry.key} reads differently each time it is fetched; check "
+            "the disk of the cache, and whether the shard is being written"
         )
 
     def _hold(self, number: int, opened: "_OpenShard") -> None:
-        self._held.pop(number, None)  # last in order is what was used last
+        self._held.pop(number, None)  # the most recently used shard is last
         self._held[number] = opened
         while len(self._held) > _NUM_HELD:
             self._held.pop(next(iter(self._held)), None)
 
 
 class _OpenShard:
-    """A shard's file, open as long as somebody holds this."""
+    """The file of a shard, open as long as this object exists."""
 
     def __init__(self, path: Path, table: ShardTable) -> None:
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -143,20 +143,8 @@ class _OpenShard:
             os.close(self.descriptor)
 
 
-class _Source(Protocol):
-    """Where shards come from."""
-
-    def open(self, shard: TarShard) -> _OpenShard: ...
-
-    def expect(self, shards: Iterable[TarShard]) -> None: ...
-
-    def discard(self, shard: TarShard) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _InPlace:
-    """Shards that are files, read where they lie."""
+class _LocalShards:
+    """Shards that are local files, read in place."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -175,20 +163,20 @@ class _InPlace:
             raise InputError(f"the shard {self._url}/{shard.key} cannot be read: {error.strerror}") from error
 
     def expect(self, shards: Iterable[TarShard]) -> None:
-        """They are here already."""
+        """Fetch shards in the background; local files need none of it."""
 
     def discard(self, shard: TarShard) -> None:
-        """Opening it again reads all that there is."""
+        """Forget a damaged copy; a local file is read again anyway."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """End what was started to fetch shards; nothing was."""
 
 
-class _Cached:
+class _CachedShards(_LocalShards):
     """Shards of a bucket, fetched to this machine."""
 
     def __init__(self, url: str, cache: ShardCache) -> None:
-        self._url = url
+        super().__init__(url)
         self._cache = cache
         self._fetcher = Fetcher(url, cache)
 
@@ -197,14 +185,14 @@ class _Cached:
         for _ in range(_NUM_TRIES):
             table = read_table(tar, shard.num_samples)
             if table is not None:
-                with suppress(FileNotFoundError):  # somebody made room a moment ago
+                with suppress(FileNotFoundError):  # another process has just removed it
                     opened = _OpenShard(tar, table)
                     os.utime(opened.descriptor)
                     return opened
             self._fetcher.need(shard)
         raise StoreError(
             f"the shard {self._url}/{shard.key} was fetched {_NUM_TRIES} times, and removed from {self._cache.folder} "
-            "before it could be opened; other processes need the room: raise `cache_bytes`, or give a cache of its own"
+            "before it could be opened; other processes need the room: raise `cache_bytes`, or give another cache"
         )
 
     def expect(self, shards: Iterable[TarShard]) -> None:
@@ -219,11 +207,11 @@ class _Cached:
         self._fetcher.close()
 
 
-def _made(cache: str | Path | None) -> Path:
+def _cache_folder(cache: str | Path | None) -> Path:
     if cache is None:
         return default_folder()
     try:
         Path(cache).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the cache {cache} cannot be made: {error.strerror}; give a folder that can") from error
+        raise InputError(f"the cache {cache} cannot be created: {error.strerror}; give another folder") from error
     return Path(cache).resolve()

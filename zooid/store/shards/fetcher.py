@@ -1,9 +1,9 @@
-"""A process of its own that fetches shards, for whichever process reads them.
+"""A separate process that fetches shards for the process that reads them.
 
-The store's client does not survive a fork, and worker processes that read samples are forked from a member that has
-used it. So each process that misses a shard starts a fetcher, a fresh interpreter without torch, and asks it: shard by
-shard for what it needs now, and without waiting for what it will need. It ends when its pipe does, so never later than
-the process that started it; and it takes neither the GIL nor the memory of the one that trains.
+The client of a store does not survive a fork, and processes that read samples are forked from a member that has used
+it. So a process that misses a shard starts a fetcher, a new interpreter without torch. It waits for shards that it
+needs now, and does not wait for later ones. A fetcher ends when its pipe is closed, so never after the process that
+started it, and uses neither the GIL nor the memory of the training process.
 """
 
 import itertools
@@ -28,31 +28,31 @@ from zooid.store.objects import open_store
 from zooid.store.shards.cache import ShardCache
 
 _NUM_AT_ONCE = 4
-"""Fetches at the same time. One stream does not fill a long link, and a window begins with several shards at once."""
+"""Number of concurrent fetches: one stream does not fill a long link, and a window begins with several shards."""
 
 
 class _Request(msgspec.Struct, frozen=True):
     shard: TarShard
     is_needed: bool
-    """Somebody waits for an answer; the others only get one if they ask again when they need it."""
+    """Whether the requester waits for an answer."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
     error: str = ""
-    """The name of a ZooidError, where it failed."""
+    """The class name of a ZooidError if the fetch failed, else empty."""
     message: str = ""
 
 
 @dataclass
 class _Session:
-    """What one process has of a fetcher; a forked child has none of its parent's."""
+    """The fetcher of one process; a forked child does not inherit it."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     process: "subprocess.Popen[bytes] | None" = None
 
 
 class Fetcher:
-    """Asks a process of its own to fetch shards into the cache; started when first needed."""
+    """Asks a fetcher process, which is started when needed, to fetch shards into the cache."""
 
     def __init__(self, url: str, cache: ShardCache) -> None:
         self._command = [sys.executable, "-m", "zooid.store.shards", url, str(cache.folder), str(cache.max_bytes or "")]
@@ -60,7 +60,7 @@ class Fetcher:
         self._finalizer = weakref.finalize(self, _end, self._sessions)
 
     def need(self, shard: TarShard) -> None:
-        """Wait until a shard is in the cache; what went wrong is raised here."""
+        """Wait until a shard is in the cache; raise the error of a failed fetch."""
         session = self._session()
         with session.lock:
             process = self._running(session)
@@ -69,21 +69,21 @@ class Fetcher:
             if not line:
                 raise StoreError(
                     f"the process that fetches shards ended with exit status {process.wait()} while it fetched "
-                    f"{shard.key!r}; if it was killed, look whether the machine has run out of memory"
+                    f"{shard.key!r}; if it was killed, check whether the machine ran out of memory"
                 )
         answer = msgspec.json.decode(line, type=_Answer)
         if answer.error:
             raise getattr(errors, answer.error)(answer.message)
 
     def expect(self, shards: Iterable[TarShard]) -> None:
-        """Fetch these in the background; where that fails, whoever needs one is told."""
+        """Fetch shards in the background; errors are raised when a shard is needed."""
         session = self._session()
         with session.lock:
             for shard in shards:
                 _send(self._running(session), _Request(shard, False))
 
     def close(self) -> None:
-        """End the process, if this one has started any; it is started again when needed."""
+        """End the fetcher of this process; it is started again when needed."""
         _end(self._sessions)
 
     def _session(self) -> _Session:
@@ -97,9 +97,9 @@ class Fetcher:
 
 
 def serve(url: str, folder: str, max_bytes: str) -> None:
-    """The fetcher's own program: requests come line by line, the needed ones first; ends with its standard input."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever is interrupted ends us by closing the pipe
-    threading.excepthook = _end_loudly
+    """The program of a fetcher: it serves requests from standard input, needed shards first, until that is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted parent ends this process by closing the pipe
+    threading.excepthook = _exit_with_traceback
     store = open_store(url)
     cache = ShardCache(Path(folder), int(max_bytes) if max_bytes else None)
     requests: queue.PriorityQueue[tuple[bool, int, _Request]] = queue.PriorityQueue()
@@ -126,19 +126,19 @@ def serve(url: str, folder: str, max_bytes: str) -> None:
     for number in itertools.count():
         line = sys.stdin.buffer.readline()
         if not line:
-            os._exit(0)  # a fetch under way is of no use to anybody any more
+            os._exit(0)  # nobody needs pending fetches any more
         request = msgspec.json.decode(line, type=_Request)
         requests.put((not request.is_needed, number, request))
 
 
-def _end_loudly(what: threading.ExceptHookArgs) -> None:
-    """Whoever waits for an answer must not wait for a thread that is gone."""
-    traceback.print_exception(what.exc_value)
+def _exit_with_traceback(hook: threading.ExceptHookArgs) -> None:
+    """End the process, so that nobody waits for the answer of a dead thread."""
+    traceback.print_exception(hook.exc_value)
     os._exit(1)
 
 
 def _send(process: "subprocess.Popen[bytes]", request: _Request) -> bool:
-    """Whether it could be sent."""
+    """Send a request; False if the process has ended."""
     assert process.stdin is not None
     try:
         process.stdin.write(msgspec.json.encode(request) + b"\n")
@@ -153,7 +153,7 @@ def _end(sessions: dict[int, _Session]) -> None:
     if session is None or session.process is None:
         return
     process, session.process = session.process, None
-    process.terminate()  # closing its pipe would not do where a forked child has inherited that
+    process.terminate()  # closing the pipe is not enough if a forked child has inherited it
     process.wait()
     _close_pipes(process)
 
@@ -164,4 +164,4 @@ def _close_pipes(process: "subprocess.Popen[bytes] | None") -> None:
             try:
                 pipe.close()
             except BrokenPipeError:
-                continue  # what was still to be sent has nobody to read it
+                continue  # nobody is left to read the rest

@@ -1,7 +1,6 @@
-"""The index of a folder of shards: how many samples each of them holds.
+"""The index of a folder of shards: the number of samples in each, which a random order needs in advance.
 
-It is the JSON file that webdataset's `widsindex` writes, under the name that it gives, so that an index made by either
-serves both. Whoever wants the samples in random order has to know their number before the first shard is read.
+It is the JSON file that webdataset's `widsindex` writes, with the same name, so that each reads the other's index.
 """
 
 import posixpath
@@ -20,12 +19,12 @@ from zooid.core.runs.shard import TarShard
 from zooid.core.text import quoted
 from zooid.store.objects import open_store
 from zooid.store.shards.archive import samples_of
-from zooid.store.shards.tape import StreamTape, opened_archive
+from zooid.store.shards.tar_stream import ObjectStream, opened_archive
 from zooid.store.store_protocol import ObjectStore
 
 INDEX_NAME = "shardindex.json"
 _NUM_AT_ONCE = 4
-"""Shards that are counted at the same time, each in a few MiB of memory."""
+"""Number of shards that are counted at the same time; each takes a few MiB of memory."""
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
@@ -36,7 +35,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
 
 class _Index(msgspec.Struct, omit_defaults=True):
-    """The fields that zooid knows; others are ignored, since the format is not its own."""
+    """The fields that zooid uses; others are ignored, since the format belongs to webdataset."""
 
     wids_version: int
     shardlist: list[_Entry] = []
@@ -45,10 +44,9 @@ class _Index(msgspec.Struct, omit_defaults=True):
 
 
 def index_shards(url: str, *, on_progress: Callable[[int, int], None] = lambda done, total: None) -> int:
-    """Count the samples of every .tar file below a folder and write its index there; the number of samples.
+    """Count the samples of every .tar file below a folder, write its index there, and return the total.
 
-    Every shard is read once, as a stream. `on_progress` is called with the number of shards that are counted and that
-    of all of them.
+    Every shard is read once, as a stream. `on_progress` gets the number of counted shards and of all shards.
     """
     store = open_folder(url)
     keys = [key for key in store.list("") if key.endswith(".tar")]
@@ -65,21 +63,21 @@ def index_shards(url: str, *, on_progress: Callable[[int, int], None] = lambda d
 
 
 def open_folder(url: str) -> ObjectStore:
-    """The store of a folder that exists: opening one to write to would create it."""
+    """Open a folder that must exist; `open_store` alone would create it."""
     if url.startswith("file://") and not Path(_path(url)).is_dir():
         raise InputError(f"there is no folder {url}; give the one that holds the shards")
     return open_store(url)
 
 
 def read_index(store: ObjectStore, name: str) -> tuple[TarShard, ...]:
-    """The shards of a folder, in the order of its index."""
+    """The shards of a folder, in index order."""
     source = f"{store.url}/{name}"
     advice = f"make it with zooid.index_shards({store.url!r})"
     try:
         content = bytes(store.get(name))
     except ObjectNotFound as error:
         raise InputError(
-            f"there is no {name} in {store.url}, which says how many samples each shard holds; {advice}"
+            f"there is no {name} in {store.url}, which has the number of samples of each shard; {advice}"
         ) from error
     try:
         index: _Index = decode_json(content, _Index, source, "an index of shards")
@@ -103,13 +101,13 @@ def read_index(store: ObjectStore, name: str) -> tuple[TarShard, ...]:
 
 
 def _key(folder: str, base: str | None, url: str, source: str) -> str:
-    """A shard's key below the folder: the index may name it relative to itself, to its `base`, or by its whole URL."""
+    """The key of a shard in the folder; the index may name it relative to itself, to `base`, or by a full URL."""
     url = url if base is None or "://" in url else f"{base.rstrip('/')}/{url}"
     if url.startswith("/"):
         url = f"file://{url}"
     try:
         key = posixpath.normpath(_below(folder, url) if "://" in url else url)
-    except ValueError:  # what urlsplit says of a host that is none
+    except ValueError:  # urlsplit rejects an invalid host
         key = ".."
     if key in (".", "..") or key.startswith(("../", "/")):
         raise InputError(
@@ -119,10 +117,10 @@ def _key(folder: str, base: str | None, url: str, source: str) -> str:
 
 
 def _below(folder: str, url: str) -> str:
-    """The path of a URL below a folder; `..` where it is elsewhere."""
-    own, other = urlsplit(folder), urlsplit(url)
+    """The path of a URL relative to a folder; `..` if it is not below it."""
+    parent, child = urlsplit(folder), urlsplit(url)
     path, prefix = posixpath.normpath(_path(url)), _path(folder) + "/"
-    is_below = (own.scheme, own.netloc) == (other.scheme, other.netloc) and path.startswith(prefix)
+    is_below = (parent.scheme, parent.netloc) == (child.scheme, child.netloc) and path.startswith(prefix)
     return path.removeprefix(prefix) if is_below else ".."
 
 
@@ -131,11 +129,11 @@ def _path(url: str) -> str:
 
 
 def _count(store: ObjectStore, key: str) -> _Entry:
-    tape = StreamTape(store.stream(key))
+    stream = ObjectStream(store.stream(key))
     try:
-        with opened_archive(tape) as archive:
+        with opened_archive(stream) as archive:
             num_samples = sum(1 for _ in samples_of(archive, f"{store.url}/{key}"))
     except tarfile.TarError as error:
-        raise InputError(f"{store.url}/{key} is not a whole tar file ({error}); write it again") from error
-    tape.read_rest()
-    return _Entry(key, num_samples, tape.num_bytes, tape.md5.hexdigest())
+        raise InputError(f"{store.url}/{key} is not a complete tar file ({error}); write it again") from error
+    stream.read_rest()
+    return _Entry(key, num_samples, stream.num_bytes, stream.md5.hexdigest())

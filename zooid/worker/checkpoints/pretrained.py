@@ -15,7 +15,7 @@ from zooid.core.jobs.job import Job, load_job
 from zooid.core.runs.checkpoint import CheckpointManifest, Shard
 from zooid.layers.jobs.model_builder import NeedsWeights, build_model, build_model_on_meta
 from zooid.store import ObjectStore
-from zooid.store.checkpoint_index import how_to_do_without, refuse_missing_shards
+from zooid.store.checkpoint_index import how_to_do_without, reject_missing_shards
 from zooid.store.claims import last_claim, remembered_job_file
 from zooid.worker.checkpoints.contents import open_checkpoint, read_tensors
 from zooid.worker.checkpoints.safetensors_file import pack
@@ -30,7 +30,7 @@ def save_pretrained(url: str, folder: str | Path, *, job_file: str | Path | None
     `job_file` if it has moved.
     """
     store, manifest = open_checkpoint(url)
-    refuse_missing_shards(store, manifest)
+    reject_missing_shards(store, manifest)
     job = load_job(job_file or remembered_job_file(store, last_claim(store)[1]))
     model = _model_of_transformers(job)
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in model.state_dict().items()}

@@ -12,7 +12,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, Division, Ledger
 from zooid.store import Fence, ObjectStore
-from zooid.store.checkpoint_index import read_manifest, refuse_missing_shards
+from zooid.store.checkpoint_index import read_manifest, reject_missing_shards
 from zooid.worker.checkpoints.optimizer_state import parameter_of
 from zooid.worker.checkpoints.safetensors_file import pack
 from zooid.worker.state.loss_scaling import LossScale
@@ -116,7 +116,7 @@ def write_manifest(
         ledger=ledger,
     )
     Fence(store, division.roster).check()  # a replaced roster must not complete anything
-    refuse_missing_shards(store, manifest)
+    reject_missing_shards(store, manifest)
     try:
         store.create(keys.checkpoint_manifest(step), encode_record(manifest))
     except ObjectExists:  # it completes a checkpoint of the same state, and stays
@@ -130,7 +130,7 @@ def replace_ledger(store: ObjectStore, manifest: CheckpointManifest, roster: int
     Only the ledger may differ: the run has stopped before any step, which the checkpoint did not know.
     """
     Fence(store, roster).check()
-    refuse_missing_shards(store, manifest)
+    reject_missing_shards(store, manifest)
     store.put(keys.checkpoint_manifest(manifest.step), encode_record(manifest))
     return f"{store.url}/{keys.checkpoint(manifest.step)}"
 

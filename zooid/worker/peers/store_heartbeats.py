@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from zooid.core.errors import ObjectNotFound, StoreError
-from zooid.schedule.heartbeats import CALL_S, LOOK_S, SIGN_S, SILENCE_S
+from zooid.schedule.heartbeats import CALL_S, HEARTBEAT_S, LOOK_S, SILENCE_S
 from zooid.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class StoreHeartbeats:
                 if now_s >= next_beat_s:
                     self._count += 1
                     self._store.put(self._key(self._name), str(self._count).encode())
-                    next_beat_s = now_s + SIGN_S
+                    next_beat_s = now_s + HEARTBEAT_S
                 if now_s >= next_look_s:
                     self._look()
                     next_look_s = now_s + LOOK_S
@@ -121,7 +121,7 @@ class _Watched:
         now_s = time.monotonic()
         if counter != self._last:
             if self._last is not None:
-                self._max_delay_s = max(self._max_delay_s, now_s - self._changed_s - SIGN_S - LOOK_S)
+                self._max_delay_s = max(self._max_delay_s, now_s - self._changed_s - HEARTBEAT_S - LOOK_S)
             self._last = counter
             self._changed_s = now_s
         else:  # while the watcher itself was delayed, it could not look

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from benchmarks.lab.plans import bare_plan
+from lab.plans import bare_plan
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.first_roster import roster_for

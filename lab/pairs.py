@@ -7,9 +7,9 @@ import statistics
 import sys
 from dataclasses import dataclass, field
 
-from benchmarks.lab.load import Busy
-from benchmarks.lab.miniature import Miniature
-from benchmarks.lab.rehearsals import Site, site
+from lab.load import Busy
+from lab.miniature import Miniature
+from lab.rehearsals import Site, site
 from zooid.core.plans.plan import Plan
 from zooid.planner import Market, in_words
 from zooid.predictor import Proposal

@@ -1,6 +1,6 @@
 """Members of a measurement: processes that do what they are asked, all at the same moment, and answer.
 
-A crew runs one program, `python -m benchmarks.lab.member RANK WORLD_SIZE`, once for each member, wherever its prefix
+A crew runs one program, `python -m lab.member RANK WORLD_SIZE`, once for each member, wherever its prefix
 puts it. Requests and answers are lines of JSON over the processes' pipes, which network namespaces do not keep apart.
 No wait is without a limit, and no member outlives its crew.
 """
@@ -105,7 +105,7 @@ class Crew:
 
     def start(self, homes: Sequence[Home], environment: Mapping[str, str]) -> None:
         for number, home in enumerate(homes):
-            command = [*home.prefix, sys.executable, "-m", "benchmarks.lab.member", str(number), str(len(homes))]
+            command = [*home.prefix, sys.executable, "-m", "lab.member", str(number), str(len(homes))]
             variables = {**member_environment(1), **environment, **dict(home.environment)}
             self._members.append(_Member(number, command, variables, self._answers))
         self._collect(self._members, _START_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """Strangers at the door of a rank: some say nothing, some say one byte at a time, and all come back when sent away.
 
-`python -m benchmarks.lab.crowd FOLDER NUM_SILENT NUM_DRIPPING` attacks the door that was opened last under a folder in
+`python -m lab.crowd FOLDER NUM_SILENT NUM_DRIPPING` attacks the door that was opened last under a folder in
 which ranks meet. It prints a line when all strangers have connected for the first time, and one of counts when its
 standard input ends.
 """

@@ -1,6 +1,6 @@
 """One of two processes that train the same two stages in turn: by zooid over TCP, and by stock pipelining over Gloo.
 
-`python -m benchmarks.lab.pair SPEC_URL SCHEDULE NUM_ROUNDS`; the first prints the times of both, by round, as JSON.
+`python -m lab.pair SPEC_URL SCHEDULE NUM_ROUNDS`; the first prints the times of both, by round, as JSON.
 """
 
 import json

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab.nursery import Conditions, Nursery
+from lab.nursery import Conditions, Nursery
 from zooid.core.errors import ZooidError
 from zooid.core.runs import keys
 from zooid.store import ObjectStore

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.lab.crew import Answer, wait_until
+from lab.crew import Answer, wait_until
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.tcp import connect
 from zooid.core.abort import Abort

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lab import relay
+from lab import relay
 from zooid.core.errors import InputError, ZooidError
 
 _ACCESS_KEY = "zooid-laboratory"  # rclone refuses access keys of one or two characters

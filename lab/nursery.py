@@ -265,7 +265,8 @@ def _live_under(conditions: Conditions, member: str) -> None:
             if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET) != 0:
                 raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
     if conditions.store_error_rate or conditions.store_delay_s:
-        from zooid.store import Faults, FaultyStore, Rates, objects
+        from lab.faults import Faults, FaultyStore, Rates
+        from zooid.store import objects
 
         rates = Rates(
             delay=_STORE_DELAY_RATE if conditions.store_delay_s else 0.0,

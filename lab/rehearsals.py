@@ -11,9 +11,9 @@ from unittest import mock
 
 from msgspec import structs
 
-from benchmarks.lab.namespaces import Star, apart, connect_members, shape, star
-from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.servers import delayed, rclone_s3
+from lab.namespaces import Star, apart, connect_members, shape, star
+from lab.plans import bare_plan
+from lab.servers import delayed, rclone_s3
 from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.plans.plan import Plan, ScheduleName, TransportName

@@ -1,6 +1,6 @@
 """One member of a crew: joins groups, times their all-reduces, and measures its link to a store.
 
-`python -m benchmarks.lab.member RANK WORLD_SIZE`, started by `benchmarks.lab.crew`. One thread computes, as in every
+`python -m lab.member RANK WORLD_SIZE`, started by `lab.crew`. One thread computes, as in every
 member of zooid.
 """
 
@@ -21,8 +21,8 @@ import torch
 from torch import distributed as dist
 
 import zooid.comm
-from benchmarks.lab.crew import Answer, serve, wait_until
-from benchmarks.lab.pupil import meet_in_store, train_together
+from lab.crew import Answer, serve, wait_until
+from lab.pupil import meet_in_store, train_together
 from zooid.store import open_store
 
 _TIMEOUT = timedelta(seconds=120)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.lab.rehearsals import Scene
+from lab.rehearsals import Scene
 from zooid.core.plans.plan import ScheduleName, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.schedule.buckets import cut_buckets

@@ -4,7 +4,7 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.lab.plans import bare_plan
+from lab.plans import bare_plan
 from zooid.core.jobs.job import load_job
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.layers import LayeredModel, check_job, faithful_layers

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from benchmarks.lab.plans import bare_plan
-from benchmarks.lab.rehearsals import Site
+from lab.plans import bare_plan
+from lab.rehearsals import Site
 from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.plans.plan import Plan

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.lab import router
+from lab import router
 from zooid.core.errors import ZooidError
 
 _MTU = 9000

@@ -1,0 +1,56 @@
+"""Tables of a run: what its plan expects, and what was measured at its end."""
+
+from rich.table import Table
+
+from zooid.core.plans.plan import Plan
+from zooid.core.plans.profile import Profile
+from zooid.core.runs.events import RunFinished, RunStarted
+from zooid.core.units import format_bytes, format_duration, format_usd
+from zooid.report.phrases import ESTIMATE, NOTHING, span_in_words
+from zooid.report.prediction.rows import Comparison
+from zooid.report.terminal_text import cell, numbers_table
+
+
+def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
+    """A row for each stage, and the expected time and cost of the run."""
+    table = Table(
+        title=cell(
+            f"{plan.job}: {plan.num_replicas} replica(s) × {len(plan.stages)} stage(s), "
+            f"batch {plan.batch_size} in grains of {plan.grain_size}{', reproducible' if plan.reproducible else ''}"
+            f"{', insured with a copy of each stage' if plan.num_copies else ''}"
+        )
+    )
+    for name in ("stage", "layers", "offer", "memory"):
+        table.add_column(name, justify="right" if name in ("stage", "memory") else "left")
+    for number, stage in enumerate(plan.stages):
+        names = [layer.name for layer in profile.layers[stage.first_layer : stage.end_layer]] if profile else []
+        span = span_in_words(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
+        memory = format_bytes(stage.memory_bytes) if plan.predicted else NOTHING
+        table.add_row(str(number), cell(span), cell(stage.offer), memory)
+    table.caption = cell(_expected(plan))
+    return table
+
+
+def _expected(plan: Plan) -> str:
+    prediction = plan.predicted
+    if prediction is None:
+        return f"{plan.num_steps} steps; made without a profile, so time, money and memory are unknown"
+    source = prediction.estimated_from
+    mark = f"{ESTIMATE}, from times measured on {source}" if source else "predicted"
+    return (
+        f"{mark}: {format_duration(prediction.step_s)} a step, {prediction.num_steps} steps, "
+        f"{format_duration(prediction.run_s)} in all, {format_usd(prediction.run_usd)} for members' time and starts"
+    )
+
+
+def summary_table(started: RunStarted, finished: RunFinished) -> Table:
+    """Predicted beside measured time and cost of a run."""
+    heads = ("", "predicted", "measured", "difference")
+    table = numbers_table(f"run {started.run}, {started.layout}", heads, f"cost {started.prices}")
+    for row in (
+        Comparison("step time", started.predicted_step_s, finished.step_s, format_duration),
+        Comparison("run time", started.predicted_run_s, finished.wall_s, format_duration),
+        Comparison("cost", started.predicted_usd, finished.usd, format_usd),
+    ):
+        table.add_row(*row.cells)
+    return table
