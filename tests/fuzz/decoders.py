@@ -47,7 +47,7 @@ from zooid.core.runs.shard import ShardTable, TarShard
 from zooid.core.runs.spec import ProbeSpec, RehearsalSpec, WorkerSpec
 from zooid.core.runs.timeline import Timeline, usage_by_member
 from zooid.core.text import has_credentials
-from zooid.core.units import parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd
+from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
 from zooid.profiler.probes.door import Address
 from zooid.profiler.probes.store_meeting import Gathering
@@ -363,7 +363,7 @@ def _of_texts() -> list[Decoder]:
 
     def parse_units(data: bytes) -> None:
         text = data.decode(errors="replace")
-        for parse in (parse_bytes, parse_bytes_per_s, parse_duration_s, parse_usd):
+        for parse in (parse_bytes, parse_duration_s, parse_usd):
             _refused(lambda parse=parse: parse(text))  # type: ignore[misc]
 
     def open_url(data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""What a group counts: exactly, from any thread, and as differences."""
+"""What a group counts: exactly, and from any thread."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,9 @@ from torch import distributed as dist
 
 from tests.contract.groups import Opener
 from zooid.comm import ProcessGroup, Statistics, monitored_barrier, statistics
-from zooid.comm.store.envelope import TRAILER_BYTES
-from zooid.comm.traffic_counter import Counter, difference
+from zooid.comm.traffic_counter import Counter
 from zooid.core.errors import InputError
+from zooid.core.runs.store_rules import TRAILER_BYTES
 
 
 def test_amounts_of_many_threads_all_count() -> None:
@@ -30,13 +30,6 @@ def test_amounts_of_many_threads_all_count() -> None:
 def test_what_is_not_counted_cannot_be_added() -> None:
     with pytest.raises(KeyError, match="num_pust"):
         Counter().add(num_pust=1)
-
-
-def test_a_difference_is_what_happened_between() -> None:
-    earlier = Statistics(num_puts=3, received_bytes=100, waited_s=0.5)
-    later = replace(earlier, num_puts=5, num_gets=2, waited_s=0.75)
-    assert difference(later, earlier) == Statistics(num_puts=2, num_gets=2, waited_s=0.25)
-    assert difference(later, later) == Statistics()
 
 
 @pytest.mark.parametrize("kind", ["memory", "tcp"])

@@ -1,7 +1,7 @@
 """What a group has asked of the store and of the links, for its bill and for whoever wonders what it waits for."""
 
 import threading
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +41,3 @@ class Counter:
     def read(self) -> Statistics:
         with self._lock:
             return Statistics(**self._values)  # type: ignore[arg-type]
-
-
-def difference(later: Statistics, earlier: Statistics) -> Statistics:
-    """What happened between two readings."""
-    before = asdict(earlier)
-    return Statistics(**{name: value - before[name] for name, value in asdict(later).items()})

@@ -31,12 +31,6 @@ _SIZE_BYTES = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_RATE_BYTES_PER_S = {f"{unit}/s": float(factor) for unit, factor in _SIZE_BYTES.items()} | {
-    "bit/s": 1 / 8,
-    "kbit/s": 1e3 / 8,
-    "Mbit/s": 1e6 / 8,
-    "Gbit/s": 1e9 / 8,
-}
 
 
 def small_number(text: str) -> int | None:
@@ -69,16 +63,11 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("20 MB")
     20000000
     """
-    return round(_parse_with_unit(text, {unit: float(f) for unit, f in _SIZE_BYTES.items()}, "size", "20 MB"))
-
-
-def parse_bytes_per_s(text: str) -> float:
-    """Bytes per second in a text such as `20 MB/s` or `210 Mbit/s`.
-
-    >>> parse_bytes_per_s("210 Mbit/s")
-    26250000.0
-    """
-    return _parse_with_unit(text, _RATE_BYTES_PER_S, "rate", "20 MB/s")
+    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
+    if match is None or match[2] not in _SIZE_BYTES:
+        allowed = ", ".join(_SIZE_BYTES)
+        raise UnitError(f"{quoted(text)!r} is not a size; write a number and one of {allowed}, for example 20 MB")
+    return round(_finite(float(match[1]) * _SIZE_BYTES[match[2]], text))
 
 
 def parse_usd(text: str) -> float:
@@ -147,14 +136,6 @@ def format_usd(usd: float) -> str:
     if usd == 0 or abs(usd) >= 0.1:
         return f"${usd:.2f}"
     return f"${usd:.3g}" if abs(usd) >= 1e-4 else f"${usd:.8f}".rstrip("0").rstrip(".")
-
-
-def _parse_with_unit(text: str, factors: dict[str, float], what: str, example: str) -> float:
-    match = re.fullmatch(rf"({_NUMBER})\s*(\S+)", _short(text).strip())
-    if match is None or match[2] not in factors:
-        allowed = ", ".join(factors)
-        raise UnitError(f"{quoted(text)!r} is not a {what}; write a number and one of {allowed}, for example {example}")
-    return _finite(float(match[1]) * factors[match[2]], text)
 
 
 def _short(text: str) -> str:
