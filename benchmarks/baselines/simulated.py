@@ -3,11 +3,14 @@
 import math
 from collections.abc import Iterable
 
+from numpy.typing import ArrayLike
+
 from zooid.core.plans.plan import Plan
 from zooid.planner import Market
 from zooid.planner.drafts import draft, evaluate
 from zooid.predictor import Proposal
-from zooid.predictor.equations import Pipeline, funcpipe_step_s, pipelined_s, three_phase_s
+from zooid.predictor.equations import Pipeline, funcpipe_step_s, pipelined_s
+from zooid.predictor.equations.array_checks import Array, above_zero, at_least, where
 
 
 def simulated(proposals: Iterable[Proposal], market: Market) -> list[Plan]:
@@ -20,13 +23,26 @@ def fits(proposal: Proposal, market: Market) -> bool:
     return draft(proposal, market).missing_bytes <= 0
 
 
+def three_phase_s(
+    num_bytes: ArrayLike, num_members: ArrayLike, bytes_per_s: ArrayLike, latency_s: ArrayLike = 0.0
+) -> Array:
+    """LambdaML's scatter-reduce through a store: 3s/w − 2s/(nw) + 4l (FuncPipe (1)).
+
+    >>> float(three_phase_s(280e6, 8, 70e6))
+    11.0
+    """
+    s, w = at_least(0, "num_bytes", num_bytes), above_zero("bytes_per_s", bytes_per_s)
+    n, lat = at_least(1, "num_members", num_members), at_least(0, "latency_s", latency_s)
+    return where(n > 1, 3 * s / w - 2 * s / (n * w) + 4 * lat)
+
+
 def closed_form_step_s(proposal: Proposal, market: Market) -> float:
     """FuncPipe's (7), through the store, with the all-reduce that the proposal has: LambdaML's or FuncPipe's own."""
     stages = [
         market.world.stage_times(offer, span, proposal.grain_size, crowded=False, is_direct=False)
         for offer, span in zip(proposal.offers, proposal.partition, strict=True)
     ]
-    there, back = market.ways_of(proposal.offers[0], is_direct=False)
+    there, back = market.links_of(proposal.offers[0], is_direct=False)
     num_grains = math.ceil(market.profile.batch_size / proposal.grain_size)
     step_s = funcpipe_step_s(
         Pipeline.of(stages, min(there.bytes_per_s, back.bytes_per_s)),

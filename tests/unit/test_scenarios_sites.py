@@ -135,7 +135,7 @@ def test_many_streams_take_most_of_the_penalty_away() -> None:
     here = choice_of(continents("nlp"), A8)
     assert fast.averaging_s < 0.7 * slow.averaging_s
     assert slowdown(fast, here) < 0.05
-    (streams,) = {way.num_streams for way in fast.links if way.from_site != way.to_site}
+    (streams,) = {link.num_streams for link in fast.links if link.from_site != link.to_site}
     assert 26.25e6 * streams >= 0.98 * OCEAN_BYTES_PER_S > 26.25e6 * (streams - 1) * 0.99
 
 
@@ -176,9 +176,9 @@ def with_prices_of(problem: SiteProblem, provider: str) -> SiteProblem:
 
 def external_usd(choice: SiteChoice, rounds_per_hour: float, from_site: str | None = None) -> float:
     """By the machine and hour, at the throughput that was measured."""
-    ways = [way for way in choice.links if way.from_site != way.to_site and from_site in (None, way.from_site)]
+    links = [link for link in choice.links if link.from_site != link.to_site and from_site in (None, link.from_site)]
     members = sum(each.num_members for each in choice.counts if from_site in (None, each.site))
-    return sum(way.usd for way in ways) / choice.num_rounds * rounds_per_hour / members
+    return sum(link.usd for link in links) / choice.num_rounds * rounds_per_hour / members
 
 
 @pytest.mark.parametrize(("provider", "published"), [("gcp", 4.329), ("azure", 1.882)])

@@ -88,12 +88,12 @@ def test_a_hub_takes_all_sums_and_gives_all_back() -> None:
 def test_streams_are_the_fewest_near_the_best(slack: float, num_streams: int) -> None:
     """Across the Atlantic one carries 26.25 MB/s and all together 750 (Table 5; the paper's artifacts)."""
     choice = choice_of(pair(stream_slack=slack), {"here": 1, "there": 1})
-    assert {way.num_streams for way in choice.links} == {num_streams}
+    assert {link.num_streams for link in choice.links} == {num_streams}
 
 
 def test_no_more_streams_than_allowed() -> None:
     choice = choice_of(pair(max_streams=8), {"here": 1, "there": 1})
-    assert {way.num_streams for way in choice.links} == {8}
+    assert {link.num_streams for link in choice.links} == {8}
     assert choice.averaging_s == pytest.approx(1e9 / (8 * 26.25e6) + 0.1)
 
 

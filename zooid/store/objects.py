@@ -20,6 +20,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 
 from zooid.core import environment
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, ZooidError
+from zooid.core.runs.store_rules import PART_BYTES, SINGLE_PUT_BYTES
 from zooid.core.text import has_credentials, quoted
 from zooid.store.create_only import create_once
 from zooid.store.retries import RetryingStore
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
     from obstore.store import ObjectStore as Client
 
-_SINGLE_PUT_BYTES = 32 * 2**20
-"""Up to here an object goes in one request, which costs least; above, in parts, several at once."""
-_PART_BYTES = 8 * 2**20
 _NUM_PARTS_AT_ONCE = 4
 _PIECE_BYTES = 4 * 2**20
 
@@ -121,14 +119,14 @@ class ObstoreStore:
 
     def put(self, key: str, data: Data) -> None:
         buffer = self._prepare(key, data)
-        in_parts = self._scheme not in ("file", "memory") and len(buffer) > _SINGLE_PUT_BYTES
+        in_parts = self._scheme not in ("file", "memory") and len(buffer) > SINGLE_PUT_BYTES
         try:
             obstore.put(
                 self._client_for(buffer),
                 key,
                 buffer,
                 use_multipart=in_parts,
-                chunk_size=_PART_BYTES,
+                chunk_size=PART_BYTES,
                 max_concurrency=_NUM_PARTS_AT_ONCE,
             )
         except _FAILURES as error:

@@ -15,13 +15,13 @@ from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Landing, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
+from zooid.core.runs.store_rules import DELETE_AFTER_S
 from zooid.schedule.transfer_lists import UPLOADS, Window
 from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16
 _DELETE_AT = 64
-"""Objects that nobody needs any more are deleted when they are this many, or this old:"""
-_DELETE_AFTER_S = 2.0
+"""Unneeded objects are deleted when there are this many, or when they are older than DELETE_AFTER_S."""
 _LEAVE_TIMEOUT_S = 60.0
 
 
@@ -173,7 +173,7 @@ class StoreTransport:
     def _delete_some(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            is_due = len(self._doomed) >= _DELETE_AT or now_s - self._deleted_s > _DELETE_AFTER_S
+            is_due = len(self._doomed) >= _DELETE_AT or now_s - self._deleted_s > DELETE_AFTER_S
             if not self._doomed or not is_due:
                 return
             doomed, self._doomed = self._doomed, []

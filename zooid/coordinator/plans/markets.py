@@ -18,7 +18,7 @@ from zooid.core.resources.prices import FREE, Prices
 from zooid.planner import Market
 from zooid.planner.explaining import left_out_in_words
 from zooid.planner.market import is_named
-from zooid.predictor import Way, World, estimate_profile, ways_from
+from zooid.predictor import DirectedLink, World, directed_links, estimate_profile
 
 
 def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
@@ -71,20 +71,20 @@ def market_for(
             known[offer.name] = profile_for(offer, profiles)
         except CatalogError as error:
             left_out.setdefault(str(error), []).append(offer.name)
-    ways = ways_from(links_for(offers, [links, *(each.links for each in known.values())]))
+    directed = directed_links(links_for(offers, [links, *(each.links for each in known.values())]))
     for offer in offers:
-        if offer.name in known and not _is_reached(offer, ways, transport):
+        if offer.name in known and not _is_reached(offer, directed, transport):
             left_out.setdefault(_unreached(offer, transport), []).append(offer.name)
     usable = _without(offers, left_out)
     prices = prices_at(usable, store_at)
     for offer in usable:
-        for way in ((offer.site, STORE_SITE), (STORE_SITE, offer.site)):
-            if way in prices.missing:
-                left_out.setdefault(prices.missing[way], []).append(offer.name)
+        for link in ((offer.site, STORE_SITE), (STORE_SITE, offer.site)):
+            if link in prices.missing:
+                left_out.setdefault(prices.missing[link], []).append(offer.name)
                 break
     usable, assumed = _with_startup(_without(offers, left_out))
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in usable)
-    world = World(known, ways, looks="folder" if is_folder else "store", prices=prices)
+    world = World(known, directed, looks="folder" if is_folder else "store", prices=prices)
     reasons = tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in left_out.items())
     return Market(tuple(usable), world, dict(quotas or {}), reasons), assumed
 
@@ -98,10 +98,10 @@ def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> 
     return usable
 
 
-def _is_reached(offer: Offer, ways: Mapping[tuple[str, str], Way], transport: TransportName | None) -> bool:
+def _is_reached(offer: Offer, links: Mapping[tuple[str, str], DirectedLink], transport: TransportName | None) -> bool:
     """Whether links are known over which members on this offer can exchange."""
-    over_store = (offer.site, STORE_SITE) in ways and (STORE_SITE, offer.site) in ways
-    between_members = (offer.site, offer.site) in ways
+    over_store = (offer.site, STORE_SITE) in links and (STORE_SITE, offer.site) in links
+    between_members = (offer.site, offer.site) in links
     if transport is None:
         return over_store or (between_members and offer.accepts_connections)
     return over_store if transport == "store" else between_members

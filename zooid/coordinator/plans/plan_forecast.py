@@ -22,9 +22,9 @@ from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
-from zooid.predictor import Proposal, World, forecast, lay_out, ways_from
+from zooid.predictor import Proposal, World, directed_links, forecast, lay_out
 from zooid.predictor.costs.usage import DataSet
-from zooid.predictor.learned.all_reduce_model import Place, fit_all_reduce
+from zooid.predictor.learned.all_reduce_model import MemberKind, fit_all_reduce
 from zooid.predictor.simulation.layout import AllReduceTime
 
 
@@ -56,7 +56,7 @@ def predict(
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
-        ways=ways_from(links_for(plan.offers, [given, plan.links, *(each.links for each in profiles.values())])),
+        links=directed_links(links_for(plan.offers, [given, plan.links, *(each.links for each in profiles.values())])),
         looks="folder" if is_folder else "store",
         prices=prices,
     )
@@ -147,13 +147,13 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
     if not own:
         raise InputError(f"the samples hold no all-reduce of {plan.transport}; measure some: {_PROBE}")
     learned = fit_all_reduce(own, time.time())
-    places = [_measured_place(offer, own) for offer in plan.offers]
+    kinds = [_measured_kind(offer, own) for offer in plan.offers]
     least_bytes = min(sample.num_bytes for sample in own)
 
     @cache
     def time_s(num_bytes: int, num_members: int) -> float:
         # a vote is smaller than what anybody measures; latency alone decides there, and that was measured
-        estimate = learned.predict(max(num_bytes, least_bytes), num_members, places=places)
+        estimate = learned.predict(max(num_bytes, least_bytes), num_members, kinds=kinds)
         if estimate.is_extrapolated:
             notes[estimate.beyond] = None
         return estimate.median_s
@@ -164,8 +164,8 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
 _PROBE = "zooid probe --only all-reduce"
 
 
-def _measured_place(offer: Offer, samples: Sequence[AllReduceSample]) -> Place:
+def _measured_kind(offer: Offer, samples: Sequence[AllReduceSample]) -> MemberKind:
     """Where the offer's samples are from; with the prices of another, this machine is still this machine."""
     known = {sample.offer for sample in samples}
     is_here = offer.platform == LOCAL and held_to(offer) is None and offer.name not in known
-    return Place(LOCAL if is_here else offer.name, offer.site)
+    return MemberKind(LOCAL if is_here else offer.name, offer.site)

@@ -45,14 +45,14 @@ class Prices:
         """Of traffic; PlanError where nobody knows."""
         if self.egress is None:
             return 0.0
-        way = (from_site, to_site)
-        if way not in self.egress:
+        link = (from_site, to_site)
+        if link not in self.egress:
             unasked = (
                 f"no price was looked up for traffic from {from_site} to {to_site}; give the offers of both sites to "
                 "zooid.catalog.prices_for"
             )
-            raise PlanError(self.missing.get(way, unasked))
-        return self.egress[way]
+            raise PlanError(self.missing.get(link, unasked))
+        return self.egress[link]
 
 
 FREE = Prices(storage=FREE_STORAGE, data_storage=FREE_STORAGE, egress=None, missing={})
