@@ -1,5 +1,6 @@
 """The papers' formulas in their plainest form: the reference for what the package computes in other ways."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -83,6 +84,11 @@ def table_of_layers(
 def step_usd(step_s: ArrayLike, usd_per_hour: ArrayLike, num_replicas: int = 1) -> Array:
     """c_iter = P · t_iter · d Σ m_i (FuncPipe (5), (6)); the last axis of `usd_per_hour` is the stage."""
     return np.asarray(np.asarray(step_s) / SECONDS_PER_HOUR * num_replicas * np.sum(usd_per_hour, axis=-1))
+
+
+def granularity(compute_s: float, communication_s: float) -> float:
+    """G = T_calc / T_comm (clouds and continents, equation (1)); infinite without communication."""
+    return compute_s / communication_s if communication_s > 0 else math.inf
 
 
 def samples_per_s(num_samples: float, compute_s: float, communication_s: float) -> float:

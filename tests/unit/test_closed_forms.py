@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.baselines.simulated import three_phase_s
-from tests.unit.paper_formulas import best_speedup, samples_per_s
+from tests.unit.paper_formulas import best_speedup, granularity, samples_per_s
 from zooid.core.errors import InputError
 from zooid.predictor import equations as forms
 from zooid.predictor.equations import hierarchical_s, streaming_bound_s
@@ -206,18 +206,18 @@ def test_more_streams_never_hurt_and_never_beat_the_link(
 @quick
 @given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6), counts, counts)
 def test_speedups_are_ratios_of_samples_a_second(compute_s: float, wire_s: float, before: int, after: int) -> None:
-    of_now = forms.granularity(compute_s, wire_s)
+    of_now = granularity(compute_s, wire_s)
     now = samples_per_s(1000, compute_s, wire_s)
     then = samples_per_s(1000, compute_s * before / after, wire_s)
     assert forms.speedup_of_members(of_now, before, after) == pytest.approx(float(then / now))
-    assert forms.speedup_of_members(of_now, before, after) <= best_speedup(float(of_now))
-    assert best_speedup(float(of_now)) == pytest.approx(float(samples_per_s(1000, 0.0, wire_s) / now))
+    assert forms.speedup_of_members(of_now, before, after) <= best_speedup(of_now)
+    assert best_speedup(of_now) == pytest.approx(float(samples_per_s(1000, 0.0, wire_s) / now))
     larger = samples_per_s(3000, 3 * compute_s, wire_s)
     assert forms.speedup_of_batch(of_now, 3) == pytest.approx(float(larger / now))
 
 
 def test_without_communication_members_bring_all_that_they_compute() -> None:
-    alone = forms.granularity(5.0, 0.0)
+    alone = granularity(5.0, 0.0)
     assert np.isinf(alone)
     assert forms.speedup_of_members(alone, 4, 5) == pytest.approx(1.25)
     assert forms.speedup_of_batch(alone) == pytest.approx(1.0)
@@ -243,7 +243,6 @@ def test_a_grid_of_cases_is_one_call() -> None:
         (lambda: three_phase_s(-1.0, 4, 1e6), "`num_bytes` is -1; it must be at least 0"),
         (lambda: streaming_bound_s(float("nan"), 4, 1e6), "`num_bytes` is nan; it must be at least 0"),
         (lambda: hierarchical_s(1e6, [0, 0], 1e6, 1e6), "number of `site_sizes` above 0"),
-        (lambda: forms.granularity(0.0, 1.0), "`compute_s` is 0; it must be above 0"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call: Callable[[], object], message: str) -> None:

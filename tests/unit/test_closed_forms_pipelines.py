@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.baselines.simulated import three_phase_s
+from benchmarks.baselines.simulated import pipeline_of, three_phase_s
 from tests.unit.paper_formulas import hydrozoa_ring_s, hydrozoa_step_s
 from zooid.core.errors import InputError
 from zooid.core.plans.stage import Bucket, StageTimes
@@ -160,7 +160,7 @@ def test_stages_of_a_plan_are_a_pipeline() -> None:
         )
         for number in range(2)
     ]
-    pipeline = Pipeline.of(stages, 5.0)
+    pipeline = pipeline_of(stages, 5.0)
     assert pipeline.forward_s.tolist() == [1.0, 2.0]
     assert pipeline.out_bytes.tolist() == [10.0, 0.0]
     assert pipeline.parameter_bytes.tolist() == [7.0, 7.0]

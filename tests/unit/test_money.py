@@ -39,7 +39,7 @@ T4_US, T4_EU = catalog_offer("gcp.t4.spot.us-central1"), catalog_offer("gcp.t4.s
 S3 = "aws.us-east-1"
 
 TRAFFIC = Traffic(
-    {(0, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0, 3), (1, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0, 3)}, {}
+    {(0, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0), (1, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0)}, {}
 )
 """Of two members, through a store."""
 

@@ -10,11 +10,11 @@ theirs throughout, and slowdowns, orders and bytes are compared, not seconds.
 import msgspec
 import pytest
 
+from tests.unit.paper_formulas import granularity
 from tests.unit.site_instances import choice_of, num_by_offer
 from zooid.catalog import egress_prices, links, offer, prices_for
 from zooid.core.resources.link import Link
 from zooid.planner.sites import Egress, SiteChoice, SiteOffer, SiteProblem, egress_between, site_front
-from zooid.predictor.equations import granularity
 
 BATCH = 32_768
 GRADIENT_BYTES = {"cv": 2 * 197.8e6, "nlp": 2 * 560.1e6}
@@ -71,7 +71,7 @@ def continents(task: str, **changes: object) -> SiteProblem:
 
 
 def granularity_of(choice: SiteChoice) -> float:
-    return float(granularity(choice.compute_s, choice.averaging_s))
+    return granularity(choice.compute_s, choice.averaging_s)
 
 
 def slowdown(choice: SiteChoice, beside: SiteChoice) -> float:

@@ -43,8 +43,6 @@ class SeatTraffic:
     """Number of gets that return an object."""
     num_early_gets: float = 0.0
     """Expected number of gets that come too early and are repeated. They are charged like the others."""
-    num_deleted: int = 0
-    """Number of objects that the member deletes: its own of collectives, and the other messages that it received."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +184,7 @@ class _Tally:
         self._seats = seats
         self._is_direct = is_direct
         size = len(seats)
-        self._sent, self._received, self._puts, self._gets, self._deleted = np.zeros((5, size), np.int64)
+        self._sent, self._received, self._puts, self._gets = np.zeros((4, size), np.int64)
         self._early = np.zeros(size)
         self._passed: Counter[tuple[int, int]] = Counter()
 
@@ -201,7 +199,6 @@ class _Tally:
         self._puts[source] += count * put_requests(wire_bytes)
         self._gets[reader] += count
         self._early[reader] += count * SETTLED_MISSES[is_urgent(False, num_bytes)]
-        self._deleted[reader] += count
 
     def add_collective(self, members: Sequence[int], call: _CollectiveCounts, element_bytes: int) -> None:
         numbers = np.array(members)
@@ -218,10 +215,9 @@ class _Tally:
         mean_bytes = element_bytes * call.received / np.maximum(call.num_received, 1)
         misses = [SETTLED_MISSES[is_urgent(True, num_bytes)] for num_bytes in mean_bytes]
         self._early[numbers] += call.num_received * np.array(misses)
-        self._deleted[numbers] += call.num_sent
 
     def read(self) -> Traffic:
-        columns = (self._sent, self._received, self._puts, self._gets, self._early, self._deleted)
+        columns = (self._sent, self._received, self._puts, self._gets, self._early)
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return Traffic(
             seats={seat: SeatTraffic(*row) for seat, row in zip(self._seats, rows, strict=True)},

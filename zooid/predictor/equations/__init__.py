@@ -13,14 +13,13 @@ from zooid.predictor.equations.all_reduce import (
     shared_bytes_per_s,
     streaming_bound_s,
 )
-from zooid.predictor.equations.granularity import granularity, speedup_of_batch, speedup_of_members
+from zooid.predictor.equations.granularity import speedup_of_batch, speedup_of_members
 from zooid.predictor.equations.pipeline import Pipeline, funcpipe_step_s, overlapped_step_s
 
 __all__ = [
     "Pipeline",
     "averaging_s",
     "funcpipe_step_s",
-    "granularity",
     "hierarchical_s",
     "hub_s",
     "overlapped_step_s",

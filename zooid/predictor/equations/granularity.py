@@ -1,27 +1,12 @@
-"""Granularity, and the speedup that it allows (clouds and continents §3, §8).
+"""The speedup that a granularity G = T_calc / T_comm allows (clouds and continents §3, §8).
 
 These formulas assume that members divide computing evenly, and that communication takes as long as before. So they give
 upper bounds on the speedup.
 """
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from zooid.predictor.equations.array_checks import Array, above_zero, at_least
-
-
-def granularity(compute_s: ArrayLike, communication_s: ArrayLike) -> Array:
-    """G = T_calc / T_comm (equation (1)); infinite without communication.
-
-    >>> float(granularity(6.0, 1.5))
-    4.0
-    """
-    compute, communication = np.broadcast_arrays(
-        above_zero("compute_s", compute_s), at_least(0, "communication_s", communication_s)
-    )
-    ratio: Array = np.full(compute.shape, np.inf)
-    np.divide(compute, communication, out=ratio, where=communication > 0)
-    return ratio[()]
 
 
 def speedup_of_members(granularity: ArrayLike, num_before: ArrayLike, num_after: ArrayLike) -> Array:

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from zooid.core.errors import InputError
-from zooid.core.plans.stage import StageTimes
 from zooid.predictor.equations.all_reduce import AllReduce, pipelined_s
 from zooid.predictor.equations.array_checks import Array, above_zero, at_least, where
 
@@ -37,17 +36,6 @@ class Pipeline:
         if len(set(sizes.values())) != 1 or () in sizes.values():
             told = ", ".join(f"`{name}` has {size[0] if size else 'no axis of'}" for name, size in sizes.items())
             raise InputError(f"the last axis must be the same stages everywhere, but of stages {told}")
-
-    @classmethod
-    def of(cls, stages: Sequence[StageTimes], bytes_per_s: ArrayLike) -> "Pipeline":
-        """One partition; `bytes_per_s` is one rate for all stages, or one for each."""
-        return cls(
-            forward_s=np.array([stage.forward_s for stage in stages]),
-            backward_s=np.array([stage.backward_s for stage in stages]),
-            out_bytes=np.array([stage.out_bytes for stage in stages]),
-            parameter_bytes=np.array([sum(bucket.num_bytes for bucket in stage.buckets) for stage in stages], float),
-            bytes_per_s=np.broadcast_to(np.asarray(bytes_per_s, np.float64), (len(stages),)),
-        )
 
 
 def funcpipe_step_s(

@@ -22,7 +22,6 @@ from zooid.core.plans.all_reduce_samples import AllReduceSample, Library
 from zooid.core.units import format_bytes, format_duration
 from zooid.predictor.learned.hull import Hull
 from zooid.predictor.learned.spread import Rows, SpreadModel
-from zooid.predictor.simulation.layout import AllReduceTime
 
 SMALL_BYTES = 2**20
 """Messages up to this size are fitted separately from larger ones."""
@@ -71,10 +70,6 @@ class LearnedAllReduce:
         self.library = library
         self._fits = fits
 
-    @property
-    def kinds(self) -> tuple[MemberKind, ...]:
-        return tuple(self._fits)
-
     def predict(
         self, num_bytes: int, num_members: int, concurrency: int = 1, kinds: Sequence[MemberKind] | None = None
     ) -> AllReduceEstimate:
@@ -98,23 +93,6 @@ class LearnedAllReduce:
             high_s=max(estimate.high_s for estimate in estimates),
             beyond="; ".join(estimate.beyond for estimate in estimates if estimate.beyond),
         )
-
-    def time_of(
-        self, concurrency: int = 1, kinds: Sequence[MemberKind] | None = None, *, may_extrapolate: bool = False
-    ) -> AllReduceTime:
-        """Return the median as a plain function, for the simulator.
-
-        A plain number cannot say that it is extrapolated, so extrapolation is a PlanError unless `may_extrapolate`.
-        """
-        known = self._known(kinds)
-
-        def time_s(num_bytes: int, num_members: int) -> float:
-            estimate = self.predict(num_bytes, num_members, concurrency, known)
-            if estimate.is_extrapolated and not may_extrapolate:
-                raise PlanError(f"{estimate.beyond}; measure this setting with zooid probe --only all-reduce")
-            return estimate.median_s
-
-        return time_s
 
     def _known(self, kinds: Sequence[MemberKind] | None) -> Sequence[MemberKind]:
         if kinds is None and len(self._fits) > 1:
