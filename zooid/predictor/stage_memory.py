@@ -1,6 +1,7 @@
 """Peak memory of one member: the runtime, the state of its stage, and the activations that its schedule keeps."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,11 +39,9 @@ def stage_memory_bytes(
     state += _BUFFER_COPIES * sum(layer.buffer_bytes for layer in layers)
     boundary_before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
     received = boundary_before.at(grain_size)
-    sent = layers[-1].boundary.at(grain_size)
     kept, peak = grain_bytes((layer.memory for layer in layers), grain_size, received)
-    computing = (kept * (grains_kept - 1) + peak) * (1 + profile.memory_overhead)
-    messages = 2 * (received + sent)
-    return round(profile.runtime_bytes + state + computing + messages)
+    messages = 2 * (received + layers[-1].boundary.at(grain_size))
+    return round(_total_bytes(profile, state, kept, peak, grains_kept, messages))
 
 
 def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int = 1) -> int:
@@ -81,9 +80,8 @@ def stage_memory_table(
         buffers[firsts] += layer.buffer_bytes
         state = (parameters[end] - parameters[firsts] - _tied_twice(profile, end)) * copies
         state += _BUFFER_COPIES * buffers[firsts]
-        computing = (kept[firsts] * (grains_kept - 1) + peak[firsts]) * (1 + profile.memory_overhead)
         messages = 2 * (crossing[:-1][firsts] + crossing[end])
-        table[firsts, end] = np.round(profile.runtime_bytes + state + computing + messages)
+        table[firsts, end] = np.round(_total_bytes(profile, state, kept[firsts], peak[firsts], grains_kept, messages))
     return table
 
 
@@ -116,6 +114,15 @@ def grain_bytes(
         kept += activations.at(num_samples)
         peak = max(peak, forward, kept + backward_peak.at(num_samples))
     return kept, peak
+
+
+_Size = TypeVar("_Size", float, Array)
+"""Bytes of one stage, or of many."""
+
+
+def _total_bytes(profile: Profile, state: _Size, kept: _Size, peak: _Size, grains_kept: int, messages: _Size) -> _Size:
+    computing = (kept * (grains_kept - 1) + peak) * (1 + profile.memory_overhead)
+    return profile.runtime_bytes + state + computing + messages
 
 
 def _parameter_copies(profile: Profile, num_replicas: int) -> float:

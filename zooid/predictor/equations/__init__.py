@@ -13,8 +13,8 @@ from zooid.predictor.equations.all_reduce import (
     shared_bytes_per_s,
     streaming_bound_s,
 )
-from zooid.predictor.equations.granularity import speedup_of_batch, speedup_of_members
 from zooid.predictor.equations.pipeline import Pipeline, funcpipe_step_s, overlapped_step_s
+from zooid.predictor.equations.speedups import speedup_of_batch, speedup_of_members
 
 __all__ = [
     "Pipeline",

@@ -83,7 +83,7 @@ class LearnedAllReduce:
                 f"an all-reduce of {num_bytes} byte(s) among {num_members} member(s), {concurrency} at once, is asked "
                 "for; give numbers from 1 on"
             )
-        fits = [self._fit_of(kind) for kind in self._known(kinds)]
+        fits = self._fits_of(kinds)
         if num_members == 1:
             return AllReduceEstimate(0.0, 0.0, 0.0)
         estimates = [fit.predict(num_bytes, num_members, concurrency) for fit in fits]
@@ -94,23 +94,18 @@ class LearnedAllReduce:
             beyond="; ".join(estimate.beyond for estimate in estimates if estimate.beyond),
         )
 
-    def _known(self, kinds: Sequence[MemberKind] | None) -> Sequence[MemberKind]:
-        if kinds is None and len(self._fits) > 1:
-            raise PlanError(f"samples are of {self._kinds_in_words()}; say on which of them members run")
-        if kinds is not None and not kinds:
-            raise PlanError(f"no kind of member is given; samples are of {self._kinds_in_words()}: name at least one")
-        return tuple(self._fits) if kinds is None else tuple(dict.fromkeys(kinds))
-
-    def _fit_of(self, kind: MemberKind) -> "_KindFit":
-        if kind not in self._fits:
-            raise PlanError(
-                f"there are no samples of {self.library} on {kind}, only on {self._kinds_in_words()}; measure there "
-                "with zooid probe --only all-reduce"
-            )
-        return self._fits[kind]
-
-    def _kinds_in_words(self) -> str:
-        return ", ".join(map(str, self._fits))
+    def _fits_of(self, kinds: Sequence[MemberKind] | None) -> "list[_KindFit]":
+        measured = ", ".join(map(str, self._fits))
+        chosen = tuple(self._fits) if kinds is None else tuple(dict.fromkeys(kinds))
+        if not chosen or (kinds is None and len(chosen) > 1):
+            raise PlanError(f"samples are of {measured}; say on which of them members run")
+        for kind in chosen:
+            if kind not in self._fits:
+                raise PlanError(
+                    f"there are no samples of {self.library} on {kind}, only on {measured}; measure there with zooid "
+                    "probe --only all-reduce"
+                )
+        return [self._fits[kind] for kind in chosen]
 
 
 def fit_all_reduce(

@@ -151,16 +151,19 @@ class ScalingFit:
         self._scale = _scale(slopes[:num], weights[:num], miss[:num], noise[:num], self._covariance)
 
     def _predicted(self, state: FitState) -> Array:
+        compute, sync = self._log_parts(state)
+        return np.concatenate([log_step(state.unknowns, self._rows, compute, sync), compute])
+
+    def _log_parts(self, state: FitState) -> tuple[Array, Array]:
+        """ln C and ln S at the measured rows."""
         compute = log_compute(state.unknowns, self._rows, self.units) + self._compute_root @ state.compute
         sync = log_sync(state.unknowns, self._rows, self.units) + self._sync_root @ state.sync
-        return np.concatenate([log_step(state.unknowns, self._rows, compute, sync), compute])
+        return compute, sync
 
     def _slopes(self, state: FitState, predicted: Array) -> tuple[Array, Array, Array]:
         """Derivatives of both measurements of each row by unknowns and deviations, and of steps by ln C and by ln S."""
-        num = len(self._rows.placements)
-        compute = log_compute(state.unknowns, self._rows, self.units) + self._compute_root @ state.compute
-        sync = log_sync(state.unknowns, self._rows, self.units) + self._sync_root @ state.sync
-        steps = predicted[:num]
+        compute, sync = self._log_parts(state)
+        steps = predicted[: len(self._rows.placements)]
         by_compute = (log_step(state.unknowns, self._rows, compute + _DIFFERENCE, sync) - steps) / _DIFFERENCE
         by_sync = (log_step(state.unknowns, self._rows, compute, sync + _DIFFERENCE) - steps) / _DIFFERENCE
         by_unknowns = [
