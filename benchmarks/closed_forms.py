@@ -18,13 +18,10 @@ from zooid.predictor.equations import (
     averaging_s,
     funcpipe_step_s,
     hierarchical_s,
-    hydrozoa_step_s,
     pipelined_s,
     ring_s,
     speedup_of_members,
-    step_usd,
     streaming_bound_s,
-    three_phase_s,
 )
 from zooid.predictor.equations.array_checks import Array
 
@@ -55,23 +52,19 @@ def forms() -> dict[str, Evaluate]:
         parameter_bytes=drawn(1e5, 1e8, NUM_STAGES),
         bytes_per_s=drawn(1e7, 1e9, NUM_STAGES),
     )
-    prices = drawn(0.1, 5.0, NUM_STAGES)
 
     def some(at: slice | int) -> Pipeline:
         return Pipeline(*(getattr(stages, field.name)[at] for field in fields(stages)))
 
     return {
-        "three_phase": lambda at: three_phase_s(size[at], members[at], rate[at], latency[at]),
         "pipelined": lambda at: pipelined_s(size[at], members[at], rate[at], latency[at]),
         "streaming": lambda at: streaming_bound_s(size[at], members[at], rate[at]),
         "ring": lambda at: ring_s(size[at], members[at], rate[at], latency[at]),
         "averaging": lambda at: averaging_s(size[at], members[at], rate[at] / 10, rate[at], latency[at], 4),
         f"hierarchical, {NUM_SITES} sites": lambda at: hierarchical_s(size[at], sites[at], rate[at, None], wide[at]),
-        f"hydrozoa, {NUM_STAGES} stages": lambda at: hydrozoa_step_s(some(at), grains[at], members[at]),
         f"funcpipe, {NUM_STAGES} stages": lambda at: funcpipe_step_s(
             some(at), grains[at], members[at], latency_s=latency[at], slowdown=1.1
         ),
-        f"funcpipe cost, {NUM_STAGES} stages": lambda at: step_usd(size[at] / 1e6, prices[at], members[at]),
         "granularity": lambda at: speedup_of_members(size[at] / rate[at], members[at], members[at] + 1),
     }
 

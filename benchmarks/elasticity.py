@@ -17,7 +17,7 @@ from lab.load import ForeignLoad
 from zooid.catalog.price_lookup import Location, storage_price
 from zooid.core.plans.plan import Limits
 from zooid.core.runs.events import Event, StepCommitted
-from zooid.schedule.heartbeats import requests_per_day
+from zooid.schedule.heartbeats import requests_per_s
 
 NUM_MEMBERS = 4
 BATCH_SIZE = 16
@@ -101,8 +101,8 @@ def compare(folder: Path, num_turns: int) -> dict[str, float]:
 def daily_usd(store_at: str) -> float:
     """What the signs of life of one member cost a day, if they go through a store there."""
     price = storage_price(Location.parse(store_at))
-    puts, gets = requests_per_day(NUM_MEMBERS)
-    return puts * price.usd_per_put + gets * price.usd_per_get
+    puts, gets = requests_per_s(NUM_MEMBERS)
+    return 24 * 3600 * (puts * price.usd_per_put + gets * price.usd_per_get)
 
 
 def main() -> None:

@@ -24,6 +24,7 @@ from unittest import mock
 from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
+from lab.one_site import one_site
 from lab.rehearsals import Scene, Site, site
 from lab.runs import run_by_hand
 from zooid.core.environment import member_environment
@@ -31,7 +32,7 @@ from zooid.core.plans.plan import ScheduleName, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.core.runs import keys
 from zooid.core.runs.step_parts import parts_by_member, total_parts
-from zooid.predictor import Way, alike, lower_bound_s, simulate_step
+from zooid.predictor import DirectedLink, lower_bound_s, simulate_step
 from zooid.schedule.buckets import cut_buckets
 
 LINK_BYTES_PER_S = 20_000_000
@@ -80,7 +81,7 @@ def buckets(is_direct: bool) -> tuple[Bucket, ...]:
 
 def optimum_s(scene: Scene, link_bytes_per_s: float = LINK_BYTES_PER_S) -> float:
     """See `zooid.predictor.step_bounds`: no order of actions is faster."""
-    layout = alike(scene.stages, Way(bytes_per_s=link_bytes_per_s, rtt_s=0.0), transport=scene.transport)
+    layout = one_site(scene.stages, DirectedLink(bytes_per_s=link_bytes_per_s, rtt_s=0.0), transport=scene.transport)
     return lower_bound_s(layout, [scene.num_grains] * scene.num_replicas)
 
 
@@ -113,7 +114,7 @@ def with_ahead(scene: Scene) -> Scene:
 
 def simulated_s(scene: Scene) -> float:
     """With links as they are set."""
-    layout = alike(scene.stages, Way(bytes_per_s=LINK_BYTES_PER_S, rtt_s=0.001), transport=scene.transport)
+    layout = one_site(scene.stages, DirectedLink(bytes_per_s=LINK_BYTES_PER_S, rtt_s=0.001), transport=scene.transport)
     return simulate_step(scene.schedule_of_step(), layout).step_s
 
 

@@ -40,7 +40,7 @@ from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.events import Event, StepCommitted
 from zooid.core.runs.step_parts import parts_by_member
 from zooid.planner.partition import StageTable, best_partitions
-from zooid.predictor import Layout, Noise, Proposal, Steps, World, simulate_steps, ways_from
+from zooid.predictor import Layout, Noise, Proposal, Steps, World, directed_links, simulate_steps
 from zooid.predictor import predict as predict_run
 from zooid.store import open_store
 
@@ -149,7 +149,7 @@ def predict(scene: Scene, place: Place, links: tuple[Link, ...]) -> Steps:
     layout = Layout(
         stages=scene.rows,
         sites=tuple(tuple(sites[at : at + num_stages]) for at in range(0, scene.num_replicas * num_stages, num_stages)),
-        ways=ways_from(links),
+        links=directed_links(links),
         transport=scene.transport,
     )
     spread = statistics.median(link.spread for link in links)
@@ -222,20 +222,20 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
     site = case.place.sites[0]
     here = structs.replace(offer, site=site)
     store_cpu = {link.to_site == STORE_SITE: link for link in profile.links}
-    ways = {
+    directed = {
         ends: replace(
-            way,
+            link,
             cpu_s=store_cpu[ends[1] == STORE_SITE].cpu_s,
             cpu_s_per_byte=store_cpu[ends[1] == STORE_SITE].cpu_s_per_byte,
         )
         if STORE_SITE in ends
-        else way
-        for ends, way in ways_from(links).items()
+        else link
+        for ends, link in directed_links(links).items()
     }
     num_replicas, num_stages = case.layout
     num_grains = profile.batch_size // case.grain_size
     ends = ((site, STORE_SITE), (STORE_SITE, site)) if case.place.transport == "store" else ((site, site),)
-    crossed = [ways[each] for each in ends]
+    crossed = [directed[each] for each in ends]
     own_grains = math.ceil(num_grains / num_replicas)
     table = StageTable.of_profile(profile, case.grain_size, own_grains, crossed, num_replicas)
     partition = best_partitions(table, [num_stages], max_each=1)[num_stages][0]
@@ -248,7 +248,7 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
         ahead=1 if case.schedule == "1f1b" and num_stages > 1 else 0,
         transport=case.place.transport,
     )
-    prediction, _ = predict_run(proposal, World({here.name: profile}, ways), num_noisy_steps=8)
+    prediction, _ = predict_run(proposal, World({here.name: profile}, directed), num_noisy_steps=8)
     bare = bare_plan(
         job=profile.job,
         fingerprint=profile.model_fingerprint,

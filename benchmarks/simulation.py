@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.harness import Row, run_benchmark
+from lab.one_site import one_site
 from zooid.core.plans.plan import TransportName
 from zooid.core.plans.stage import Bucket, StageTimes
-from zooid.predictor import Way, alike, simulate_step
+from zooid.predictor import DirectedLink, simulate_step
 from zooid.schedule.pipelines import StepShape
 
 LAYOUTS = ((1, 64, 32), (8, 8, 32), (8, 8, 4), (64, 1, 1))
@@ -18,13 +19,15 @@ TRANSPORTS: tuple[TransportName, ...] = ("tcp", "store")
 NUM_ROUNDS = 7
 MESSAGE_BYTES = 2_000_000
 PARAMETER_BYTES = 8_000_000
-WAY = Way(bytes_per_s=50e6, rtt_s=0.001)
+LINK = DirectedLink(bytes_per_s=50e6, rtt_s=0.001)
 
 
 def measure(quick: bool) -> Iterator[Row]:
     for transport in TRANSPORTS:
         for num_replicas, num_stages, num_grains in LAYOUTS:
-            layout = alike([stage(number < num_stages - 1) for number in range(num_stages)], WAY, transport=transport)
+            layout = one_site(
+                [stage(number < num_stages - 1) for number in range(num_stages)], LINK, transport=transport
+            )
             times_s = []
             for _ in range(1 if quick else NUM_ROUNDS):
                 begin_s = time.perf_counter()

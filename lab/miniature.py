@@ -62,14 +62,14 @@ def smaller(layout: Layout, factor: float) -> Layout:
         layout,
         stages=tuple(tuple(_smaller_stage(stage, factor) for stage in row) for row in layout.stages),
         ties=tuple(structs.replace(tie, num_bytes=_whole(tie.num_bytes / factor)) for tie in layout.ties),
-        ways={
+        links={
             ends: replace(
-                way,
-                bytes_per_s=way.bytes_per_s / factor,
-                stream_bytes_per_s=way.stream_bytes_per_s / factor,
-                total_bytes_per_s=way.total_bytes_per_s / factor,
+                link,
+                bytes_per_s=link.bytes_per_s / factor,
+                stream_bytes_per_s=link.stream_bytes_per_s / factor,
+                total_bytes_per_s=link.total_bytes_per_s / factor,
             )
-            for ends, way in layout.ways.items()
+            for ends, link in layout.links.items()
         },
     )
 

@@ -57,10 +57,10 @@ class Rehearsals:
         simulated_s = small.step_s
         if proposal.num_members == 1:  # which exchanges nothing
             return Step(simulated_s, simulated_s, 0.0)
-        way = self.market.ways_of(proposal.offers[0], is_direct=proposal.transport != "store")[0]
-        round_trip_s = way.rtt_s if way.rtt_s >= LEAST_ROUND_TRIP_S else 0.0
+        link = self.market.links_of(proposal.offers[0], is_direct=proposal.transport != "store")[0]
+        round_trip_s = link.rtt_s if link.rtt_s >= LEAST_ROUND_TRIP_S else 0.0
         num_steps = max(LEAST_STEPS, min(MOST_STEPS, round(MEASURED_S / simulated_s)))
-        with site(proposal.num_members, int(way.bytes_per_s / self.factor), round_trip_s) as lab:
+        with site(proposal.num_members, int(link.bytes_per_s / self.factor), round_trip_s) as lab:
             return _measured(small, lab, num_steps, simulated_s)
 
 

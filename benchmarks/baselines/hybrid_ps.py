@@ -60,7 +60,7 @@ def hybrid_ps(market: Market, max_members: int) -> Iterator[ServedRun]:
         (worker,), (span,), number = workers.offers, workers.partition, workers.num_replicas
         times = market.world.stage_times(worker, span, workers.grain_size, crowded=False, is_direct=False)
         num_grains = math.ceil(math.ceil(profile.batch_size / workers.grain_size) / number)
-        rate = min(way.bytes_per_s for way in market.ways_of(worker, is_direct=False))
+        rate = min(link.bytes_per_s for link in market.links_of(worker, is_direct=False))
         moving_s = moved_bytes / min(rate, hub.bandwidth_bytes_per_s / number)
         step_s = num_grains * (times.forward_s + times.backward_s) + moving_s
         starting_s = startup_s(workers, market.world)

@@ -91,5 +91,5 @@ def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Proposal]]:
 def _table(market: Market, offer: Offer, grain_size: int, num_replicas: int, *, reduces: bool = False) -> StageTable:
     profile = market.world.profile_of(offer)
     num_grains = math.ceil(math.ceil(profile.batch_size / grain_size) / num_replicas)
-    ways = market.ways_of(offer, is_direct=False)
-    return StageTable.of_profile(profile, grain_size, num_grains, ways, num_replicas if reduces else 1)
+    links = market.links_of(offer, is_direct=False)
+    return StageTable.of_profile(profile, grain_size, num_grains, links, num_replicas if reduces else 1)

@@ -68,7 +68,7 @@ def _grid(market: Market, max_members: int) -> Iterator[Proposal]:
 def fastest_flow(market: Market, offer: Offer, grain_size: int, num_stages: int) -> Partition:
     """Of all partitions into so many stages, the one whose slowest stage is the fastest."""
     layers = market.world.profile_of(offer).layers
-    rate = min((way.bytes_per_s for way in market.ways_of(offer, is_direct=False)), default=math.inf)
+    rate = min((link.bytes_per_s for link in market.links_of(offer, is_direct=False)), default=math.inf)
     times_s = span_sums([layer.forward_s(grain_size) + layer.backward_s(grain_size) for layer in layers])
     crossing_s = np.array([0.0, *(layer.boundary.at(grain_size) / rate for layer in layers[:-1]), 0.0])
     return smallest_need(np.maximum(times_s, crossing_s[:, None] + crossing_s), num_stages)

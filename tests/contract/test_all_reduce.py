@@ -8,10 +8,10 @@ from torch import Tensor
 
 from tests.contract.groups import OpenRanks, Ranks, assert_same_bits, reducing, values_of
 from zooid.comm import Options, ProcessGroup
-from zooid.comm.store.envelope import TRAILER_BYTES
 from zooid.core.errors import CommError
 from zooid.core.plans.codec_sizes import CodecName, wire_bytes
 from zooid.core.plans.plan import AllReduceName
+from zooid.core.runs.store_rules import TRAILER_BYTES
 from zooid.schedule.all_reduce_choice import EXCHANGE_MAX_BYTES, AllReduceChoice, choose_all_reduce
 from zooid.schedule.site_hierarchy import hierarchical
 from zooid.schedule.transfer_lists import TransferList

@@ -221,7 +221,7 @@ class TestEvents:
                 assert events == [step(number, float(number))]
 
     def test_the_first_event_waits_for_no_interval(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("zooid.store.event_log._FLUSH_INTERVAL_S", 3600.0)
+        monkeypatch.setattr("zooid.store.event_log.EVENT_FLUSH_S", 3600.0)
         store = new_memory()
         writer = EventWriter(store, "worker")
         try:

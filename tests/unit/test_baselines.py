@@ -18,7 +18,7 @@ from lab.widening import widened
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.planner import Market
 from zooid.planner.objectives import objective_of
-from zooid.predictor import Proposal, World, ways_from
+from zooid.predictor import Proposal, World, directed_links
 
 MOST = 4
 SMALL, LARGE = "made.small", "made.large"
@@ -46,7 +46,7 @@ def market() -> Market:
         offer(1.0, name=SMALL, memory_bytes=19_000, vcpus=1.0),
         offer(2.0, name=LARGE, memory_bytes=40_000, vcpus=2.0),
     )
-    return Market(offers, World({SMALL: slow, LARGE: fast}, ways_from(slow.links)))
+    return Market(offers, World({SMALL: slow, LARGE: fast}, directed_links(slow.links)))
 
 
 def test_lambda_ml_has_one_grain_a_worker_on_the_largest_memory() -> None:
@@ -136,7 +136,7 @@ def test_on_machines_that_reach_one_another_the_greedy_take_what_they_are_greedy
     apart = market()
     links = (*store_links(RATE, 0.01), link(RATE, 0.001, to_site=SITE))
     offers = tuple(structs.replace(each, memory_bytes=40_000) for each in apart.offers)
-    where = Market(offers, World(apart.world.profiles, ways_from(links)))
+    where = Market(offers, World(apart.world.profiles, directed_links(links)))
     found = {(each.name, each.goal): each for each in on_vms(where, MOST, EFFORT)}
     assert found.keys() == {("APM", "fastest"), ("APM", "cheapest"), ("CGF", "cheapest"), ("FGF", "fastest")}
     assert {name for name, _ in found} == set(ON_VMS)

@@ -1,4 +1,4 @@
-"""Closed forms of all-reduces, links, scaling and money: what holds for every case, and what the transfer lists say."""
+"""Closed forms of all-reduces, links and scaling: what holds for every case, and what the transfer lists say."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.simulated import three_phase_s
+from tests.unit.paper_formulas import best_speedup, granularity, samples_per_s
 from zooid.core.errors import InputError
 from zooid.predictor import equations as forms
-from zooid.predictor.equations import LinkFit, fit_link, hierarchical_s, streaming_bound_s
+from zooid.predictor.equations import hierarchical_s, streaming_bound_s
 from zooid.schedule.site_hierarchy import hierarchical
 from zooid.schedule.transfer_lists import TransferList, pipelined, ring, streaming, three_phase
 
 quick = settings(deadline=None, max_examples=100)
 
 ALL_REDUCES: dict[str, Callable[..., Any]] = {
-    "three_phase": forms.three_phase_s,
+    "three_phase": three_phase_s,
     "pipelined": forms.pipelined_s,
     "streaming": forms.streaming_bound_s,
     "ring": forms.ring_s,
@@ -82,7 +84,7 @@ def rounds_s(transfers: TransferList, num_ranks: int) -> float:
 @pytest.mark.parametrize("num_ranks", range(2, 9))
 def test_lists_with_rounds_take_what_their_formulas_say(num_ranks: int) -> None:
     num_bytes = 840 * num_ranks
-    assert forms.three_phase_s(num_bytes, num_ranks, RATE, LATENCY_S) == pytest.approx(
+    assert three_phase_s(num_bytes, num_ranks, RATE, LATENCY_S) == pytest.approx(
         rounds_s(three_phase(num_bytes, num_ranks), num_ranks)
     )
     assert forms.pipelined_s(num_bytes, num_ranks, RATE, LATENCY_S) == pytest.approx(
@@ -169,45 +171,6 @@ def test_a_site_of_size_0_is_none() -> None:
 
 
 @quick
-@given(st.floats(0, 1e-6), st.floats(1e-6, 1), rates)
-def test_probes_without_noise_give_back_what_they_are_made_of(alpha: float, beta: float, rate: float) -> None:
-    sizes = np.array([1e3, 1e4, 1e6, 1e8])
-    made = LinkFit(s_per_byte=alpha, s_per_message=beta)
-    found = fit_link(sizes, made.message_s(sizes, rate), rate)
-    assert found.message_s(sizes, rate) == pytest.approx(made.message_s(sizes, rate), rel=1e-6)
-
-
-def test_a_link_is_found_through_noise_though_sizes_differ_by_five_powers_of_ten() -> None:
-    generator = np.random.default_rng(7)
-    sizes = np.repeat([1e3, 1e5, 1e7, 1e8], 25)
-    times_s = (0.004 + 2e-8 * sizes) * generator.normal(1.0, 0.05, sizes.size)
-    found = fit_link(sizes, times_s, bytes_per_s=1e8)
-    assert found.s_per_message == pytest.approx(0.004, rel=0.05)
-    assert found.s_per_byte == pytest.approx(1e-8, rel=0.1), "what 100 MB/s do not account for"
-
-
-@pytest.mark.parametrize(
-    ("sizes", "times_s", "wanted"),
-    [
-        ([1e6, 2e6, 3e6], [0.9, 2.0, 3.1], (1e-6, 0.0)),
-        ([1e6, 2e6, 3e6], [0.3, 0.2, 0.1], (0.0, 0.135)),
-    ],
-    ids=["below 0 at no bytes", "falling"],
-)
-def test_no_fit_predicts_a_time_below_zero(
-    sizes: list[float], times_s: list[float], wanted: tuple[float, float]
-) -> None:
-    found = fit_link(sizes, times_s)
-    assert (found.s_per_byte, found.s_per_message) == pytest.approx(wanted, rel=0.06)
-
-
-@pytest.mark.parametrize(("sizes", "times_s"), [([1e6], [1.0]), ([1e6, 1e6], [1.0, 1.1]), ([1e3, 1e6], [1.0])])
-def test_a_link_needs_probes_of_two_sizes(sizes: list[float], times_s: list[float]) -> None:
-    with pytest.raises(InputError, match="probe it with messages of at least two sizes, one time each"):
-        fit_link(sizes, times_s)
-
-
-@quick
 @given(counts, rates, rates)
 def test_those_who_share_get_their_own_rate_or_an_even_part(number: int, own: float, total: float) -> None:
     each = float(forms.shared_bytes_per_s(number, own, total))
@@ -244,36 +207,21 @@ def test_more_streams_never_hurt_and_never_beat_the_link(
 @quick
 @given(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6), counts, counts)
 def test_speedups_are_ratios_of_samples_a_second(compute_s: float, wire_s: float, before: int, after: int) -> None:
-    of_now = forms.granularity(compute_s, wire_s)
-    now = forms.samples_per_s(1000, compute_s, wire_s)
-    then = forms.samples_per_s(1000, compute_s * before / after, wire_s)
+    of_now = granularity(compute_s, wire_s)
+    now = samples_per_s(1000, compute_s, wire_s)
+    then = samples_per_s(1000, compute_s * before / after, wire_s)
     assert forms.speedup_of_members(of_now, before, after) == pytest.approx(float(then / now))
-    assert forms.speedup_of_members(of_now, before, after) <= forms.best_speedup(of_now)
-    assert forms.best_speedup(of_now) == pytest.approx(float(forms.samples_per_s(1000, 0.0, wire_s) / now))
-    larger = forms.samples_per_s(3000, 3 * compute_s, wire_s)
+    assert forms.speedup_of_members(of_now, before, after) <= best_speedup(of_now)
+    assert best_speedup(of_now) == pytest.approx(float(samples_per_s(1000, 0.0, wire_s) / now))
+    larger = samples_per_s(3000, 3 * compute_s, wire_s)
     assert forms.speedup_of_batch(of_now, 3) == pytest.approx(float(larger / now))
 
 
 def test_without_communication_members_bring_all_that_they_compute() -> None:
-    alone = forms.granularity(5.0, 0.0)
+    alone = granularity(5.0, 0.0)
     assert np.isinf(alone)
     assert forms.speedup_of_members(alone, 4, 5) == pytest.approx(1.25)
     assert forms.speedup_of_batch(alone) == pytest.approx(1.0)
-
-
-# Money
-
-
-@quick
-@given(st.floats(0, 1e4), st.lists(st.floats(0, 100), min_size=1, max_size=6), counts)
-def test_a_step_costs_what_its_members_cost_in_that_time(step_s: float, usd: list[float], num_replicas: int) -> None:
-    wanted = num_replicas * sum(each * step_s / 3600 for each in usd)
-    assert forms.step_usd(step_s, usd, num_replicas) == pytest.approx(wanted)
-
-
-def test_shares_of_traffic_that_are_not_all_of_it_are_refused() -> None:
-    with pytest.raises(InputError, match=r"`shares` \[0.3, 0.3\] must sum to 1"):
-        forms.traffic_usd(10, [0.3, 0.3], [0.01, 0.02])
 
 
 # Arrays and refusals
@@ -293,12 +241,9 @@ def test_a_grid_of_cases_is_one_call() -> None:
     [
         (lambda: forms.ring_s(1e6, 0, 1e6), "`num_members` is 0; it must be at least 1"),
         (lambda: forms.pipelined_s(1e6, 4, [1e6, 0.0]), "`bytes_per_s` is 0; it must be above 0"),
-        (lambda: forms.three_phase_s(-1.0, 4, 1e6), "`num_bytes` is -1; it must be at least 0"),
+        (lambda: three_phase_s(-1.0, 4, 1e6), "`num_bytes` is -1; it must be at least 0"),
         (lambda: streaming_bound_s(float("nan"), 4, 1e6), "`num_bytes` is nan; it must be at least 0"),
         (lambda: hierarchical_s(1e6, [0, 0], 1e6, 1e6), "number of `site_sizes` above 0"),
-        (lambda: forms.granularity(0.0, 1.0), "`compute_s` is 0; it must be above 0"),
-        (lambda: forms.usd_per_million_samples(1.0, 0.0), "`samples_per_s` is 0; it must be above 0"),
-        (lambda: LinkFit(s_per_byte=-1.0), "`s_per_byte` is -1.0; it must be at least 0"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(call: Callable[[], object], message: str) -> None:

@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baselines.simulated import pipeline_of, three_phase_s
+from tests.unit.paper_formulas import hydrozoa_ring_s, hydrozoa_step_s
 from zooid.core.errors import InputError
 from zooid.core.plans.stage import Bucket, StageTimes
 from zooid.predictor.equations import (
-    LinkFit,
     Pipeline,
     funcpipe_step_s,
-    hydrozoa_step_s,
     overlapped_step_s,
     pipelined_s,
     ring_s,
     streaming_bound_s,
-    three_phase_s,
 )
 
 quick = settings(deadline=None, max_examples=100)
@@ -85,12 +84,14 @@ def test_hydrozoas_runtime_is_that_of_its_pipeline(
         return [float(pipeline.out_bytes[stage] / min(pipeline.bytes_per_s[stage : stage + 2]))]
 
     def reduce_s(stage: int) -> float:
-        part = float(pipeline.parameter_bytes[stage]) / num_replicas
-        return 2 * (num_replicas - 1) * (part / float(pipeline.bytes_per_s[stage]) + alpha * part + beta)
+        rate = float(pipeline.bytes_per_s[stage])
+        return float(hydrozoa_ring_s(pipeline.parameter_bytes[stage], num_replicas, rate, alpha, beta))
 
-    link = LinkFit(s_per_byte=alpha, s_per_message=beta)
-    wanted_s = walked_s(pipeline, num_grains, crossings, reduce_s)
-    assert hydrozoa_step_s(pipeline, num_grains, num_replicas, link) == pytest.approx(wanted_s)
+    stages = range(len(pipeline.forward_s))
+    cut_s = [crossings(stage)[0] for stage in stages[:-1]]
+    reduced_s = [reduce_s(stage) for stage in stages]
+    own = hydrozoa_step_s(pipeline.forward_s.tolist(), pipeline.backward_s.tolist(), cut_s, num_grains, reduced_s)
+    assert own == pytest.approx(walked_s(pipeline, num_grains, crossings, reduce_s))
 
 
 @quick
@@ -121,9 +122,8 @@ def test_more_bandwidth_is_never_slower(pipeline: Pipeline, num_grains: int, num
         pipeline.parameter_bytes,
         pipeline.bytes_per_s * factor,
     )
-    for step_s in (hydrozoa_step_s, funcpipe_step_s):
-        plain = step_s(pipeline, num_grains, num_replicas)
-        assert 0 <= step_s(faster, num_grains, num_replicas) <= plain * (1 + 1e-12)
+    plain = funcpipe_step_s(pipeline, num_grains, num_replicas)
+    assert 0 <= funcpipe_step_s(faster, num_grains, num_replicas) <= plain * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("all_reduce", [three_phase_s, pipelined_s, streaming_bound_s, ring_s])
@@ -140,10 +140,6 @@ def test_many_partitions_are_one_call_and_shorter_ones_end_with_stages_of_zeros(
     both = Pipeline(*(np.array([short, long]) for short, long in zip(padded, three, strict=True)))
     alone = [Pipeline(*map(np.array, each)) for each in (two, three)]
     grains, replicas = np.array([8, 5]), np.array([2, 4])
-    link = LinkFit(s_per_message=0.3)
-    found = hydrozoa_step_s(both, grains, replicas, link)
-    wanted = [hydrozoa_step_s(each, m, a, link) for each, m, a in zip(alone, grains, replicas, strict=True)]
-    assert found.tolist() == pytest.approx([float(each) for each in wanted])
     found = funcpipe_step_s(both, grains, replicas, latency_s=0.3, slowdown=1.2)
     wanted = [
         funcpipe_step_s(each, m, a, latency_s=0.3, slowdown=1.2)
@@ -164,7 +160,7 @@ def test_stages_of_a_plan_are_a_pipeline() -> None:
         )
         for number in range(2)
     ]
-    pipeline = Pipeline.of(stages, 5.0)
+    pipeline = pipeline_of(stages, 5.0)
     assert pipeline.forward_s.tolist() == [1.0, 2.0]
     assert pipeline.out_bytes.tolist() == [10.0, 0.0]
     assert pipeline.parameter_bytes.tolist() == [7.0, 7.0]

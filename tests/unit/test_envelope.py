@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zooid.comm.store.envelope import TRAILER_BYTES, seal, unseal
+from zooid.comm.store.envelope import seal, unseal
 from zooid.core.errors import DamagedMessage
+from zooid.core.runs.store_rules import TRAILER_BYTES
 
 NAME = "group/calls/00000007/000001"
 contents = st.binary(max_size=300)

@@ -11,6 +11,7 @@ import torch
 from torch import distributed as dist
 
 from tests.contract.groups import Opener
+from tests.unit.action_texts import parse_action
 from zooid.comm.calls.work import Completion, TransferWork
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, PeerLost
@@ -24,7 +25,6 @@ from zooid.schedule.actions import (
     Kind,
     Lane,
     needs_of,
-    parse_action,
 )
 from zooid.schedule.pipelines import StepShape
 from zooid.worker.step.executor import Executor

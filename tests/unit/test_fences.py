@@ -16,6 +16,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.runs.events import StepCommitted
 from zooid.core.runs.spec import Adoption
+from zooid.core.runs.store_rules import FENCE_FRESH_S, FENCE_LOOK_S
 from zooid.store import EventReader, EventWriter, Fence, ObjectStore, fences, open_store
 from zooid.worker.checkpoints import keeper as keeping
 from zooid.worker.state.loss_scaling import LossScale
@@ -28,7 +29,7 @@ def store() -> ObjectStore:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOOK_INTERVAL_S", "_FRESH_S", "_HEED_S"):
+    for name in ("FENCE_LOOK_S", "FENCE_FRESH_S", "_HEED_S"):
         monkeypatch.setattr(fences, name, 0.05)
 
 
@@ -38,7 +39,7 @@ def never() -> None:
 
 class TestLooking:
     def test_only_a_newer_claim_counts(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fences, "_FRESH_S", 0.0)
+        monkeypatch.setattr(fences, "FENCE_FRESH_S", 0.0)
         first, second = Fence(store, 0), Fence(store, 1)
         first.check()
         store.put(keys.claim(1), b"")
@@ -49,7 +50,7 @@ class TestLooking:
     def test_an_adoption_replaces_the_coordinator_but_not_its_members(
         self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(fences, "_FRESH_S", 0.0)
+        monkeypatch.setattr(fences, "FENCE_FRESH_S", 0.0)
         member, coordinator = Fence(store, 0), Fence(store, 0, coordinates=True)
         for number in (1, 2):
             store.put(keys.claim(number), encode_record(Adoption(run="7", roster=0, nonce=str(number))))
@@ -67,7 +68,7 @@ class TestLooking:
             assert not fence.is_superseded()
         assert counting.counts["get.delay"] == 1
         store.put(keys.claim(1), b"")
-        monkeypatch.setattr(fences, "_FRESH_S", 0.0)
+        monkeypatch.setattr(fences, "FENCE_FRESH_S", 0.0)
         assert fence.is_superseded()
         assert fence.is_superseded()
         assert counting.counts["get.delay"] == 2, "what is certain is not asked again"
@@ -179,5 +180,5 @@ def step_committed(step: int) -> StepCommitted:
 
 
 def test_the_grace_outlasts_a_look_and_what_follows_it() -> None:
-    assert fences.GRACE_S >= fences.LOOK_INTERVAL_S + fences._FRESH_S + fences._HEED_S
+    assert fences.GRACE_S >= FENCE_LOOK_S + FENCE_FRESH_S + fences._HEED_S
     assert fences.GRACE_S < 10.0

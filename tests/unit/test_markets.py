@@ -111,7 +111,7 @@ class TestMarket:
             link(1e6, 0.1, from_site=STORE_SITE, to_site="aws.us-east-1.lambda"),
         ]
         market, _ = market_for(offers_named(["aws.lambda.1769"]), {"local": MEASURED}, links=slow)
-        assert market.world.ways["aws.us-east-1.lambda", STORE_SITE].bytes_per_s == 1e6
+        assert market.world.links["aws.us-east-1.lambda", STORE_SITE].bytes_per_s == 1e6
 
     def test_where_the_store_is_has_to_be_said_where_members_are_in_several_places(self) -> None:
         offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])

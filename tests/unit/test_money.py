@@ -13,18 +13,15 @@ from zooid.catalog import offers, prices_for, storage_prices, store_location
 from zooid.catalog.csv_rows import read_rows
 from zooid.catalog.price_lookup import Location, egress_usd_per_gb, location_of
 from zooid.catalog.shipped_tables import check_offer
-from zooid.comm.store import store_transport
-from zooid.coordinator.runs import lease, relay
 from zooid.core.errors import CatalogError, PlanError
 from zooid.core.plans.plan import CostTerm
 from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
 from zooid.core.resources.prices import DATA_SITE, FREE, FREE_STORAGE, Prices
+from zooid.core.runs import store_rules as rules
 from zooid.core.runs.checkpoint import CheckpointRule
-from zooid.predictor.costs import usage as used
 from zooid.predictor.costs.bill import (
     COST_KINDS,
-    NO_USAGE,
     bill_usd,
     run_cost,
     samples_per_usd,
@@ -32,9 +29,8 @@ from zooid.predictor.costs.bill import (
     usd_per_million_samples,
 )
 from zooid.predictor.costs.traffic import SeatTraffic, Traffic
-from zooid.predictor.costs.usage import Checkpoints, DataSet, Move, Usage, num_checkpoints, run_usage
+from zooid.predictor.costs.usage import NO_USAGE, Checkpoints, DataSet, Move, RunUsage, num_checkpoints, run_usage
 from zooid.schedule.heartbeats import requests_per_s
-from zooid.store import event_log, fences
 
 GB = 1e9
 HOUR_S = 3600.0
@@ -43,7 +39,7 @@ T4_US, T4_EU = catalog_offer("gcp.t4.spot.us-central1"), catalog_offer("gcp.t4.s
 S3 = "aws.us-east-1"
 
 TRAFFIC = Traffic(
-    {(0, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0, 3), (1, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0, 3)}, {}
+    {(0, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0), (1, 0): SeatTraffic(10**6, 2 * 10**6, 3, 4, 1.0)}, {}
 )
 """Of two members, through a store."""
 
@@ -52,7 +48,7 @@ def usd_of(terms: tuple[CostTerm, ...]) -> dict[str, float]:
     return {term.kind: term.usd for term in terms}
 
 
-def usage_of(num_steps: float, step_s: float = 1.0, site: str = FUNCTION.site, **given: Any) -> Usage:
+def usage_of(num_steps: float, step_s: float = 1.0, site: str = FUNCTION.site, **given: Any) -> RunUsage:
     sites = dict.fromkeys(TRAFFIC.seats, site)
     return run_usage(TRAFFIC, sites, num_steps=num_steps, step_s=step_s, running_s=num_steps * step_s, **given)
 
@@ -167,7 +163,7 @@ def test_clouds_data_from_backblaze_costs_a_cent_per_gb_anywhere_and_only_once_w
     """The vision runs load 14.4 GB an hour and member: 0.144 dollars."""
     prices = prices_for([T4_US, T4_EU], "gcp.us-central1", data="backblaze")
     for site in (T4_US.site, T4_EU.site):
-        loaded = Usage(data_moves=(Move(DATA_SITE, site, 14.4 * GB),))
+        loaded = RunUsage(data_moves=(Move(DATA_SITE, site, 14.4 * GB),))
         assert usd_of(run_cost([], 0.0, 0.0, loaded, prices))["data"] == pytest.approx(0.144)
     once = usage_of(10, site=T4_US.site, data=DataSet(num_bytes=14.4 * GB, epochs=5))
     every_epoch = usage_of(10, site=T4_US.site, data=DataSet(num_bytes=14.4 * GB, epochs=5, is_cached=False))
@@ -193,7 +189,7 @@ def test_clouds_eight_t4_cost_177_a_million_samples_with_the_traffic_between_the
     samples_per_s, num_samples = 261.9, 1e6
     running_s = num_samples / samples_per_s
     prices = prices_for([T4_US], "gcp.us-central1")
-    traffic = Usage(moves=(Move(T4_US.site, T4_US.site, 24 * GB),))
+    traffic = RunUsage(moves=(Move(T4_US.site, T4_US.site, 24 * GB),))
     usd = total_usd(run_cost([T4_US] * 8, running_s, 0.0, traffic, prices))
     assert usd_per_million_samples(num_samples, usd) == pytest.approx(1.77, abs=0.01)
     assert samples_per_usd(num_samples, usd) == pytest.approx(1e6 / 1.77, rel=0.01)
@@ -212,24 +208,24 @@ def test_what_costs_nothing_trains_without_end_and_no_samples_have_no_price() ->
 def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     idle, busy = usage_of(0, step_s=1.0), usage_of(1000, step_s=1.0)
     sign_puts, sign_gets = (2 * 1000 * rate for rate in requests_per_s(2))
-    assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / used.BEAT_S + 1000 + sign_puts)
-    fence_looks = 1000 * (1 / used.FENCE_FRESH_S + 1 / used.FENCE_S + 1 / used.BEAT_S)
-    expected_gets = 1000 * 10 + 1000 * 3 / used.LOOK_S + 1000 + fence_looks + sign_gets
+    assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / rules.LEASE_HEARTBEAT_S + 1000 + sign_puts)
+    fence_looks = 1000 * (1 / rules.FENCE_FRESH_S + 1 / rules.FENCE_LOOK_S + 1 / rules.LEASE_HEARTBEAT_S)
+    expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + fence_looks + sign_gets
     assert busy.num_gets - idle.num_gets == pytest.approx(expected_gets)
-    assert busy.num_lists - idle.num_lists == pytest.approx(1000 / used.LOOK_S)
+    assert busy.num_lists - idle.num_lists == pytest.approx(1000 / rules.EVENT_LOOK_S)
     prices = prices_for([FUNCTION], S3)
     expected = busy.num_puts * 5e-6 + busy.num_gets * 4e-7 + busy.num_lists * 5e-6
     assert usd_of(run_cost([FUNCTION] * 2, 1000.0, 0.0, busy, prices))["requests"] == pytest.approx(expected)
 
 
 def test_lists_are_charged_as_puts_unless_they_have_a_price_of_their_own() -> None:
-    listed = Usage(num_lists=1000.0)
+    listed = RunUsage(num_lists=1000.0)
     assert usd_of(run_cost([], 0.0, 0.0, listed, prices_for([], S3)))["requests"] == pytest.approx(0.005)
     assert usd_of(run_cost([], 0.0, 0.0, listed, prices_for([], "backblaze")))["requests"] == pytest.approx(0.004)
 
 
 def test_a_gb_that_lies_in_the_store_for_a_month_costs_its_price() -> None:
-    month = Usage(stored_byte_s=GB * 730 * HOUR_S)
+    month = RunUsage(stored_byte_s=GB * 730 * HOUR_S)
     assert usd_of(run_cost([], 0.0, 0.0, month, prices_for([], S3)))["storage"] == pytest.approx(0.023)
 
 
@@ -290,23 +286,15 @@ def test_connected_members_pay_for_what_passes_between_their_sites_only() -> Non
 
 def test_a_usage_below_zero_is_refused() -> None:
     with pytest.raises(PlanError, match="`num_gets` of a run's usage is -1"):
-        Usage(num_gets=-1.0)
+        RunUsage(num_gets=-1.0)
     with pytest.raises(PlanError, match="`num_bytes` of a run's usage is nan"):
-        Usage(moves=(Move("a", "b", math.nan),))
+        RunUsage(moves=(Move("a", "b", math.nan),))
     with pytest.raises(PlanError, match="`num_written` is -1"):
         Checkpoints(num_written=-1, stage_bytes=(), weight_bytes=())
     with pytest.raises(PlanError, match="same stages"):
         Checkpoints(num_written=1, stage_bytes=(1.0,), weight_bytes=())
     with pytest.raises(PlanError, match="`epochs` 0"):
         DataSet(num_bytes=1.0, epochs=0)
-
-
-def test_constants_are_those_of_the_programs_that_ask() -> None:
-    assert relay._REMOTE_INTERVAL_S == used.LOOK_S
-    assert lease._BEAT_S == used.BEAT_S
-    assert (fences.LOOK_INTERVAL_S, fences._FRESH_S) == (used.FENCE_S, used.FENCE_FRESH_S)
-    assert event_log._FLUSH_INTERVAL_S == used.FLUSH_S
-    assert store_transport._DELETE_AFTER_S == used.LIFETIME_S
 
 
 # Prices that hold, and prices that are missing
@@ -366,15 +354,15 @@ def test_traffic_without_a_price_is_refused_once_bytes_move_there() -> None:
     made = offer(name="made.offer", region="mars-1", site="made.mars")
     prices = prices_for([made, FUNCTION], S3)
     assert run_cost([made], 1.0, 0.0, NO_USAGE, prices)
-    assert run_cost([made], 1.0, 0.0, Usage(moves=(Move("made.mars", STORE_SITE, 0.0),)), prices)
+    assert run_cost([made], 1.0, 0.0, RunUsage(moves=(Move("made.mars", STORE_SITE, 0.0),)), prices)
     with pytest.raises(
         PlanError,
         match=r"traffic from made.mars-1 to aws.us-east-1; add a row with `provider` made, `source_zone` mars-1 and "
         "`target_zone` aws to egress.csv",
     ):
-        run_cost([made], 1.0, 0.0, Usage(moves=(Move("made.mars", STORE_SITE, 1.0),)), prices)
+        run_cost([made], 1.0, 0.0, RunUsage(moves=(Move("made.mars", STORE_SITE, 1.0),)), prices)
     with pytest.raises(PlanError, match="no price was looked up for traffic from store to elsewhere; give the offers"):
-        run_cost([made], 1.0, 0.0, Usage(moves=(Move(STORE_SITE, "elsewhere", 1.0),)), prices)
+        run_cost([made], 1.0, 0.0, RunUsage(moves=(Move(STORE_SITE, "elsewhere", 1.0),)), prices)
 
 
 def test_a_region_of_which_nobody_knows_the_continent_is_refused() -> None:

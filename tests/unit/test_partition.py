@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.baselines.hydrozoa_grid import grid_partitions
-from tests.unit.hydrozoa_forms import pipeline_s, table_of_layers
+from tests.unit.paper_formulas import hydrozoa_ring_s, hydrozoa_step_s, pipeline_s, table_of_layers
 from tests.unit.profiles import layer, profile, store_links
 from zooid.core.errors import InputError
 from zooid.planner.partition import Partition, StageTable, best_partitions
 from zooid.planner.partition.search import search_partitions
-from zooid.predictor import stage_times, ways_from
-from zooid.predictor.equations import LinkFit, Pipeline, hydrozoa_step_s
+from zooid.predictor import directed_links, stage_times
 from zooid.predictor.equations.array_checks import Array
 
 thorough = settings(max_examples=100, deadline=None, derandomize=True)
@@ -48,26 +47,25 @@ def chains(draw: st.DrawFn, max_layers: int = 8) -> dict[str, Any]:
     }
 
 
-links = st.builds(LinkFit, s_per_byte=st.sampled_from([0.0, 0.01]), s_per_message=st.sampled_from([0.0, 0.5]))
+alphas, betas = st.sampled_from([0.0, 0.01]), st.sampled_from([0.0, 0.5])
 
 
 def published_s(
-    chain: dict[str, Any], partitions: list[Partition], num_replicas: int = 1, link: LinkFit | None = None
+    chain: dict[str, Any], partitions: list[Partition], num_replicas: int = 1, alpha: float = 0.0, beta: float = 0.0
 ) -> Array:
-    """The paper's equation, for partitions into the same number of stages."""
+    """The paper's equation, for each of the partitions."""
 
-    def of_stages(name: str) -> Array:
-        return np.array([[sum(chain[name][first:end]) for first, end in partition] for partition in partitions])
+    def step_s(partition: Partition) -> float:
+        sizes = [sum(chain["parameter_bytes"][first:end]) for first, end in partition]
+        return hydrozoa_step_s(
+            [sum(chain["forward_s"][first:end]) for first, end in partition],
+            [sum(chain["backward_s"][first:end]) for first, end in partition],
+            [chain["out_bytes"][end - 1] / RATE for _, end in partition[:-1]],
+            chain["num_grains"],
+            hydrozoa_ring_s(sizes, num_replicas, RATE, alpha, beta).tolist(),
+        )
 
-    last = np.array([[chain["out_bytes"][end - 1] for _, end in partition] for partition in partitions])
-    pipeline = Pipeline(
-        forward_s=of_stages("forward_s"),
-        backward_s=of_stages("backward_s"),
-        out_bytes=last,
-        parameter_bytes=of_stages("parameter_bytes"),
-        bytes_per_s=np.full(last.shape, RATE),
-    )
-    return hydrozoa_step_s(pipeline, chain["num_grains"], num_replicas, link or LinkFit())
+    return np.array([step_s(partition) for partition in partitions])
 
 
 def table(chain: dict[str, Any], num_replicas: int = 1, **more: Any) -> StageTable:
@@ -75,16 +73,16 @@ def table(chain: dict[str, Any], num_replicas: int = 1, **more: Any) -> StageTab
 
 
 @thorough
-@given(chains(), st.sampled_from([1, 1, 2, 5]), links)
+@given(chains(), st.sampled_from([1, 1, 2, 5]), alphas, betas)
 def test_every_number_of_stages_gets_its_best_partition(
-    chain: dict[str, Any], num_replicas: int, link: LinkFit
+    chain: dict[str, Any], num_replicas: int, alpha: float, beta: float
 ) -> None:
     num_layers = len(chain["forward_s"])
-    found = search_partitions(table(chain, num_replicas, link=link))
+    found = search_partitions(table(chain, num_replicas, alpha=alpha, beta=beta))
     assert sorted(found) == list(range(1, num_layers + 1))
     for num_stages, cut in found.items():
-        least_s = published_s(chain, every_partition(num_layers, num_stages), num_replicas, link).min()
-        (step_s,) = published_s(chain, [cut.partition], num_replicas, link)
+        least_s = published_s(chain, every_partition(num_layers, num_stages), num_replicas, alpha, beta).min()
+        (step_s,) = published_s(chain, [cut.partition], num_replicas, alpha, beta)
         assert step_s == pytest.approx(least_s, rel=1e-9, abs=1e-12)
         assert cut.step_s == pytest.approx(step_s, rel=1e-9, abs=1e-12)
         assert cut.proof.status == "optimal"
@@ -211,26 +209,26 @@ def test_better_than_evenly_spaced_bounds_where_a_few_layers_are_long() -> None:
 
 def test_a_profile_is_cut_as_its_stages_are_timed() -> None:
     """Reading samples and round trips count: the table says of every partition what `pipeline_s` says."""
-    ways = tuple(ways_from(store_links(100.0, 0.1)).values())
+    links = tuple(directed_links(store_links(100.0, 0.1)).values())
     generator = np.random.default_rng(2)
     made = profile(
         [layer(float(generator.uniform(0.1, 2)), out_bytes=float(generator.uniform(0, 300))) for _ in range(6)],
         load_s_per_sample=0.7,
     )
-    stages = StageTable.of_profile(made, 2, 5, ways)
+    stages = StageTable.of_profile(made, 2, 5, links)
     for num_stages in range(1, 7):
         for partition in every_partition(6, num_stages):
-            wanted_s = pipeline_s([stage_times(made, *stage, 2) for stage in partition], 5, ways)
+            wanted_s = pipeline_s([stage_times(made, *stage, 2) for stage in partition], 5, links)
             assert stages.step_s(np.array([end for _, end in partition])) == pytest.approx(wanted_s)
 
 
 def test_of_many_partitions_several_are_proposed() -> None:
-    ways = tuple(ways_from(store_links(100.0, 0.1)).values())
+    links = tuple(directed_links(store_links(100.0, 0.1)).values())
     made = profile([layer(1.0 + at % 3, out_bytes=10.0 * (at % 4)) for at in range(30)])
-    stages = StageTable.of_profile(made, 2, 8, ways)
+    stages = StageTable.of_profile(made, 2, 8, links)
     proposed = best_partitions(stages, [6], max_each=3)[6]
     assert len(set(proposed)) == 3
-    times = [pipeline_s([stage_times(made, *stage, 2) for stage in partition], 8, ways) for partition in proposed]
+    times = [pipeline_s([stage_times(made, *stage, 2) for stage in partition], 8, links) for partition in proposed]
     assert times == sorted(times)
     assert best_partitions(stages, [31], max_each=3) == {31: []}
 

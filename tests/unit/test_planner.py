@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hydrozoa_forms import pipeline_s
+from tests.unit.paper_formulas import pipeline_s
 from tests.unit.profiles import SITE, layer, link, offer, picked, profile, store_links
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, Plan
@@ -19,11 +19,11 @@ from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.units import parse_duration_s, parse_usd
 from zooid.planner.partition import Partition, StageTable, best_partitions, search
-from zooid.predictor import stage_times, ways_from
+from zooid.predictor import directed_links, stage_times
 
 quick = settings(deadline=None, max_examples=40)
 
-WAYS = tuple(ways_from(store_links(100.0, 0.1)).values())
+LINKS = tuple(directed_links(store_links(100.0, 0.1)).values())
 
 layer_lists = st.lists(
     st.builds(layer, st.floats(0.01, 10), out_bytes=st.sampled_from([0.0, 10.0, 300.0])), min_size=1, max_size=7
@@ -36,11 +36,11 @@ def every_partition(num_layers: int, num_stages: int) -> Iterator[Partition]:
 
 
 def closed_form_s(made: Profile, cut: Partition, grain_size: int, num_grains: int) -> float:
-    return pipeline_s([stage_times(made, *stage, grain_size) for stage in cut], num_grains, WAYS)
+    return pipeline_s([stage_times(made, *stage, grain_size) for stage in cut], num_grains, LINKS)
 
 
 def proposed(made: Profile, grain_size: int, num_grains: int, num_stages: int) -> list[Partition]:
-    table = StageTable.of_profile(made, grain_size, num_grains, WAYS)
+    table = StageTable.of_profile(made, grain_size, num_grains, LINKS)
     return best_partitions(table, [num_stages], max_each=3)[num_stages]
 
 

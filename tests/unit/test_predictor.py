@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from tests.unit.hydrozoa_forms import pipeline_s
+from lab.one_site import one_site
+from tests.unit.paper_formulas import pipeline_s
 from tests.unit.profiles import INSTANT_BYTES_PER_S, layer, offer, profile, store_links
 from zooid.core.plans.plan import AllReduceName, ScheduleName, TransportName
 from zooid.core.plans.profile import TiedParameter
@@ -19,17 +20,16 @@ from zooid.core.runs.step_parts import parts_by_member
 from zooid.core.runs.timeline import Timeline
 from zooid.planner.drafts import grains_kept
 from zooid.predictor import (
+    DirectedLink,
     Layout,
-    Way,
-    alike,
     bill_usd,
+    directed_links,
     lower_bound_s,
     run_cost,
     simulate_step,
     stage_memory_bytes,
     stage_times,
     ties_between,
-    ways_from,
 )
 from zooid.predictor.simulation.clock import Pipe, Simulation
 from zooid.schedule.all_reduce_choice import EXCHANGE_MAX_BYTES, MAX_CHUNKS, MIN_CHUNK_BYTES
@@ -121,8 +121,8 @@ def layout_of(
     transport: TransportName = "store",
 ) -> Layout:
     """Where readers are told at once, as the equations have it."""
-    way = Way(bytes_per_s=bandwidth_bytes_per_s, rtt_s=rtt_s)
-    return alike(stages, way, transport=transport, looks="at_once", all_reduce="three_phase", host_cores=host_cores)
+    link = DirectedLink(bytes_per_s=bandwidth_bytes_per_s, rtt_s=rtt_s)
+    return one_site(stages, link, transport=transport, looks="at_once", all_reduce="three_phase", host_cores=host_cores)
 
 
 def schedule_of(num_stages: int, num_replicas: int, num_grains: int) -> StepSchedule:
@@ -147,8 +147,8 @@ def test_one_member_takes_the_sum_of_what_it_does(host_cores: int | None) -> Non
 def test_gpipe_without_transfer_cost_is_the_closed_form(times: list[tuple[float, float]], num_grains: int) -> None:
     stages = [stage(forward_s, backward_s, 1.0) for forward_s, backward_s in times]
     timeline = simulate_step(schedule_of(len(stages), 1, num_grains), layout_of(stages))
-    ways = tuple(ways_from(store_links()).values())
-    assert timeline.step_s == pytest.approx(pipeline_s(stages, num_grains, ways), rel=1e-9)
+    links = tuple(directed_links(store_links()).values())
+    assert timeline.step_s == pytest.approx(pipeline_s(stages, num_grains, links), rel=1e-9)
 
 
 def test_members_that_share_one_core_take_turns() -> None:
@@ -166,9 +166,9 @@ def test_a_message_takes_a_put_and_a_get() -> None:
 
 
 def test_processor_time_of_messages_is_taken_from_computing() -> None:
-    up = Way(bytes_per_s=1.0, rtt_s=0.0, cpu_s=0.5, cpu_s_per_byte=0.25)
-    down = Way(bytes_per_s=INSTANT_BYTES_PER_S, rtt_s=0.0)
-    layout = alike([stage(4.0, 0.0, 2.0), stage(0.0, 0.0)], up, back=down, looks="at_once")
+    up = DirectedLink(bytes_per_s=1.0, rtt_s=0.0, cpu_s=0.5, cpu_s_per_byte=0.25)
+    down = DirectedLink(bytes_per_s=INSTANT_BYTES_PER_S, rtt_s=0.0)
+    layout = one_site([stage(4.0, 0.0, 2.0), stage(0.0, 0.0)], up, back=down, looks="at_once")
     timeline = simulate_step(schedule_of(2, 1, 2), layout)
     # While grain 0 is sent for 2 s, half of the core is the message's until its 0.5 + 2 × 0.25 s are done.
     assert duration_s(timeline, "0F0") == pytest.approx(4)

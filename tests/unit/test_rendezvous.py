@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from lab.faults import Faults, FaultyStore, Rates
 from zooid.comm.rendezvous import Session, leave, meet
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, CommError, CommTimeout
 from zooid.core.runs import keys
-from zooid.store import Faults, FaultyStore, ObjectStore, Rates, open_store
+from zooid.store import ObjectStore, open_store
 
 pytestmark = pytest.mark.timeout(30)
 

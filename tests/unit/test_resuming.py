@@ -52,12 +52,12 @@ def store(tmp_path: Path) -> ObjectStore:
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_BEAT_S", 0.02)
+    monkeypatch.setattr(lease, "LEASE_HEARTBEAT_S", 0.02)
     monkeypatch.setattr(lease, "SILENCE_S", 1.0)
     monkeypatch.setattr(lease, "_POLL_S", 0.02)
     monkeypatch.setattr(lease, "_MAX_POLL_S", 0.1)
     monkeypatch.setattr(supervision, "GRACE_S", 0.1)
-    monkeypatch.setattr(fences, "_FRESH_S", 0.05)
+    monkeypatch.setattr(fences, "FENCE_FRESH_S", 0.05)
 
 
 def local_links() -> tuple[Link, ...]:

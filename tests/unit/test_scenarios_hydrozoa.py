@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.unit.hydrozoa_forms import table_of_layers
+from tests.unit.paper_formulas import table_of_layers
 from zooid.catalog import device_scores, links, offer
 from zooid.planner.partition import Partition, StageTable
 from zooid.planner.partition.problem import span_sums

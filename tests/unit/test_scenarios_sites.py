@@ -10,11 +10,11 @@ theirs throughout, and slowdowns, orders and bytes are compared, not seconds.
 import msgspec
 import pytest
 
+from tests.unit.paper_formulas import granularity
 from tests.unit.site_instances import choice_of, num_by_offer
 from zooid.catalog import egress_prices, links, offer, prices_for
 from zooid.core.resources.link import Link
 from zooid.planner.sites import Egress, SiteChoice, SiteOffer, SiteProblem, egress_between, site_front
-from zooid.predictor.equations import granularity
 
 BATCH = 32_768
 GRADIENT_BYTES = {"cv": 2 * 197.8e6, "nlp": 2 * 560.1e6}
@@ -71,7 +71,7 @@ def continents(task: str, **changes: object) -> SiteProblem:
 
 
 def granularity_of(choice: SiteChoice) -> float:
-    return float(granularity(choice.compute_s, choice.averaging_s))
+    return granularity(choice.compute_s, choice.averaging_s)
 
 
 def slowdown(choice: SiteChoice, beside: SiteChoice) -> float:
@@ -135,7 +135,7 @@ def test_many_streams_take_most_of_the_penalty_away() -> None:
     here = choice_of(continents("nlp"), A8)
     assert fast.averaging_s < 0.7 * slow.averaging_s
     assert slowdown(fast, here) < 0.05
-    (streams,) = {way.num_streams for way in fast.links if way.from_site != way.to_site}
+    (streams,) = {link.num_streams for link in fast.links if link.from_site != link.to_site}
     assert 26.25e6 * streams >= 0.98 * OCEAN_BYTES_PER_S > 26.25e6 * (streams - 1) * 0.99
 
 
@@ -176,9 +176,9 @@ def with_prices_of(problem: SiteProblem, provider: str) -> SiteProblem:
 
 def external_usd(choice: SiteChoice, rounds_per_hour: float, from_site: str | None = None) -> float:
     """By the machine and hour, at the throughput that was measured."""
-    ways = [way for way in choice.links if way.from_site != way.to_site and from_site in (None, way.from_site)]
+    links = [link for link in choice.links if link.from_site != link.to_site and from_site in (None, link.from_site)]
     members = sum(each.num_members for each in choice.counts if from_site in (None, each.site))
-    return sum(way.usd for way in ways) / choice.num_rounds * rounds_per_hour / members
+    return sum(link.usd for link in links) / choice.num_rounds * rounds_per_hour / members
 
 
 @pytest.mark.parametrize(("provider", "published"), [("gcp", 4.329), ("azure", 1.882)])

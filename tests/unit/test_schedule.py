@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.action_texts import parse_action
 from zooid.core.errors import ScheduleError
-from zooid.schedule.actions import Action, Kind, parse_action
+from zooid.schedule.actions import Action, Kind
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepSchedule, StepShape, most_kept
 from zooid.schedule.samples import SamplePlan, derive_seed, even_shares, split_grains
@@ -67,19 +68,6 @@ def swap(first: str, second: str) -> Edit:
 @given(actions)
 def test_an_action_survives_its_text(action: Action) -> None:
     assert parse_action(str(action)) == action
-
-
-@pytest.mark.parametrize(
-    "text", ["", "F5", "2", "2F", "2X5", "2f5", "2F5 ", " 2F5", "-1F5", "2F-5", "2F5B5", "2COMMIT5", "2REDUCE"]
-)
-def test_text_that_is_no_action_is_refused(text: str) -> None:
-    with pytest.raises(ScheduleError):
-        parse_action(text)
-
-
-def test_the_refusal_shows_how_actions_are_written() -> None:
-    with pytest.raises(ScheduleError, match=r"'2X5' is not an action; examples are 2F5, .*2COMMIT"):
-        parse_action("2X5")
 
 
 @pytest.mark.parametrize(("kind", "number"), [(Kind.FORWARD, None), (Kind.REDUCE, None), (Kind.COMMIT, 3)])

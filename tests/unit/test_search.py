@@ -24,7 +24,7 @@ from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
 from zooid.planner.partition import smallest_need
 from zooid.planner.proposing import Known, families, grain_sizes, schedules
-from zooid.predictor import Proposal, World, stage_memory_bytes, stage_memory_table, ways_from
+from zooid.predictor import Proposal, World, directed_links, stage_memory_bytes, stage_memory_table
 
 SLOW, FAST = "made.slow", "made.fast"
 
@@ -50,7 +50,7 @@ def two_offers(
     offers = (offer(slow_usd, name=SLOW), offer(fast_usd, name=FAST))
     profiles = {SLOW: slower(made, 2.0), FAST: made}
     named = {f"made.{name}": number for name, number in quotas.items()}
-    return Market(offers, World(profiles, ways_from((*made.links, *peers))), named)
+    return Market(offers, World(profiles, directed_links((*made.links, *peers))), named)
 
 
 def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> Iterator[Proposal]:

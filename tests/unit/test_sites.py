@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.unit.paper_formulas import granularity
 from tests.unit.site_instances import Reference, choice_of, link, num_by_offer, problems, rates
 from zooid.core.errors import InputError
 from zooid.core.resources.prices import FREE
 from zooid.planner.sites import Egress, SiteOffer, SiteProblem, egress_between, site_front
-from zooid.predictor.equations import averaging_s, granularity, hierarchical_s, hub_s
+from zooid.predictor.equations import averaging_s, hierarchical_s, hub_s
 from zooid.predictor.equations.site_rounds import SiteLinks, by_site_s, everyone_s
 
 quick = settings(max_examples=100, deadline=None, derandomize=True)
@@ -88,12 +89,12 @@ def test_a_hub_takes_all_sums_and_gives_all_back() -> None:
 def test_streams_are_the_fewest_near_the_best(slack: float, num_streams: int) -> None:
     """Across the Atlantic one carries 26.25 MB/s and all together 750 (Table 5; the paper's artifacts)."""
     choice = choice_of(pair(stream_slack=slack), {"here": 1, "there": 1})
-    assert {way.num_streams for way in choice.links} == {num_streams}
+    assert {link.num_streams for link in choice.links} == {num_streams}
 
 
 def test_no_more_streams_than_allowed() -> None:
     choice = choice_of(pair(max_streams=8), {"here": 1, "there": 1})
-    assert {way.num_streams for way in choice.links} == {8}
+    assert {link.num_streams for link in choice.links} == {8}
     assert choice.averaging_s == pytest.approx(1e9 / (8 * 26.25e6) + 0.1)
 
 
@@ -151,7 +152,7 @@ def test_doubling_the_batch_doubles_the_granularity() -> None:
     """Clouds and continents §3."""
     now, then = (choice_of(pair(batch_size=size), {"here": 4, "there": 4}) for size in (1000, 2000))
     assert granularity(then.compute_s, then.averaging_s) == pytest.approx(
-        2 * float(granularity(now.compute_s, now.averaging_s))
+        2 * granularity(now.compute_s, now.averaging_s)
     )
     assert then.usd < now.usd
 

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.baselines.funcpipe_memory import funcpipe_memory_bytes
+from benchmarks.baselines.simulated import three_phase_s
+from tests.unit.paper_formulas import step_usd
 from zooid.core.errors import InputError, PlanError
 from zooid.planner.front import Point, pareto, recommended, worth
 from zooid.planner.stage_sizes import (
@@ -21,7 +23,7 @@ from zooid.planner.stage_sizes import (
     StageSizesSearch,
 )
 from zooid.planner.stage_sizes import search as search_module
-from zooid.predictor.equations import Pipeline, funcpipe_step_s, step_usd, three_phase_s
+from zooid.predictor.equations import Pipeline, funcpipe_step_s
 from zooid.predictor.equations.array_checks import Array
 
 exact = settings(max_examples=100, deadline=None, derandomize=True)

@@ -10,9 +10,9 @@ from torch import distributed as dist
 
 from tests.contract.groups import Opener
 from zooid.comm import ProcessGroup, Statistics, monitored_barrier, statistics
-from zooid.comm.store.envelope import TRAILER_BYTES
 from zooid.comm.traffic_counter import Counter
 from zooid.core.errors import InputError
+from zooid.core.runs.store_rules import TRAILER_BYTES
 
 
 def test_amounts_of_many_threads_all_count() -> None:

@@ -268,7 +268,7 @@ def test_groups_of_one_run_do_not_take_each_others_messages() -> None:
 
 
 def test_an_object_is_deleted_when_all_its_readers_are_past_it_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_transport, "_DELETE_AFTER_S", -1.0)
+    monkeypatch.setattr(store_transport, "DELETE_AFTER_S", -1.0)
     store = new_store()
     transports = [StoreTransport(store, "group", rank, timeout_s=10.0) for rank in range(3)]
 

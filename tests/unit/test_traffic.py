@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zooid.comm.store.envelope import TRAILER_BYTES as SEALED_BYTES
 from zooid.core.plans.plan import AllReduceName
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.core.runs.store_rules import TRAILER_BYTES, put_requests
 from zooid.predictor.costs import traffic as predicted
-from zooid.predictor.costs.traffic import SeatTraffic, Traffic, put_requests, step_traffic
+from zooid.predictor.costs.traffic import SeatTraffic, Traffic, step_traffic
 from zooid.schedule.actions import Kind, peer_action
 from zooid.schedule.all_reduce_choice import AllReduceChoice, choose_all_reduce
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.polling_rules import SETTLED_MISSES
 from zooid.schedule.samples import even_shares, split_grains
 from zooid.schedule.step_state import vote_elements
-from zooid.store import objects
 
 MIB = 2**20
 VOTE_BYTES = 8 * vote_elements(1)
@@ -49,9 +48,9 @@ def through_store(stages: Sequence[StageTimes], num_replicas: int = 1, num_grain
 
 def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it() -> None:
     found = through_store([stage(1000.0), stage()])
-    messages = 4 * (1000 + SEALED_BYTES)
-    vote = 8 * vote_elements(2) + SEALED_BYTES
-    each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * SETTLED_MISSES[True] + SETTLED_MISSES[False], 5)
+    messages = 4 * (1000 + TRAILER_BYTES)
+    vote = 8 * vote_elements(2) + TRAILER_BYTES
+    each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * SETTLED_MISSES[True] + SETTLED_MISSES[False])
     assert found.seats == {(0, 0): each, (0, 1): each}
     assert found.passed_bytes == {}
     assert found.total.num_puts == 10
@@ -59,9 +58,9 @@ def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it()
 
 def test_what_is_small_is_exchanged_whole() -> None:
     found = through_store([stage(0.0, 4000)], num_replicas=3)
-    sent = 4000 + VOTE_BYTES + 2 * SEALED_BYTES
+    sent = 4000 + VOTE_BYTES + 2 * TRAILER_BYTES
     misses = 2 * SETTLED_MISSES[True] + 2 * SETTLED_MISSES[False]  # of gradients, and of votes
-    assert found.seats[1, 0] == SeatTraffic(sent, 2 * sent, 2, 4, misses, 2)
+    assert found.seats[1, 0] == SeatTraffic(sent, 2 * sent, 2, 4, misses)
 
 
 @pytest.mark.parametrize("name", ["three_phase", "pipelined", "streaming"])
@@ -72,7 +71,7 @@ def test_what_is_large_is_received_as_often_as_the_bound_says(name: AllReduceNam
     found = step_traffic(schedule, [stage(0.0, size)], all_reduce=name, is_direct=False)
     for own in found.seats.values():
         num_puts, num_gets = own.num_puts - 1, own.num_gets - 3  # without the vote
-        vote, seal = VOTE_BYTES + SEALED_BYTES, SEALED_BYTES
+        vote, seal = VOTE_BYTES + TRAILER_BYTES, TRAILER_BYTES
         assert own.sent_bytes == size + num_puts * seal + vote
         assert own.received_bytes == 2 * size * (number - 1) // number + num_gets * seal + 3 * vote
 
@@ -103,7 +102,7 @@ def test_evaluation_sends_forward_only() -> None:
     stages = [stage(1000.0, 400), stage(0.0, 400)]
     schedule = StepShape("1f1b", 2).evaluation([(0, 1, 2)])
     found = step_traffic(schedule, stages, all_reduce="auto", is_direct=False)
-    assert found.seats[0, 0] == SeatTraffic(sent_bytes=3 * (1000 + SEALED_BYTES), num_puts=3)
+    assert found.seats[0, 0] == SeatTraffic(sent_bytes=3 * (1000 + TRAILER_BYTES), num_puts=3)
     assert found.seats[0, 1].num_gets == 3
 
 
@@ -137,7 +136,7 @@ def walked(
     gets: Counter[tuple[int, int]] = Counter()
 
     def move(source: tuple[int, int], readers: Sequence[tuple[int, int]], num_bytes: int) -> None:
-        wire_bytes = num_bytes + (0 if is_direct else SEALED_BYTES)
+        wire_bytes = num_bytes + (0 if is_direct else TRAILER_BYTES)
         sent[source] += wire_bytes * (len(readers) if is_direct else 1)
         puts[source] += not is_direct
         for reader in readers:
@@ -204,15 +203,8 @@ def test_every_seat_moves_what_its_actions_and_transfers_move(
         assert (own.num_puts, own.num_gets) == (puts[seat], gets[seat])
         assert own.num_early_gets >= SETTLED_MISSES[False] * own.num_gets * (1 - 1e-9)
     total = found.total
-    assert total.num_deleted == total.num_puts, "what is put is removed, once"
     if is_direct:
         assert sum(found.passed_bytes.values()) == total.sent_bytes == total.received_bytes
-
-
-def test_constants_are_those_of_the_members() -> None:
-    assert predicted.TRAILER_BYTES == SEALED_BYTES
-    assert objects._SINGLE_PUT_BYTES == predicted.SINGLE_PUT_BYTES
-    assert objects._PART_BYTES == predicted.PART_BYTES
 
 
 @pytest.mark.parametrize(("num_replicas", "num_stages"), [(64, 1), (8, 8), (1, 64)])
@@ -224,7 +216,7 @@ def test_64_members_with_32_grains_each_are_counted_in_no_time(
     stages = [stage(1e6, 4_000_000 + number, 4_000_000 + 7 * number) for number in range(num_stages)]
     schedule = schedule_of(stages, num_replicas, 32 * num_replicas)
     choose_all_reduce.cache_clear()
-    predicted._call.cache_clear()
+    predicted._all_reduce_counts.cache_clear()
     begin_s = time.process_time()
     found = step_traffic(schedule, stages, all_reduce="auto", is_direct=is_direct)
     assert time.process_time() - begin_s < 0.3

@@ -8,7 +8,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import LeftOut
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import Offer
-from zooid.predictor import Way, World, ways_from
+from zooid.predictor import DirectedLink, World, directed_links
 from zooid.predictor.simulation.layout import Looks
 
 
@@ -52,12 +52,12 @@ class Market:
         """How many may stand on one offer, if none stands elsewhere."""
         return min([most, *(quota for name, quota in self.quotas.items() if is_named(offer.name, name))])
 
-    def ways_of(self, offer: Offer, *, is_direct: bool) -> tuple[Way, ...]:
+    def links_of(self, offer: Offer, *, is_direct: bool) -> tuple[DirectedLink, ...]:
         """What a message between members on this offer crosses: the way to the store and that from it, or the one
         between them; nothing where it was not measured."""
-        site, ways = offer.site, self.world.ways
+        site, links = offer.site, self.world.links
         ends = ((site, site),) if is_direct else ((site, STORE_SITE), (STORE_SITE, site))
-        return tuple(ways[end] for end in ends) if all(end in ways for end in ends) else ()
+        return tuple(links[end] for end in ends) if all(end in links for end in ends) else ()
 
 
 def is_named(offer: str, name: str) -> bool:
@@ -71,6 +71,6 @@ def is_named(offer: str, name: str) -> bool:
 
 def single(profile: Profile, offer: Offer, peers: Iterable[Link] = ()) -> Market:
     """One offer, whose profile tells all about it but for the links between its members."""
-    ways = ways_from((*profile.links, *peers))
+    links = directed_links((*profile.links, *peers))
     looks: Looks = "folder" if offer.platform == "local" else "store"
-    return Market((offer,), World({offer.name: profile}, ways, looks=looks))
+    return Market((offer,), World({offer.name: profile}, links, looks=looks))

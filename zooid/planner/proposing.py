@@ -77,13 +77,13 @@ class Family:
         profile = world.profile_of(self.offer)
         whole = world.stage_times(self.offer, (0, len(profile.layers)), self.grain_size, **how)
         grain_s = whole.forward_s + whole.backward_s
-        ways = self.market.ways_of(self.offer, is_direct=self.transport != "store")
-        message_s = latency_s(ways)
+        links = self.market.links_of(self.offer, is_direct=self.transport != "store")
+        message_s = latency_s(links)
         step_s = self.own_grains * grain_s
-        down = downlink(world.ways, self.offer.site)
+        down = downlink(world.links, self.offer.site)
         if self.num_stages > 1:
             crossing = min(layer.boundary.at(self.grain_size) for layer in profile.layers[:-1])
-            passing_s = message_s + sum(crossing / way.bytes_per_s for way in ways)
+            passing_s = message_s + sum(crossing / link.bytes_per_s for link in links)
             step_s = _pipeline_s(grain_s, passing_s * (crossing > 0), self.own_grains, self.num_stages)
             step_s = max(step_s, self.own_grains * crossing * (1 if self.num_stages == 2 else 2) / down)
         if cores is not None:
@@ -188,8 +188,8 @@ class Known:
             self._floors[on] = StepFloor(
                 market.world.profile_of(family.offer),
                 family.grain_size,
-                market.ways_of(family.offer, is_direct=is_direct),
-                downlink(market.world.ways, family.offer.site),
+                market.links_of(family.offer, is_direct=is_direct),
+                downlink(market.world.links, family.offer.site),
                 crowded=is_crowded,
             )
         key = (*on, family.num_replicas)
@@ -204,9 +204,9 @@ class Known:
         key = (family.offer.name, family.transport, family.grain_size, family.num_replicas)
         if key not in self._tables:
             profile = family.market.world.profile_of(family.offer)
-            ways = family.market.ways_of(family.offer, is_direct=family.transport != "store")
+            links = family.market.links_of(family.offer, is_direct=family.transport != "store")
             self._tables[key] = StageTable.of_profile(
-                profile, family.grain_size, family.own_grains, ways, family.num_replicas
+                profile, family.grain_size, family.own_grains, links, family.num_replicas
             )
         return self._tables[key]
 
@@ -260,11 +260,11 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
 def transports(market: Market, offer: Offer, limits: Limits) -> list[TransportName]:
     """The one that is asked for; otherwise the store, and connections where their links are known."""
     if limits.transport is not None:
-        if not market.ways_of(offer, is_direct=limits.is_direct):
+        if not market.links_of(offer, is_direct=limits.is_direct):
             raise PlanError(_unknown(offer, limits.transport))
         return [limits.transport]
     both: tuple[TransportName, ...] = ("store", "tcp") if offer.accepts_connections else ("store",)
-    known = [each for each in both if market.ways_of(offer, is_direct=each != "store")]
+    known = [each for each in both if market.links_of(offer, is_direct=each != "store")]
     if not known:
         raise PlanError(_unknown(offer, "store"))
     return known

@@ -55,7 +55,7 @@ def _stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Proposa
         return
     by_site: defaultdict[str, list[Offer]] = defaultdict(list)
     for offer in market.offers:
-        if market.ways_of(offer, is_direct=False) and grain_size <= market.world.profile_of(offer).largest_grain:
+        if market.links_of(offer, is_direct=False) and grain_size <= market.world.profile_of(offer).largest_grain:
             by_site[offer.site].append(offer)
     for offers in by_site.values():
         if len(offers) > 1:
@@ -74,7 +74,7 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
     if not degrees:
         return
     profiles = [market.world.profile_of(offer) for offer in offers]
-    there, back = market.ways_of(offers[0], is_direct=False)
+    there, back = market.links_of(offers[0], is_direct=False)
     problem = StageSizesProblem(
         layers=LayerCosts(
             forward_s=np.array([[layer.forward_s(grain_size) for layer in own.layers] for own in profiles]).T,
@@ -171,8 +171,8 @@ def fleet_problem(
 ) -> tuple[FleetProblem, AllReduceOfVm | None]:
     """How many of each of these offers of one site, with whole models; and the all-reduce, where it is not a ring."""
     profile = market.profile
-    ways = market.ways_of(offers[0], is_direct=transport != "store")
-    rate = min(way.bytes_per_s for way in ways)
+    links = market.links_of(offers[0], is_direct=transport != "store")
+    rate = min(link.bytes_per_s for link in links)
     gradient_bytes = float(profile.parameter_bytes(0, len(profile.layers)))
     problem = FleetProblem(
         vms=tuple(
@@ -190,7 +190,7 @@ def fleet_problem(
         grain_size=grain_size,
         num_steps=max(1, round(profile.num_samples * profile.epochs / profile.batch_size)),
         gradient_bytes=gradient_bytes,
-        latency_s=ways[0].rtt_s,
+        latency_s=links[0].rtt_s,
     )
 
     def through_store_s(number: int, vm: VmType) -> float:
@@ -296,7 +296,7 @@ def _may_mix(market: Market, limits: Limits, grain_size: int) -> bool:
 def _are_connected(market: Market) -> bool:
     """Whether members of any two sites can reach one another."""
     sites = {offer.site for offer in market.offers}
-    return all((a, b) in market.world.ways for a in sites for b in sites)
+    return all((a, b) in market.world.links for a in sites for b in sites)
 
 
 def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:
@@ -322,13 +322,13 @@ def _within(market: Market, offers: Sequence[Offer]) -> bool:
 
 
 def _link(market: Market, from_site: str, to_site: str) -> Link:
-    way = market.world.ways[from_site, to_site]
+    link = market.world.links[from_site, to_site]
     return Link(
         from_site=from_site,
         to_site=to_site,
-        bandwidth_bytes_per_s=way.bytes_per_s,
-        rtt_s=way.rtt_s,
-        stream_bytes_per_s=None if math.isinf(way.stream_bytes_per_s) else way.stream_bytes_per_s,
+        bandwidth_bytes_per_s=link.bytes_per_s,
+        rtt_s=link.rtt_s,
+        stream_bytes_per_s=None if math.isinf(link.stream_bytes_per_s) else link.stream_bytes_per_s,
         source="as it is known here",
         date="",
     )

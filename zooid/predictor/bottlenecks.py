@@ -58,25 +58,25 @@ def find_bottleneck(
 
 def _at_once(layout: Layout) -> Layout:
     """With messages that take as long as their bytes do, and no longer."""
-    ways = {
-        ends: replace(way, rtt_s=0.0, total_requests_per_s=math.inf, cpu_s=0.0) for ends, way in layout.ways.items()
+    links = {
+        ends: replace(link, rtt_s=0.0, total_requests_per_s=math.inf, cpu_s=0.0) for ends, link in layout.links.items()
     }
-    return replace(layout, ways=ways, looks="at_once")
+    return replace(layout, links=links, looks="at_once")
 
 
 def _without_bytes(layout: Layout) -> Layout:
     """With links that carry anything in no time, and a library's all-reduces that take none."""
-    ways = {
+    links = {
         ends: replace(
-            way,
+            link,
             bytes_per_s=_BOUNDLESS_BYTES_PER_S,
             stream_bytes_per_s=math.inf,
             total_bytes_per_s=math.inf,
             cpu_s_per_byte=0.0,
         )
-        for ends, way in layout.ways.items()
+        for ends, link in layout.links.items()
     }
-    return replace(layout, ways=ways, library=None if layout.library is None else lambda num_bytes, num_members: 0.0)
+    return replace(layout, links=links, library=None if layout.library is None else lambda num_bytes, num_members: 0.0)
 
 
 def _help(kind: BottleneckKind, schedule: StepSchedule, layout: Layout, gains: tuple[Gain, ...]) -> str:

@@ -10,13 +10,14 @@ from zooid.core.plans.plan import AllReduceName, Plan, Prediction, ScheduleName,
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes
 from zooid.core.resources.offer import Offer
+from zooid.core.resources.prices import FREE, Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.step_parts import parts_of_step
 from zooid.core.runs.timeline import Timeline
-from zooid.predictor.costs.bill import FREE, Prices, run_cost, total_usd
+from zooid.predictor.costs.bill import run_cost, total_usd
 from zooid.predictor.costs.traffic import step_traffic
-from zooid.predictor.costs.usage import Checkpoints, DataSet, Usage, num_checkpoints, run_usage
-from zooid.predictor.simulation.layout import AllReduceTime, Layout, Looks, Ways
+from zooid.predictor.costs.usage import Checkpoints, DataSet, RunUsage, num_checkpoints, run_usage
+from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
 from zooid.predictor.simulation.step import Noise, simulate_steps
 from zooid.predictor.stage_memory import more_gradients_of_tree
 from zooid.predictor.stage_times import stage_times, ties_between
@@ -109,7 +110,7 @@ class World:
 
     profiles: Mapping[str, Profile]
     """Of the model, by offer."""
-    ways: Ways
+    links: DirectedLinks
     looks: Looks = "store"
     library: AllReduceTime | None = None
     prices: Prices = FREE
@@ -162,7 +163,7 @@ def place(proposal: Proposal, world: World) -> tuple[Layout, tuple[int, ...]]:
     layout = Layout(
         stages=stages,
         sites=tuple(tuple(offer.site for offer in row) for row in rows),
-        ways=world.ways,
+        links=world.links,
         transport=proposal.transport,
         all_reduce=proposal.all_reduce,
         reproducible=proposal.reproducible,
@@ -194,7 +195,7 @@ def predict(
     profile = world.profile_of(members[0])
     spread = profile.spread
     if num_noisy_steps:
-        links = max((way.spread for way in world.ways.values()), default=0.0)
+        links = max((link.spread for link in world.links.values()), default=0.0)
         steps = simulate_steps(schedule, layout, num_noisy_steps, Noise(compute=spread.of_steps, links=links / 2))
         step_s, step_p95_s = steps.mean_s, max(steps.mean_s, steps.quantile_s(0.95))
     else:
@@ -255,10 +256,10 @@ def _usage(
     run_s: float,
     checkpoints: Checkpoints,
     data: DataSet | None,
-) -> Usage:
+) -> RunUsage:
     """Of the whole run: its steps, its checkpoints, and what the coordinator looks for."""
     sites = layout.of_replicas(schedule.num_replicas).rows_of_sites
-    between = layout.ways.get((sites[0][0], sites[0][0]))
+    between = layout.links.get((sites[0][0], sites[0][0]))
     traffic = step_traffic(
         schedule,
         layout.stages[0],

@@ -1,6 +1,7 @@
-"""Memory of one member: what its stage, its schedule and its optimizer keep at the same time."""
+"""Peak memory of one member: the runtime, the state of its stage, and the activations that its schedule keeps."""
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,7 +10,8 @@ from zooid.predictor.equations.array_checks import Array
 from zooid.schedule.grain_tree import maximal_nodes, most_nodes_held
 
 _BUFFER_COPIES = 5
-"""Buffers themselves; as the step found them, and what changes are told from; as a grain left them; summed changes."""
+"""Buffers as they are, at the start of the step, as a base for changes, as the last grain left them, and the summed
+changes."""
 
 
 def stage_memory_bytes(
@@ -22,30 +24,32 @@ def stage_memory_bytes(
     num_replicas: int = 1,
     more_gradients: float = 0.0,
 ) -> int:
-    """Runtime + weights + gradients + gradients on their way between replicas + optimizer + the copy of weights and
-    optimizer that a checkpoint is written from, which replicas divide + the most that computing needs.
+    """Predict the peak memory of a member that holds the layers [first_layer, end_layer).
 
-    `grains_kept` says how many grains' activations the schedule keeps at most. The peak comes in the forward of the
-    last of them, or in the backward of the first, at whichever layer needs the most. `more_gradients` says how many
-    more sets of gradients there are, where they are added up in a tree over grains.
+    It is the sum of the runtime, weights, gradients, gradients in flight between replicas, optimizer state, the copy
+    that a checkpoint is written from, and the peak of computing. Replicas divide the checkpoint's copy.
+
+    The schedule keeps the activations of at most `grains_kept` grains. The peak comes in the forward of the last of
+    them, or in the backward of the first. `more_gradients` is the number of further sets of gradients that a
+    reproducible run holds.
     """
     layers = profile.layers[first_layer:end_layer]
-    copies = _copies(profile, num_replicas) + more_gradients
+    copies = _parameter_copies(profile, num_replicas) + more_gradients
     state = profile.parameter_bytes(first_layer, end_layer) * copies
     state += _BUFFER_COPIES * sum(layer.buffer_bytes for layer in layers)
-    before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
-    received = before.at(grain_size)
-    passed_on = layers[-1].boundary.at(grain_size)
-    kept, most = grain_bytes((layer.memory for layer in layers), grain_size, received)
-    computing = (kept * (grains_kept - 1) + most) * (1 + profile.memory_overhead)
-    messages = 2 * (received + passed_on)
-    return round(profile.runtime_bytes + state + computing + messages)
+    boundary_before = profile.layers[first_layer - 1].boundary if first_layer > 0 else profile.inputs
+    received = boundary_before.at(grain_size)
+    kept, peak = grain_bytes((layer.memory for layer in layers), grain_size, received)
+    messages = 2 * (received + layers[-1].boundary.at(grain_size))
+    return round(_total_bytes(profile, state, kept, peak, grains_kept, messages))
 
 
 def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int = 1) -> int:
-    """What some member needs at least, wherever the model is cut: whoever has the largest layer holds its state, and
-    computes it on one grain."""
-    copies = _copies(profile, num_replicas)
+    """A lower bound on the memory of the largest member under any partition.
+
+    Some member has the layer with the largest need: it holds that layer's state and computes it on one grain.
+    """
+    copies = _parameter_copies(profile, num_replicas)
     needs = [
         layer.parameter_bytes * copies
         + _BUFFER_COPIES * layer.buffer_bytes
@@ -58,47 +62,40 @@ def least_memory_bytes(profile: Profile, grain_size: int, *, num_replicas: int =
 def stage_memory_table(
     profile: Profile, grain_size: int, grains_kept: int, *, num_replicas: int = 1, more_gradients: float = 0.0
 ) -> Array:
-    """[first, end]: what `stage_memory_bytes` says of every run of layers; 0 where there is none."""
+    """`stage_memory_bytes` of every span of layers at [first, end]; 0 where `first` is not below `end`."""
     num_layers = len(profile.layers)
-    copies = _copies(profile, num_replicas) + more_gradients
+    copies = _parameter_copies(profile, num_replicas) + more_gradients
     boundaries = [profile.inputs, *(layer.boundary for layer in profile.layers)]
     crossing = np.array([boundary.at(grain_size) for boundary in boundaries])
-    kept, most = crossing[:-1].copy(), crossing[:-1].copy()  # by first layer
+    kept, peak = crossing[:-1].copy(), crossing[:-1].copy()  # by first layer
     parameters = np.cumsum([0, *(layer.parameter_bytes for layer in profile.layers)])
     buffers = np.zeros(num_layers)
     table = np.zeros((num_layers, num_layers + 1))
     for end, layer in enumerate(profile.layers, start=1):
-        activations, forward_peak, backward_peak = (each.at(grain_size) for each in layer.memory)
-        begun = slice(0, end)
-        forward = kept[begun] + forward_peak
-        kept[begun] += activations
-        most[begun] = np.maximum(most[begun], np.maximum(forward, kept[begun] + backward_peak))
-        buffers[begun] += layer.buffer_bytes
-        state = (parameters[end] - parameters[begun] - _counted_twice(profile, end)) * copies
-        state += _BUFFER_COPIES * buffers[begun]
-        computing = (kept[begun] * (grains_kept - 1) + most[begun]) * (1 + profile.memory_overhead)
-        messages = 2 * (crossing[:-1][begun] + crossing[end])
-        table[begun, end] = np.round(profile.runtime_bytes + state + computing + messages)
+        activations, forward_peak, backward_peak = (memory.at(grain_size) for memory in layer.memory)
+        firsts = slice(0, end)
+        forward = kept[firsts] + forward_peak
+        kept[firsts] += activations
+        peak[firsts] = np.maximum(peak[firsts], np.maximum(forward, kept[firsts] + backward_peak))
+        buffers[firsts] += layer.buffer_bytes
+        state = (parameters[end] - parameters[firsts] - _tied_twice(profile, end)) * copies
+        state += _BUFFER_COPIES * buffers[firsts]
+        messages = 2 * (crossing[:-1][firsts] + crossing[end])
+        table[firsts, end] = np.round(_total_bytes(profile, state, kept[firsts], peak[firsts], grains_kept, messages))
     return table
 
 
-def _copies(profile: Profile, num_replicas: int) -> float:
-    """Of the parameters: they and the optimizer's state, gradients, those on their way between replicas, and what a
-    checkpoint is written from, which replicas divide."""
-    saved = 1 + profile.optimizer_bytes_per_parameter_byte
-    return saved + 1 + (1 if num_replicas > 1 else 0) + saved / num_replicas
-
-
 def more_gradients_of_tree(grains: Sequence[Sequence[int]]) -> float:
-    """How many more sets of gradients a member has at most, if those of each replica's grains are added up in a tree.
+    """The largest number of further sets of gradients that a member holds when it sums in a tree over grains.
 
-    Beside the sums of its nodes, it has a buffer, copies of them all in the order of their owners if there are several,
-    and its part of everybody's. Two sets, or one of a single replica, are there without a tree.
+    `grains` are each replica's grains. Besides the sums of its tree nodes, a member holds a buffer and its part of all
+    replicas' sums. A member with several nodes also holds copies of them in the order of their owners. Without a tree
+    there are two sets, or one in a single replica.
     """
     num_grains = sum(map(len, grains))
-    counts = [len(maximal_nodes(own, num_grains)) for own in grains]
     if len(grains) == 1:
         return max(0, most_nodes_held(grains[0], num_grains) - 1)
+    counts = [len(maximal_nodes(own, num_grains)) for own in grains]
     received = sum(counts) / len(counts)
     needs = [
         1 + (count if count > 1 else 0) + received + most_nodes_held(own, num_grains)
@@ -107,23 +104,39 @@ def more_gradients_of_tree(grains: Sequence[Sequence[int]]) -> float:
     return max(needs) - 2
 
 
-def _counted_twice(profile: Profile, end: int) -> Array:
-    """Of parameters that several layers before `end` use, by the first layer of a stage."""
-    twice = np.zeros(end)
-    for tie in profile.tied:
-        used = np.isin(np.arange(end), tie.layers)
-        uses = np.cumsum(used[::-1])[::-1]
-        twice += tie.num_bytes * np.maximum(0, uses - 1)
-    return twice
-
-
 def grain_bytes(
     layers: Iterable[tuple[Bytes, Bytes, Bytes]], num_samples: int, received: float = 0.0
 ) -> tuple[float, float]:
-    """What layers keep of one grain between its forward and its backward, and the most that they need meanwhile."""
-    kept = most = received
+    """Bytes of one grain that layers keep between its forward and its backward, and the peak while they compute."""
+    kept = peak = received
     for activations, forward_peak, backward_peak in layers:
         forward = kept + forward_peak.at(num_samples)
         kept += activations.at(num_samples)
-        most = max(most, forward, kept + backward_peak.at(num_samples))
-    return kept, most
+        peak = max(peak, forward, kept + backward_peak.at(num_samples))
+    return kept, peak
+
+
+_Size = TypeVar("_Size", float, Array)
+"""Bytes of one stage, or of many."""
+
+
+def _total_bytes(profile: Profile, state: _Size, kept: _Size, peak: _Size, grains_kept: int, messages: _Size) -> _Size:
+    computing = (kept * (grains_kept - 1) + peak) * (1 + profile.memory_overhead)
+    return profile.runtime_bytes + state + computing + messages
+
+
+def _parameter_copies(profile: Profile, num_replicas: int) -> float:
+    """The memory that belongs to a parameter, in units of its own size."""
+    saved = 1 + profile.optimizer_bytes_per_parameter_byte
+    in_flight = 1 if num_replicas > 1 else 0
+    return saved + 1 + in_flight + saved / num_replicas
+
+
+def _tied_twice(profile: Profile, end: int) -> Array:
+    """Bytes of tied parameters that a sum over the layers [first, end) counts more than once, by first layer."""
+    repeated = np.zeros(end)
+    for tie in profile.tied:
+        is_used = np.isin(np.arange(end), tie.layers)
+        num_uses = np.cumsum(is_used[::-1])[::-1]
+        repeated += tie.num_bytes * np.maximum(0, num_uses - 1)
+    return repeated

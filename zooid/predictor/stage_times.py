@@ -1,4 +1,4 @@
-"""Times and bytes of a run of layers, as sums over the profile's layers."""
+"""Times and bytes of a stage, as sums over the profile's layers."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ def stage_times(
     crowded: bool = False,
     is_direct: bool = False,
 ) -> StageTimes:
-    """Layers [first_layer, end_layer) on a grain; first and last stages also read the samples.
+    """Predict the times of the layers [first_layer, end_layer) on one grain.
 
-    `crowded` takes the times that were measured with every core of the machine at work, `is_direct` the buckets of
-    members that are connected.
+    The first and the last stage also read the samples. `crowded` selects the times measured while every core of the
+    machine was busy. `is_direct` selects the buckets of connected members.
     """
     layers = profile.layers[first_layer:end_layer]
     reads_data = first_layer == 0 or end_layer == len(profile.layers)
@@ -39,32 +39,31 @@ def stage_times(
 def _buckets(
     profile: Profile, first_layer: int, end_layer: int, grain_size: int, is_direct: bool
 ) -> tuple[Bucket, ...]:
-    """Parameters in the order in which the stage's backward completes them, as members cut them."""
+    """Buckets of gradients in the order in which the stage's backward completes them, as members cut them."""
     layers = profile.layers[first_layer:end_layer]
     sizes: list[int] = []
-    moments_s: list[float] = []
-    so_far_s = 0.0
+    ready_s: list[float] = []
+    backward_s = 0.0
     for layer in reversed(layers):
         layer_s = layer.backward_s(grain_size)
         for gradient in layer.gradients:
             sizes.append(gradient.num_bytes)
-            moments_s.append(so_far_s + gradient.at_share * layer_s)
-        so_far_s += layer_s
-    if not sizes:  # a profile by hand may leave out the moments
-        sizes, moments_s = [profile.parameter_bytes(first_layer, end_layer)], [so_far_s]
-    statistics = sum(layer.buffer_bytes for layer in layers)
-    cuts = cut_buckets(sizes, is_direct=is_direct)
+            ready_s.append(backward_s + gradient.at_share * layer_s)
+        backward_s += layer_s
+    if not sizes:  # a profile written by hand may leave out when gradients are ready
+        sizes, ready_s = [profile.parameter_bytes(first_layer, end_layer)], [backward_s]
+    buffer_bytes = sum(layer.buffer_bytes for layer in layers)
     return tuple(
         Bucket(
-            num_bytes=sum(sizes[first:end]) + (statistics if end == len(sizes) else 0),
-            at_share=max(moments_s[first:end]) / so_far_s if so_far_s else 1.0,
+            num_bytes=sum(sizes[first:end]) + (buffer_bytes if end == len(sizes) else 0),
+            at_share=max(ready_s[first:end]) / backward_s if backward_s else 1.0,
         )
-        for first, end in cuts
+        for first, end in cut_buckets(sizes, is_direct=is_direct)
     )
 
 
 def ties_between(profile: Profile, partition: Sequence[tuple[int, int]]) -> tuple[Tie, ...]:
-    """What the stages of a partition share, in the order in which members sum it."""
+    """Parameters that several stages of a partition share, in the order in which members sum their gradients."""
     num_bytes = {tied.name: tied.num_bytes for tied in profile.tied}
     shared = shared_between({tied.name: tied.layers for tied in profile.tied}, partition)
     return tuple(

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.resources.link import STORE_SITE
-from zooid.predictor.simulation.layout import Layout, Way, Ways
+from zooid.predictor.simulation.layout import DirectedLink, DirectedLinks, Layout
 
 
 def lower_bound_s(layout: Layout, grains: Sequence[int], kept: Sequence[int] | None = None) -> float:
@@ -78,7 +78,7 @@ def _replica_s(
         taken = num_grains * (own.out_bytes if at + 1 < len(stages) else 0.0)
         taken += num_grains * (stages[at - 1].out_bytes if at else 0.0)
         taken += _reduced_bytes(layout, own, num_replicas)
-        bound_s = max(bound_s, taken / downlink(layout.ways, sites[at]))
+        bound_s = max(bound_s, taken / downlink(layout.links, sites[at]))
     if kept is not None and 1 < num_grains <= kept[-1]:
         ends_s = list(map(max, ends_s, _all_forward_first_s(stages, crossing, num_grains)))
     return bound_s, ends_s
@@ -105,7 +105,7 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
                     row[at] - other[at].backward_s * (1 - bucket.at_share)
                     for row, other in zip(ends_s, layout.stages, strict=True)
                 )
-                reduced_s = max(reduced_s, begin_s + latency_s + left_bytes / downlink(layout.ways, sites[at]))
+                reduced_s = max(reduced_s, begin_s + latency_s + left_bytes / downlink(layout.links, sites[at]))
             moments_s.append(max(ends_s[replica][at], reduced_s))
         for tie in layout.ties if layout.library is None else ():
             moments_s = _shared_s(layout, tie, moments_s, sites, latency_s)
@@ -120,7 +120,7 @@ def _shared_s(
     the others, and takes in from them, when the first of them begins, as much as in any all-reduce."""
     shared_s = list(moments_s)
     for at in tie.stages:
-        rate = downlink(layout.ways, sites[at])
+        rate = downlink(layout.links, sites[at])
         last_s = max(moments_s[other] for other in tie.stages if other != at)
         first_s = min(moments_s[other] for other in tie.stages if other != at)
         taken_s = reduced_share(len(tie.stages)) * tie.num_bytes / rate
@@ -154,14 +154,14 @@ def least_latency_s(layout: Layout) -> float:
         return 0.0
     sites = {site for row in layout.sites for site in row}
     if layout.is_direct:
-        return min((latency_s([way]) for ends, way in layout.ways.items() if set(ends) <= sites), default=0.0)
-    there = min(layout.ways[site, STORE_SITE].rtt_s for site in sites)
-    return there + min(layout.ways[STORE_SITE, site].rtt_s for site in sites)
+        return min((latency_s([link]) for ends, link in layout.links.items() if set(ends) <= sites), default=0.0)
+    there = min(layout.links[site, STORE_SITE].rtt_s for site in sites)
+    return there + min(layout.links[STORE_SITE, site].rtt_s for site in sites)
 
 
-def latency_s(ways: Sequence[Way]) -> float:
+def latency_s(links: Sequence[DirectedLink]) -> float:
     """Of a message, however small, over the one way between two members, or over those to the store and from it."""
-    return sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
+    return sum(link.rtt_s for link in links) * (0.5 if len(links) == 1 else 1.0)
 
 
 def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> float:
@@ -169,9 +169,9 @@ def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> f
     if num_bytes == 0:
         return 0.0
     if layout.is_direct:
-        way = layout.ways[site, next_site]
-        return way.rtt_s / 2 + num_bytes / way.bytes_per_s
-    up, down = layout.ways[site, STORE_SITE], layout.ways[STORE_SITE, next_site]
+        link = layout.links[site, next_site]
+        return link.rtt_s / 2 + num_bytes / link.bytes_per_s
+    up, down = layout.links[site, STORE_SITE], layout.links[STORE_SITE, next_site]
     return up.rtt_s + num_bytes / up.bytes_per_s + down.rtt_s + num_bytes / down.bytes_per_s
 
 
@@ -187,6 +187,6 @@ def reduced_share(num_members: int) -> float:
     return 2 * (num_members - 1) / num_members
 
 
-def downlink(ways: Ways, site: str) -> float:
+def downlink(links: DirectedLinks, site: str) -> float:
     """What a member takes in at most, wherever it comes from."""
-    return max((way.bytes_per_s for ends, way in ways.items() if ends[1] == site), default=math.inf)
+    return max((link.bytes_per_s for ends, link in links.items() if ends[1] == site), default=math.inf)

@@ -6,7 +6,6 @@ of the stage's gradients over the replicas. `2SHARE0` sums gradients of tied par
 `2COMMIT` ends the step for the member.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -63,8 +62,6 @@ RECEIVES_AHEAD = 2
 SENDS_BEHIND = 4
 """Number of messages of one direction that may be in flight while a member continues to compute."""
 
-_TEXT = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|REDUCE|SHARE|COMMIT|F|B)(\d*)")
-
 
 @dataclass(frozen=True, slots=True, order=False)
 class Action:
@@ -85,18 +82,6 @@ class Action:
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind.value}{'' if self.number is None else self.number}"
-
-
-def parse_action(text: str) -> Action:
-    """Read the text form back.
-
-    >>> parse_action("2RECV_F5")
-    Action(stage=2, kind=<Kind.RECEIVE_FORWARD: 'RECV_F'>, number=5)
-    """
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise ScheduleError(f"{text!r} is not an action; examples are 2F5, 2B5, 2SEND_F5, 3RECV_F5, 2REDUCE0, 2COMMIT")
-    return Action(int(match[1]), Kind(match[2]), int(match[3]) if match[3] else None)
 
 
 def peer_action(action: Action) -> Action | None:

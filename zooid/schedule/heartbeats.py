@@ -10,7 +10,6 @@ SILENCE_S = 2 * HEARTBEAT_S
 """The shortest silence after which a member counts as lost."""
 NUM_WATCHED = 2
 """Number of members that each member watches: its two neighbours in the roster."""
-_DAY_S = 86_400.0
 
 
 def requests_per_s(num_members: int) -> tuple[float, float]:
@@ -18,9 +17,3 @@ def requests_per_s(num_members: int) -> tuple[float, float]:
     if num_members == 1:
         return 0.0, 0.0
     return 1 / HEARTBEAT_S, min(NUM_WATCHED, num_members - 1) / LOOK_S + 1 / CALL_S
-
-
-def requests_per_day(num_members: int) -> tuple[float, float]:
-    """The same for a day."""
-    puts, gets = requests_per_s(num_members)
-    return puts * _DAY_S, gets * _DAY_S

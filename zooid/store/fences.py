@@ -14,17 +14,14 @@ from zooid.core.errors import ObjectNotFound, RecordError, StoreError, Supersede
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.spec import Adoption
+from zooid.core.runs.store_rules import FENCE_FRESH_S, FENCE_LOOK_S
 from zooid.store.store_protocol import ObjectStore
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 2.0
-"""Seconds between two looks for a newer claim: 43,200 requests a day, 2 cents on S3."""
-_FRESH_S = 1.0
-"""Seconds for which a look is valid."""
 _HEED_S = 1.0
 """Seconds between setting the abort flag and ending the process."""
-GRACE_S = LOOK_INTERVAL_S + _FRESH_S + _HEED_S
+GRACE_S = FENCE_LOOK_S + FENCE_FRESH_S + _HEED_S
 """Seconds after a newer claim until everybody who can reach the store has stopped."""
 
 
@@ -54,7 +51,7 @@ class Fence:
         """Whether there is a newer claim, as of a moment ago."""
         with self._lock:
             asked_s = time.monotonic()
-            if not self._is_superseded and (self._looked_s is None or asked_s - self._looked_s >= _FRESH_S):
+            if not self._is_superseded and (self._looked_s is None or asked_s - self._looked_s >= FENCE_FRESH_S):
                 self._is_superseded = self._look()
                 self._looked_s = asked_s  # when the request began: the answer may be as old as that
             return self._is_superseded
@@ -76,7 +73,7 @@ class Fence:
         ending = threading.Event()
 
         def watch() -> None:
-            while not ending.wait(LOOK_INTERVAL_S):
+            while not ending.wait(FENCE_LOOK_S):
                 try:
                     if self.is_superseded():
                         logger.warning("%s", self.error())

@@ -15,6 +15,7 @@ from obstore import exceptions
 
 from zooid.core import environment
 from zooid.core.errors import InputError, ObjectExists, ObjectNotFound, StoreError, StoreUnavailable, ZooidError
+from zooid.core.runs.store_rules import PART_BYTES, SINGLE_PUT_BYTES
 from zooid.core.text import quoted
 from zooid.store.clients import CREDENTIALS, EXAMPLES, new_client, split_url
 from zooid.store.create_only import create_once
@@ -24,9 +25,6 @@ from zooid.store.store_protocol import Data, Keys, ObjectStore, byte_view
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Client
 
-_SINGLE_PUT_BYTES = 32 * 2**20
-"""The largest object that is put in one request, which is cheapest; a larger one is put in concurrent parts."""
-_PART_BYTES = 8 * 2**20
 _NUM_PARTS_AT_ONCE = 4
 _PIECE_BYTES = 4 * 2**20
 
@@ -88,8 +86,8 @@ class ObstoreStore:
                 self._client_for(buffer),
                 key,
                 buffer,
-                use_multipart=self._scheme not in ("file", "memory") and len(buffer) > _SINGLE_PUT_BYTES,
-                chunk_size=_PART_BYTES,
+                use_multipart=self._scheme not in ("file", "memory") and len(buffer) > SINGLE_PUT_BYTES,
+                chunk_size=PART_BYTES,
                 max_concurrency=_NUM_PARTS_AT_ONCE,
             )
 

@@ -1,17 +1,14 @@
 """The trailer of a message in an object, which shows whether the message is whole and the right one."""
 
-import struct
 import zlib
 from dataclasses import dataclass
 
 import numpy as np
 
 from zooid.core.errors import DamagedMessage
+from zooid.core.runs.store_rules import TRAILER, TRAILER_BYTES
 
-_TRAILER = struct.Struct("<4sIqQ")
 _MAGIC = b"zoo1"
-
-TRAILER_BYTES = _TRAILER.size
 
 
 @dataclass(frozen=True)
@@ -31,7 +28,7 @@ def seal(name: str, data: memoryview, watermark: int) -> memoryview:
     sealed = np.empty(data.nbytes + TRAILER_BYTES, np.uint8)
     np.copyto(sealed[: data.nbytes], np.frombuffer(data, np.uint8))
     checksum = zlib.crc32(f"{name} {watermark}".encode(), zlib.crc32(sealed.data[: data.nbytes]))
-    sealed[data.nbytes :] = np.frombuffer(_TRAILER.pack(_MAGIC, checksum, watermark, data.nbytes), np.uint8)
+    sealed[data.nbytes :] = np.frombuffer(TRAILER.pack(_MAGIC, checksum, watermark, data.nbytes), np.uint8)
     return sealed.data
 
 
@@ -40,7 +37,7 @@ def unseal(name: str, sealed: memoryview) -> Opened:
     num_bytes = sealed.nbytes - TRAILER_BYTES
     if num_bytes < 0:
         raise DamagedMessage(f"{name} is truncated to {sealed.nbytes} bytes")
-    magic, checksum, watermark, expected_bytes = _TRAILER.unpack(sealed[num_bytes:])
+    magic, checksum, watermark, expected_bytes = TRAILER.unpack(sealed[num_bytes:])
     data = sealed[:num_bytes]
     if magic != _MAGIC or expected_bytes != num_bytes:
         raise DamagedMessage(f"{name} is truncated or is no message: it has {sealed.nbytes} bytes")

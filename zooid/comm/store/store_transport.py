@@ -15,14 +15,13 @@ from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, Done, Message
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError
+from zooid.core.runs.store_rules import DELETE_AFTER_S
 from zooid.schedule.transfer_lists import UPLOADS, FlightWindow
 from zooid.store import ObjectStore, RetryingStore
 
 _MAX_UPLOADS = 16
 _DELETE_AT = 64
-"""Objects that no rank needs any more are deleted once there are this many,"""
-_DELETE_AFTER_S = 2.0
-"""or once this much time has passed since the last deletion."""
+"""Unneeded objects are deleted when there are this many, or when the last deletion was DELETE_AFTER_S ago."""
 _LEAVE_TIMEOUT_S = 60.0
 _EXIT_TIMEOUT_S = 5.0
 
@@ -144,7 +143,7 @@ class StoreTransport:
     def _delete_unneeded(self) -> None:
         now_s = time.monotonic()
         with self._lock:
-            is_due = len(self._unneeded) >= _DELETE_AT or now_s - self._deleted_s > _DELETE_AFTER_S
+            is_due = len(self._unneeded) >= _DELETE_AT or now_s - self._deleted_s > DELETE_AFTER_S
             if not self._unneeded or not is_due:
                 return
             unneeded, self._unneeded = self._unneeded, []

@@ -18,7 +18,7 @@ from zooid.core.resources.prices import FREE, Prices
 from zooid.planner import Market
 from zooid.planner.explaining import left_out_in_words
 from zooid.planner.market import is_named
-from zooid.predictor import Way, World, estimate_profile, ways_from
+from zooid.predictor import DirectedLink, World, directed_links, estimate_profile
 
 
 def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
@@ -72,9 +72,9 @@ def market_for(
             known[offer.name] = profile_for(offer, profiles)
         except CatalogError as error:
             left_out.setdefault(str(error), []).append(offer.name)
-    ways = ways_from(links_for(offers, [links, *(profile.links for profile in known.values())]))
+    directed = directed_links(links_for(offers, [links, *(profile.links for profile in known.values())]))
     for offer in offers:
-        if offer.name in known and not _is_reached(offer, ways, transport):
+        if offer.name in known and not _is_reached(offer, directed, transport):
             left_out.setdefault(_unreached(offer, transport), []).append(offer.name)
     usable = _without(offers, left_out)
     prices = prices_at(usable, store_at)
@@ -85,7 +85,7 @@ def market_for(
                 break
     usable, assumed = _with_startup(_without(offers, left_out))
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in usable)
-    world = World(known, ways, looks="folder" if is_folder else "store", prices=prices)
+    world = World(known, directed, looks="folder" if is_folder else "store", prices=prices)
     reasons = tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in left_out.items())
     return Market(tuple(usable), world, dict(quotas or {}), reasons), assumed
 
@@ -99,10 +99,10 @@ def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> 
     return usable
 
 
-def _is_reached(offer: Offer, ways: Mapping[tuple[str, str], Way], transport: TransportName | None) -> bool:
+def _is_reached(offer: Offer, links: Mapping[tuple[str, str], DirectedLink], transport: TransportName | None) -> bool:
     """Whether links are known over which members on this offer can exchange messages."""
-    over_store = (offer.site, STORE_SITE) in ways and (STORE_SITE, offer.site) in ways
-    between_members = (offer.site, offer.site) in ways
+    over_store = (offer.site, STORE_SITE) in links and (STORE_SITE, offer.site) in links
+    between_members = (offer.site, offer.site) in links
     if transport is None:
         return over_store or (between_members and offer.accepts_connections)
     return over_store if transport == "store" else between_members

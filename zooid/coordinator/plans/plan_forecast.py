@@ -22,9 +22,9 @@ from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
-from zooid.predictor import Proposal, World, forecast, lay_out, ways_from
+from zooid.predictor import Proposal, World, directed_links, forecast, lay_out
 from zooid.predictor.costs.usage import DataSet
-from zooid.predictor.learned.all_reduce_model import Place, fit_all_reduce
+from zooid.predictor.learned.all_reduce_model import MemberKind, fit_all_reduce
 from zooid.predictor.simulation.layout import AllReduceTime
 
 
@@ -55,7 +55,7 @@ def predict(
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
-        ways=ways_from(links_for(plan.offers, [given_links, plan.links, *(p.links for p in profiles.values())])),
+        links=directed_links(links_for(plan.offers, [given_links, plan.links, *(p.links for p in profiles.values())])),
         looks="folder" if is_folder else "store",
         prices=prices,
     )
@@ -149,13 +149,13 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
             f"the samples hold no all-reduce of {plan.transport}; measure some: zooid probe --only all-reduce"
         )
     learned = fit_all_reduce(library_samples, time.time())
-    places = [_measured_place(offer, library_samples) for offer in plan.offers]
+    kinds = [_measured_kind(offer, library_samples) for offer in plan.offers]
     min_bytes = min(sample.num_bytes for sample in library_samples)
 
     @cache
     def time_s(num_bytes: int, num_members: int) -> float:
         # a vote is smaller than any sample; its time is all latency, which the smallest sample shows
-        estimate = learned.predict(max(num_bytes, min_bytes), num_members, places=places)
+        estimate = learned.predict(max(num_bytes, min_bytes), num_members, kinds=kinds)
         if estimate.is_extrapolated:
             notes[estimate.beyond] = None
         return estimate.median_s
@@ -163,8 +163,8 @@ def _library(plan: Plan, samples: AllReduceSamples | None, notes: dict[str, None
     return time_s
 
 
-def _measured_place(offer: Offer, samples: Sequence[AllReduceSample]) -> Place:
+def _measured_kind(offer: Offer, samples: Sequence[AllReduceSample]) -> MemberKind:
     """Return offer and site under which the samples are filed; `local:OFFER` is this machine, only at other prices."""
     known = {sample.offer for sample in samples}
     is_this_machine = offer.platform == LOCAL and enforced_size(offer) is None and offer.name not in known
-    return Place(LOCAL if is_this_machine else offer.name, offer.site)
+    return MemberKind(LOCAL if is_this_machine else offer.name, offer.site)

@@ -18,14 +18,13 @@ from zooid.core.errors import InputError, ObjectNotFound, RecordError, StoreErro
 from zooid.core.records import FileRecord, decode_record, encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.liveness import ProcessMark, is_alive, is_stopped, own_mark
+from zooid.core.runs.store_rules import LEASE_HEARTBEAT_S
 from zooid.store import ObjectStore
 from zooid.store.fences import Fence
 from zooid.store.retries import without_patience
 
 logger = logging.getLogger(__name__)
 
-_BEAT_S = 3.0
-"""28,800 puts a day, 14 cents on S3, and as many looks for a newer claim, 1 cent."""
 SILENCE_S = 10.0
 """Time of silence after which a coordinator counts as dead: three beats may be late by a second."""
 _POLL_S = 0.5
@@ -108,7 +107,7 @@ class Lease:
 
     def _beat_regularly(self) -> None:
         number = 1
-        while not self._ending.wait(_BEAT_S):
+        while not self._ending.wait(LEASE_HEARTBEAT_S):
             try:
                 if self._fence.is_superseded():
                     self._is_lost = True

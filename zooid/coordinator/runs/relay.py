@@ -7,14 +7,13 @@ from collections.abc import Callable, Mapping
 from msgspec import structs
 
 from zooid.core.runs.events import Event, MemberPrinted, ProfileProgress, RunStarted, StepCommitted
+from zooid.core.runs.store_rules import EVENT_LOOK_S
 from zooid.store import EventReader, ObjectStore
 from zooid.store.rosters import find_roster
 
 OnEvent = Callable[[Event], None]
 
 _LOCAL_INTERVAL_S = 0.1
-_REMOTE_INTERVAL_S = 1.0
-"""Every poll costs one request per writer."""
 
 
 class ProgressSum:
@@ -62,7 +61,7 @@ class Relay:
         self._last_step = -1
         """The last step that was relayed; steps that a later roster repeats are not relayed again."""
         self._on_event = on_event
-        self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else _REMOTE_INTERVAL_S
+        self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else EVENT_LOOK_S
         self._last_s = 0.0
 
     def poll(self) -> None:

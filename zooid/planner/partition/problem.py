@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from zooid.core.errors import InputError
 from zooid.core.plans.profile import Profile
-from zooid.predictor import Way
+from zooid.predictor import DirectedLink
 from zooid.predictor.equations import streaming_bound_s
 from zooid.predictor.equations.array_checks import Array, at_least
 
@@ -66,7 +66,7 @@ class StageTable:
 
     @classmethod
     def of_profile(
-        cls, profile: Profile, grain_size: int, num_grains: int, links: Sequence[Way], num_replicas: int = 1
+        cls, profile: Profile, grain_size: int, num_grains: int, links: Sequence[DirectedLink], num_replicas: int = 1
     ) -> "StageTable":
         """Tabulate all stages of a profile. Replicas reduce their gradients as fast as any all-reduce can.
 
@@ -128,6 +128,6 @@ def partition_of(ends: NDArray[np.int64]) -> Partition:
     return tuple(pairwise([0, *ends.tolist()]))
 
 
-def _message_s(num_bytes: float, links: Sequence[Way]) -> float:
+def _message_s(num_bytes: float, links: Sequence[DirectedLink]) -> float:
     """Time of one message between two stages, over one link or through the store."""
     return sum(link.rtt_s + num_bytes / link.bytes_per_s for link in links) if num_bytes else 0.0

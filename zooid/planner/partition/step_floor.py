@@ -13,7 +13,7 @@ import numpy as np
 
 from zooid.core.plans.profile import Profile
 from zooid.planner.partition.problem import span_sums, stage_forward_s
-from zooid.predictor import Way
+from zooid.predictor import DirectedLink
 from zooid.predictor.equations.array_checks import Array
 from zooid.predictor.step_bounds import latency_s, reduced_share
 
@@ -22,7 +22,13 @@ class StepFloor:
     """Costs of all stages and cuts on one offer with one grain size, by [first, end] of a stage or by cut."""
 
     def __init__(
-        self, profile: Profile, grain_size: int, links: Sequence[Way], down_bytes_per_s: float, *, crowded: bool
+        self,
+        profile: Profile,
+        grain_size: int,
+        links: Sequence[DirectedLink],
+        down_bytes_per_s: float,
+        *,
+        crowded: bool,
     ) -> None:
         """`links` are the link between two members, or the links to the store and from it."""
         layers = profile.layers

@@ -1,1 +1,1 @@
-"""The bill of a run, from the traffic of a step to dollars."""
+"""Money: the traffic of a step, what a run uses of the store and the links, and the bill."""

@@ -1,9 +1,8 @@
-"""What a run costs: every term of the bill, summing exactly to the total.
+"""The bill of a run: its cost terms, which sum exactly to the total.
 
-Members are billed by the time from their launch to their exit, in whole billing grains and at least the minimum; what
-the store, the ways between sites and the data set charge follows from what the run uses of them. With one member size,
-no billing grain and nothing but compute this is FuncPipe's (6), c = P · t · Σ memory, and Hydrozoa's price of its
-workers times the time that they run.
+Members are billed from launch to exit, in whole billing grains and for at least the minimum. The store, the links
+between sites and the data set are charged by their use. With one size of member, no billing grain and compute alone,
+this is FuncPipe's (6), c = P · t · Σ memory, and Hydrozoa's price of its workers times their running time.
 """
 
 import math
@@ -14,31 +13,18 @@ from zooid.core.plans.plan import CostTerm
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import FREE, Prices
 from zooid.core.units import SECONDS_PER_HOUR
-from zooid.predictor.costs.usage import NO_USAGE, Move, Usage
-
-__all__ = [
-    "COST_KINDS",
-    "FREE",
-    "NO_USAGE",
-    "Prices",
-    "Usage",
-    "bill_usd",
-    "run_cost",
-    "samples_per_usd",
-    "total_usd",
-    "usd_per_million_samples",
-]
+from zooid.predictor.costs.usage import NO_USAGE, Move, RunUsage
 
 SECONDS_PER_MONTH = 730 * SECONDS_PER_HOUR
-"""Storage is charged by the month, in the part of it that it was used: 730 hours in price lists."""
+"""Price lists charge storage by a month of 730 hours, in proportion to the time."""
 BYTES_PER_GB = 1e9
-"""Some price lists mean 2^30, so that their prices are 7 % lower than what is predicted."""
+"""Some price lists mean 2^30 bytes; their real price is then 7 % lower than the prediction."""
 
 COST_KINDS = ("compute", "start-up", "starts", "requests", "storage", "egress", "data")
 
 
 def bill_usd(offer: Offer, running_s: float) -> float:
-    """The bill of one member that ran this long: time rounded up to the billing grain, at least the minimum."""
+    """Bill of one member: its time rounded up to the billing grain, at least the minimum, and the price of a start."""
     return offer.usd_per_start + _time_usd(offer, running_s)
 
 
@@ -46,26 +32,25 @@ def run_cost(
     members: Sequence[Offer],
     running_s: float,
     startup_s: float = 0.0,
-    usage: Usage = NO_USAGE,
+    usage: RunUsage = NO_USAGE,
     prices: Prices = FREE,
 ) -> tuple[CostTerm, ...]:
-    """Terms of a run in which one member on each of these offers runs this long, its start-up included.
+    """Cost terms of a run with one member on each of these offers, all of which run for `running_s`.
 
-    `startup_s` is how much of that goes by before the first step: those seconds are billed like all others, and shown
-    as a term of their own. All kinds are there, in the order of COST_KINDS, also where they cost nothing. A way that
-    bytes take and that has no price is a PlanError.
+    `startup_s` is the part of it before the first step. It is billed like the rest, and shown as a term of its own. The
+    result has all kinds in the order of COST_KINDS, even at zero cost. A used link without a price is a PlanError.
     """
     if not 0 <= startup_s <= running_s:
         raise PlanError(f"`startup_s` is {startup_s}; it must be between 0 and `running_s`, which is {running_s}")
     bills = [_time_usd(offer, running_s) for offer in members]
-    starting = [
+    startup_bills = [
         min(bill, offer.usd_per_hour * startup_s / SECONDS_PER_HOUR) for offer, bill in zip(members, bills, strict=True)
     ]
     storage, data = prices.storage, prices.data_storage
     usd_per_list = storage.usd_per_put if storage.usd_per_list is None else storage.usd_per_list
     usd = {
-        "compute": math.fsum(bill - start for bill, start in zip(bills, starting, strict=True)),
-        "start-up": math.fsum(starting),
+        "compute": math.fsum(bill - startup for bill, startup in zip(bills, startup_bills, strict=True)),
+        "start-up": math.fsum(startup_bills),
         "starts": math.fsum(offer.usd_per_start for offer in members),
         "requests": usage.num_puts * storage.usd_per_put
         + usage.num_gets * storage.usd_per_get
@@ -78,24 +63,24 @@ def run_cost(
 
 
 def total_usd(terms: Iterable[CostTerm]) -> float:
-    """The total that the terms sum to; correctly rounded, so that it does not depend on their order."""
+    """Sum of the terms, correctly rounded, so that it does not depend on their order."""
     return math.fsum(term.usd for term in terms)
 
 
 def samples_per_usd(num_samples: float, usd: float) -> float:
-    """What a dollar trains; infinity where nothing is charged."""
+    """Number of samples that a dollar trains; infinite where nothing is charged."""
     return num_samples / usd if usd > 0 else math.inf
 
 
 def usd_per_million_samples(num_samples: float, usd: float) -> float:
     if not num_samples > 0:
-        raise PlanError(f"a price of a million samples cannot be had from {num_samples} samples; give a number above 0")
+        raise PlanError(f"the price of a million samples does not follow from {num_samples} samples; give more than 0")
     return usd / num_samples * 1e6
 
 
 def _time_usd(offer: Offer, running_s: float) -> float:
-    grains = math.ceil(max(running_s, offer.billing_minimum_s) / offer.billing_grain_s - 1e-9)
-    return grains * offer.billing_grain_s * offer.usd_per_hour / SECONDS_PER_HOUR
+    num_billed = math.ceil(max(running_s, offer.billing_minimum_s) / offer.billing_grain_s - 1e-9)
+    return num_billed * offer.billing_grain_s * offer.usd_per_hour / SECONDS_PER_HOUR
 
 
 def _traffic_usd(moves: Sequence[Move], prices: Prices) -> float:

@@ -1,7 +1,7 @@
-"""What a whole run uses beside its members' time: requests, bytes that lie in the store, bytes that move between sites.
+"""Use of the store and of links by a whole run: requests, stored bytes, and bytes between sites.
 
-A step's traffic is most of it. The rest is small and does not vanish: the coordinator looks for news and shows that it
-is there, members meet, checkpoints are written, and the data set is loaded.
+Most of it is the traffic of the steps. The rest is small but not negligible: the coordinator's heartbeats and looks for
+events, the members' rendezvous, checkpoints, and the data set.
 """
 
 import math
@@ -13,27 +13,28 @@ from zooid.core.errors import PlanError
 from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.prices import DATA_SITE
 from zooid.core.runs.checkpoint import CheckpointRule
-from zooid.predictor.costs.traffic import Seat, Traffic, put_requests
+from zooid.core.runs.store_rules import (
+    DELETE_AFTER_S,
+    EVENT_FLUSH_S,
+    EVENT_LOOK_S,
+    FENCE_FRESH_S,
+    FENCE_LOOK_S,
+    LEASE_HEARTBEAT_S,
+    put_requests,
+)
+from zooid.predictor.costs.traffic import Seat, Traffic
 from zooid.schedule.heartbeats import requests_per_s
 
-LOOK_S = 1.0
-"""How often the coordinator of a run in a bucket looks for news: a listing, and a get for each writer of events."""
-BEAT_S = 3.0
-"""How often it shows that it is there, and looks for a newer claim: a put and a get."""
-FENCE_S, FENCE_FRESH_S = 2.0, 1.0
-"""How often a member looks for a newer claim, and one that tells of every step: a get."""
-FLUSH_S = 0.3
-"""How often the first member writes what it has to tell, at most: a put, and a get of whoever reads it."""
-LIFETIME_STEPS, LIFETIME_S = 2.0, 2.0
-"""How long a message lies in the store: until its readers have told that they are past it, and some more."""
-MEETING_PUTS, MEETING_GETS, MEETING_LISTS = 8, 16, 5
-"""Of one member, once, as counted: its spec, plan and roster, the groups that it joins, and leaving them. Waiting for
-everybody is a get for each of the others."""
+_MESSAGE_STEPS = 2.0
+"""Number of steps after which all readers have reported that they no longer need a message."""
+_RENDEZVOUS_PUTS, _RENDEZVOUS_GETS, _RENDEZVOUS_LISTS = 8, 16, 5
+"""Requests of one member in its life, as counted: its spec, plan and roster, and joining and leaving its groups. To
+wait for all others, it needs one more get for each of them."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """Bytes from one site to another; STORE_SITE and DATA_SITE are sites, too."""
+    """Bytes from one site to another; STORE_SITE and DATA_SITE count as sites."""
 
     from_site: str
     to_site: str
@@ -41,30 +42,30 @@ class Move:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
-    """Of one run."""
+class RunUsage:
+    """Requests and bytes of one run."""
 
     num_puts: float = 0.0
     num_gets: float = 0.0
-    """Those that came too early as well."""
+    """Number of gets, including those that came too early."""
     num_lists: float = 0.0
     stored_byte_s: float = 0.0
-    """Bytes times the seconds that they lie in the store while the run lasts; what stays there is not the run's."""
+    """Bytes in the store times the seconds that they stay there during the run."""
     moves: tuple[Move, ...] = ()
     data_gets: float = 0.0
-    """Requests to where the data set lies."""
+    """Number of gets from the store of the data set."""
     data_moves: tuple[Move, ...] = ()
-    """From DATA_SITE to members."""
+    """Bytes from DATA_SITE to members."""
 
     def __post_init__(self) -> None:
         counts = [(name, getattr(self, name)) for name in _COUNTS]
-        counts += [("num_bytes", each.num_bytes) for each in (*self.moves, *self.data_moves)]
+        counts += [("num_bytes", move.num_bytes) for move in (*self.moves, *self.data_moves)]
         for name, value in counts:
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"`{name}` of a run's usage is {value}; it must be a finite number of at least 0")
 
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
+    def __add__(self, other: "RunUsage") -> "RunUsage":
+        return RunUsage(
             **{name: getattr(self, name) + getattr(other, name) for name in _COUNTS},
             moves=_joined(self.moves + other.moves),
             data_moves=_joined(self.data_moves + other.data_moves),
@@ -72,38 +73,37 @@ class Usage:
 
 
 _COUNTS = ("num_puts", "num_gets", "num_lists", "stored_byte_s", "data_gets")
-NO_USAGE = Usage()
+NO_USAGE = RunUsage()
 
 
 def _joined(moves: Iterable[Move]) -> tuple[Move, ...]:
-    """One for each way."""
-    found: defaultdict[tuple[str, str], float] = defaultdict(float)
+    """The same bytes, with one move for each link."""
+    num_bytes: defaultdict[tuple[str, str], float] = defaultdict(float)
     for move in moves:
-        found[move.from_site, move.to_site] += move.num_bytes
-    return tuple(Move(*way, num_bytes) for way, num_bytes in sorted(found.items()))
+        num_bytes[move.from_site, move.to_site] += move.num_bytes
+    return tuple(Move(*ends, moved) for ends, moved in sorted(num_bytes.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoints:
-    """What a run saves."""
+    """The checkpoints that a run writes."""
 
     num_written: int
-    """Beside the first, which holds the weights alone; the last one is among them."""
+    """Number of checkpoints, including the last, but without the first, which holds only weights."""
     stage_bytes: tuple[float, ...]
-    """Of each stage in one of them: weights, buffers, and what the optimizer keeps."""
+    """Size of each stage in a checkpoint: weights, buffers, and optimizer state."""
     weight_bytes: tuple[float, ...]
-    """Of each stage in the first one, from which all its replicas start."""
+    """Size of each stage in the first checkpoint, from which all of its replicas start."""
     keep: int = 2
+    """Number of checkpoints that stay in the store."""
 
     def __post_init__(self) -> None:
         if self.num_written < 0 or self.keep < 1:
             raise PlanError(
                 f"`num_written` is {self.num_written} and `keep` {self.keep}; give at least 0 and at least 1"
             )
-        if (
-            len(self.stage_bytes) != len(self.weight_bytes)
-            or min((*self.stage_bytes, *self.weight_bytes), default=0) < 0
-        ):
+        is_negative = min((*self.stage_bytes, *self.weight_bytes), default=0) < 0
+        if len(self.stage_bytes) != len(self.weight_bytes) or is_negative:
             raise PlanError(
                 f"`stage_bytes` is {self.stage_bytes} and `weight_bytes` {self.weight_bytes}; they must be bytes of "
                 "the same stages, 0 or more"
@@ -112,13 +112,13 @@ class Checkpoints:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What members read their samples from, where it does not come with the job."""
+    """A data set that members read from a store because it does not come with the job."""
 
     num_bytes: float
     num_objects: int = 1
     epochs: int = 1
     is_cached: bool = True
-    """Whether a member keeps what it has loaded, so that it loads the whole once; otherwise in every epoch."""
+    """Whether a member keeps what it has loaded. Otherwise it loads the whole data set in every epoch."""
 
     def __post_init__(self) -> None:
         if self.num_bytes < 0 or self.num_objects < 0 or self.epochs < 1:
@@ -129,7 +129,7 @@ class DataSet:
 
 
 def num_checkpoints(rule: CheckpointRule, num_steps: int, training_s: float) -> int:
-    """How many a run writes beside the first: one whenever the rule says so, and the last.
+    """Number of checkpoints that a run writes after the first: those of the rule, and the last.
 
     >>> num_checkpoints(CheckpointRule(every_steps=40), 100, 60.0), num_checkpoints(CheckpointRule(), 100, 60.0)
     (3, 1)
@@ -151,96 +151,96 @@ def run_usage(
     checkpoints: Checkpoints | None = None,
     data: DataSet | None = None,
     num_copies: int = 0,
-) -> Usage:
-    """What a run of so many steps uses that lasts so long in all; `sites` says where every seat's member stands.
+) -> RunUsage:
+    """Predict what a run of `num_steps` steps uses in `running_s` seconds; `sites` are the sites of all seats.
 
-    The seats of `num_copies` copies come last. Copies write no checkpoints and read no samples.
+    The last `num_copies` seats are copies, which write no checkpoints and read no samples.
     """
     seats = sorted(traffic.seats)
     computing = seats[: len(seats) - num_copies]
-    usage = _exchanging(traffic, sites, num_steps, step_s) + _attending(len(seats), num_steps, running_s)
-    if traffic.total.num_puts > 0:
-        usage += _giving_signs(len(seats), running_s)
+    usage = _step_usage(traffic, sites, num_steps, step_s) + _control_usage(len(seats), num_steps, running_s)
+    if traffic.total.num_puts > 0:  # members without connections write their heartbeats into the store
+        puts, gets = (rate * len(seats) * running_s for rate in requests_per_s(len(seats)))
+        usage += RunUsage(num_puts=puts, num_gets=gets)
     if checkpoints is not None:
-        usage += _saving(checkpoints, sites, computing, running_s)
+        usage += _checkpoint_usage(checkpoints, sites, computing, running_s)
         copied = [Move(STORE_SITE, sites[seat], checkpoints.weight_bytes[seat[1]]) for seat in seats[len(computing) :]]
-        usage += Usage(num_gets=2 * num_copies, moves=_joined(copied))
+        usage += RunUsage(num_gets=2 * num_copies, moves=_joined(copied))
     if data is not None:
-        usage += _loading(data, sites, computing)
+        usage += _data_usage(data, sites, computing)
     return usage
 
 
-def _exchanging(traffic: Traffic, sites: Mapping[Seat, str], num_steps: float, step_s: float) -> Usage:
-    """What the steps themselves send and take."""
+def _step_usage(traffic: Traffic, sites: Mapping[Seat, str], num_steps: float, step_s: float) -> RunUsage:
     total = traffic.total
     if total.num_puts == 0:
         moves = [
             Move(sites[source], sites[reader], num_bytes * num_steps)
             for (source, reader), num_bytes in traffic.passed_bytes.items()
         ]
-        return Usage(moves=_joined(moves))
+        return RunUsage(moves=_joined(moves))
     moves = [Move(sites[seat], STORE_SITE, own.sent_bytes * num_steps) for seat, own in traffic.seats.items()]
     moves += [Move(STORE_SITE, sites[seat], own.received_bytes * num_steps) for seat, own in traffic.seats.items()]
-    return Usage(
+    return RunUsage(
         num_puts=total.num_puts * num_steps,
         num_gets=(total.num_gets + total.num_early_gets) * num_steps,
-        stored_byte_s=total.sent_bytes * num_steps * (LIFETIME_STEPS * step_s + LIFETIME_S),
+        stored_byte_s=total.sent_bytes * num_steps * (_MESSAGE_STEPS * step_s + DELETE_AFTER_S),
         moves=_joined(moves),
     )
 
 
-def _attending(num_members: int, num_steps: float, running_s: float) -> Usage:
-    """Members meet and tell what happens, and the coordinator is there and looks."""
-    num_events = min(num_steps, running_s / FLUSH_S) + 2 * num_members
-    num_looks = running_s / LOOK_S
-    num_fence_looks = running_s * ((num_members - 1) / FENCE_S + 1 / FENCE_FRESH_S + 1 / BEAT_S)
-    return Usage(
-        num_puts=running_s / BEAT_S + num_events + MEETING_PUTS * num_members,
+def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:
+    """Requests of the rendezvous, of events, of leases and of fences."""
+    num_events = min(num_steps, running_s / EVENT_FLUSH_S) + 2 * num_members
+    num_looks = running_s / EVENT_LOOK_S
+    # one member writes an event for every step, and checks its fence before each
+    num_fence_looks = running_s * ((num_members - 1) / FENCE_LOOK_S + 1 / FENCE_FRESH_S + 1 / LEASE_HEARTBEAT_S)
+    return RunUsage(
+        num_puts=running_s / LEASE_HEARTBEAT_S + num_events + _RENDEZVOUS_PUTS * num_members,
         num_gets=num_looks * (num_members + 1)
         + num_fence_looks
         + num_events
-        + (MEETING_GETS + num_members - 1) * num_members,
-        num_lists=num_looks + MEETING_LISTS * num_members,
+        + (_RENDEZVOUS_GETS + num_members - 1) * num_members,
+        num_lists=num_looks + _RENDEZVOUS_LISTS * num_members,
     )
 
 
-def _giving_signs(num_members: int, running_s: float) -> Usage:
-    """Members that exchange through a store let one another know there that they live."""
-    puts, gets = requests_per_s(num_members)
-    return Usage(num_puts=puts * num_members * running_s, num_gets=gets * num_members * running_s)
+def _checkpoint_usage(
+    checkpoints: Checkpoints, sites: Mapping[Seat, str], seats: Sequence[Seat], running_s: float
+) -> RunUsage:
+    """Requests and bytes of checkpoints.
 
-
-def _saving(checkpoints: Checkpoints, sites: Mapping[Seat, str], seats: Sequence[Seat], running_s: float) -> Usage:
-    """The first member writes the first checkpoint, and all read their weights from it; the replicas of a stage divide
-    what they write of the others. One is deleted when `keep` newer ones are there."""
+    The first member writes the first checkpoint, and all members read their weights from it. The replicas of a stage
+    divide the writing of later ones. A checkpoint is deleted once there are `keep` newer ones.
+    """
     num_replicas = len({replica for replica, _ in seats})
     interval_s = running_s / max(1, checkpoints.num_written)
     whole_bytes, first_bytes = sum(checkpoints.stage_bytes), sum(checkpoints.weight_bytes)
     intervals = [min(checkpoints.keep, checkpoints.num_written - n) for n in range(1, checkpoints.num_written + 1)]
-    kept_s = interval_s * min(checkpoints.keep, max(1, checkpoints.num_written))
+    first_kept_s = interval_s * min(checkpoints.keep, max(1, checkpoints.num_written))
     moves = [Move(sites[seats[0]], STORE_SITE, first_bytes)]
     part_puts = 0
     for seat in seats:
         part_bytes = checkpoints.stage_bytes[seat[1]] / num_replicas
         moves.append(Move(STORE_SITE, sites[seat], checkpoints.weight_bytes[seat[1]]))
         moves.append(Move(sites[seat], STORE_SITE, part_bytes * checkpoints.num_written))
-        part_puts += 1 + put_requests(part_bytes)  # weights and what the optimizer keeps are two objects
+        part_puts += 1 + put_requests(part_bytes)  # weights and optimizer state are two objects
     first_puts = sum(put_requests(num_bytes) for num_bytes in checkpoints.weight_bytes)
-    return Usage(
-        num_puts=first_puts + 1 + (part_puts + 1) * checkpoints.num_written,  # manifests are objects, too
+    return RunUsage(
+        num_puts=first_puts + 1 + (part_puts + 1) * checkpoints.num_written,  # a manifest is one more object
         num_gets=2 * len(seats),
-        num_lists=5 * checkpoints.num_written,  # is the roster still ours, are all parts there, which are old
-        stored_byte_s=first_bytes * kept_s + whole_bytes * interval_s * sum(intervals),
+        num_lists=5 * checkpoints.num_written,  # to check the roster, to find all parts, and to find old checkpoints
+        stored_byte_s=first_bytes * first_kept_s + whole_bytes * interval_s * sum(intervals),
         moves=_joined(moves),
     )
 
 
-def _loading(data: DataSet, sites: Mapping[Seat, str], seats: Sequence[Seat]) -> Usage:
-    """First and last stages read samples, each member of them the whole data set, since shards are fetched whole."""
-    last = max(stage for _, stage in seats)
-    readers = [seat for seat in seats if seat[1] in (0, last)]
-    times = 1 if data.is_cached else data.epochs
-    return Usage(
-        data_gets=data.num_objects * times * len(readers),
-        data_moves=_joined(Move(DATA_SITE, sites[seat], data.num_bytes * times) for seat in readers),
+def _data_usage(data: DataSet, sites: Mapping[Seat, str], seats: Sequence[Seat]) -> RunUsage:
+    """Requests and bytes of samples: each member of the first and the last stage fetches all shards."""
+    last_stage = max(stage for _, stage in seats)
+    readers = [seat for seat in seats if seat[1] in (0, last_stage)]
+    num_loads = 1 if data.is_cached else data.epochs
+    return RunUsage(
+        data_gets=data.num_objects * num_loads * len(readers),
+        data_moves=_joined(Move(DATA_SITE, sites[seat], data.num_bytes * num_loads) for seat in readers),
     )

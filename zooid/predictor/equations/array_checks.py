@@ -1,7 +1,6 @@
-"""Numbers or arrays of them, checked: what every closed form takes and gives.
+"""Arrays of arguments, checked: every closed form takes numbers or arrays, which broadcast as in numpy.
 
-A closed form is evaluated for one case or for a hundred thousand at once; its arguments broadcast as numpy's do. A
-bandwidth of 0 or a member too few would otherwise end as an infinity somewhere in a plan.
+Without these checks, a bandwidth of 0 or a missing member would become an infinity somewhere in a plan.
 """
 
 from typing import TypeAlias
@@ -12,22 +11,19 @@ from numpy.typing import ArrayLike, NDArray
 from zooid.core.errors import InputError
 
 Array: TypeAlias = NDArray[np.float64]
-"""What closed forms return: as many numbers as their arguments broadcast to, a single one for single ones."""
+"""The result of a closed form, in the shape to which its arguments broadcast."""
 
 
-def at_least(least: float, name: str, values: ArrayLike) -> Array:
-    """As floats, none below `least`."""
-    given = np.asarray(values, np.float64)
-    if not (given >= least).all():
-        raise _refused(name, given, ~(given >= least), f"at least {least:g}")
-    return given
+def at_least(minimum: float, name: str, values: ArrayLike) -> Array:
+    """Return the values as floats; raise InputError if one is below the minimum."""
+    array = np.asarray(values, np.float64)
+    return _checked(name, array, array >= minimum, f"at least {minimum:g}")
 
 
 def above_zero(name: str, values: ArrayLike) -> Array:
-    given = np.asarray(values, np.float64)
-    if not (given > 0).all():
-        raise _refused(name, given, ~(given > 0), "above 0")
-    return given
+    """Return the values as floats; raise InputError if one is not above 0."""
+    array = np.asarray(values, np.float64)
+    return _checked(name, array, array > 0, "above 0")
 
 
 def where(condition: NDArray[np.bool_], values: Array) -> Array:
@@ -36,5 +32,7 @@ def where(condition: NDArray[np.bool_], values: Array) -> Array:
     return chosen
 
 
-def _refused(name: str, given: Array, is_wrong: NDArray[np.bool_], allowed: str) -> InputError:
-    return InputError(f"`{name}` is {given[is_wrong].flat[0]:g}; it must be {allowed}")
+def _checked(name: str, array: Array, is_valid: NDArray[np.bool_], allowed: str) -> Array:
+    if not is_valid.all():
+        raise InputError(f"`{name}` is {array[~is_valid].flat[0]:g}; it must be {allowed}")
+    return array

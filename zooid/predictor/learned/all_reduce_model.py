@@ -1,18 +1,19 @@
-"""What an all-reduce takes where a library does it, learned from samples of it (Srifty §4.1 to 4.3).
+"""Times of a library's all-reduces, learned from measured samples (Srifty §4.1 to 4.3).
 
-Our own all-reduces are lists of messages, which are simulated. Gloo's and NCCL's are not ours to list, and follow
-placement, buffers and versions that nobody can see; `zooid probe --only all-reduce` measures them, and this fits them:
-bus bandwidth over bytes, members and how many are under way, as median with a low and a high quantile. Small messages,
-where latency rules, and large ones are fitted apart. Every offer at every site is fitted by itself, for what was
-measured on one says nothing of another. Fitting takes a few seconds and comes out the same each time, so that samples
-are what is kept in files, and no fitted model.
+zooid's own all-reduces are transfer lists, which the simulator times. Those of Gloo and NCCL are not: they depend on
+placement, buffers and versions that nobody can see. `zooid probe --only all-reduce` measures them, and this module fits
+their bus bandwidth over bytes, members and concurrency, as a median with a low and a high quantile.
+
+Small messages, where latency dominates, and large ones are fitted separately. So is every offer at every site, because
+samples of one say nothing about another. A fit takes a few seconds and is deterministic; files therefore hold samples,
+and no fitted model.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,25 +23,21 @@ from zooid.core.units import format_bytes, format_duration
 from zooid.predictor.learned.hull import Hull
 from zooid.predictor.learned.spread import Rows, SpreadModel
 
-AllReduceTime: TypeAlias = Callable[[int, int], float]
-"""Seconds of an all-reduce of so many bytes (first) among so many members (second)."""
-
 SMALL_BYTES = 2**20
-"""Messages up to here are fitted apart from larger ones."""
+"""Messages up to this size are fitted separately from larger ones."""
 HALF_LIFE_S = 7 * 24 * 3600.0
-"""A sample of a week ago counts half as much as one of now: networks change."""
+"""A sample from a week ago has half the weight of one from now, because networks change."""
 _MAX_HALF_LIVES = 6
-"""Samples that are older are left out: they count next to nothing beside newer ones, and yet what nobody has measured
-since would pass for measured."""
+"""Samples that are older are ignored. They weigh almost nothing, yet they would make a setting count as measured."""
 _OVERLAP = 2
-"""Either part also learns from the other one's messages up to this factor beyond the border, so that it has samples on
-both sides of whatever it is asked for."""
-LEAST_SAMPLES = 20
-LEAST_SETTINGS = 5
+"""Each of the two models also learns from messages up to this factor beyond SMALL_BYTES, so that it has samples on both
+sides of any size that it predicts."""
+_MIN_SAMPLES = 20
+_MIN_SETTINGS = 5
 
 
-class Place(NamedTuple):
-    """Members that are alike."""
+class MemberKind(NamedTuple):
+    """Members on the same offer at the same site."""
 
     offer: str
     site: str
@@ -51,15 +48,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class AllReduceEstimate:
-    """What one of the all-reduces that are under way takes, from when all begin until all are done."""
+    """Predicted time of one of several concurrent all-reduces, from their common start until all have ended."""
 
     median_s: float
     low_s: float
-    """One of ten is faster."""
+    """The time below which one of ten all-reduces ends."""
     high_s: float
-    """One of ten is slower."""
+    """The time above which one of ten all-reduces ends."""
     beyond: str = ""
-    """In what it lies outside of what was measured, in words; empty where it lies between samples."""
+    """How the setting lies outside the measured range, in words; empty where it lies inside."""
 
     @property
     def is_extrapolated(self) -> bool:
@@ -67,72 +64,48 @@ class AllReduceEstimate:
 
 
 class LearnedAllReduce:
-    """The all-reduces of one library, at the places where they were measured. Made by `fit_all_reduce`."""
+    """The all-reduces of one library, on the kinds of members that were measured; made by `fit_all_reduce`."""
 
-    def __init__(self, library: Library, fits: "dict[Place, _Fit]") -> None:
+    def __init__(self, library: Library, fits: "dict[MemberKind, _KindFit]") -> None:
         self.library = library
         self._fits = fits
 
-    @property
-    def places(self) -> tuple[Place, ...]:
-        return tuple(self._fits)
-
     def predict(
-        self, num_bytes: int, num_members: int, concurrency: int = 1, places: Sequence[Place] | None = None
+        self, num_bytes: int, num_members: int, concurrency: int = 1, kinds: Sequence[MemberKind] | None = None
     ) -> AllReduceEstimate:
-        """What it takes where members are at these places; where they are mixed, the slowest governs.
+        """Predict an all-reduce among members of these kinds; in a mixed fleet the slowest kind decides.
 
-        Outside of what was measured at a place, by a factor of up to 2 in bytes, members or concurrency, the estimate
-        says so; further out it is refused with a PlanError.
+        An estimate outside the measured range by a factor of up to 2 in bytes, members or concurrency says so. Farther
+        out it is a PlanError.
         """
         if num_bytes < 1 or num_members < 1 or concurrency < 1:
             raise PlanError(
                 f"an all-reduce of {num_bytes} byte(s) among {num_members} member(s), {concurrency} at once, is asked "
                 "for; give numbers from 1 on"
             )
-        chosen = [self._fit_at(place) for place in self._known(places)]
+        fits = self._fits_of(kinds)
         if num_members == 1:
             return AllReduceEstimate(0.0, 0.0, 0.0)
-        each = [fit.predict(num_bytes, num_members, concurrency) for fit in chosen]
+        estimates = [fit.predict(num_bytes, num_members, concurrency) for fit in fits]
         return AllReduceEstimate(
-            median_s=max(estimate.median_s for estimate in each),
-            low_s=max(estimate.low_s for estimate in each),
-            high_s=max(estimate.high_s for estimate in each),
-            beyond="; ".join(estimate.beyond for estimate in each if estimate.beyond),
+            median_s=max(estimate.median_s for estimate in estimates),
+            low_s=max(estimate.low_s for estimate in estimates),
+            high_s=max(estimate.high_s for estimate in estimates),
+            beyond="; ".join(estimate.beyond for estimate in estimates if estimate.beyond),
         )
 
-    def time_of(
-        self, concurrency: int = 1, places: Sequence[Place] | None = None, *, may_extrapolate: bool = False
-    ) -> AllReduceTime:
-        """The median as a plain function, for the simulator. A number cannot say that it is extrapolated, so that such
-        are refused here, unless told otherwise."""
-        known = self._known(places)
-
-        def time_s(num_bytes: int, num_members: int) -> float:
-            estimate = self.predict(num_bytes, num_members, concurrency, known)
-            if estimate.is_extrapolated and not may_extrapolate:
-                raise PlanError(f"{estimate.beyond}; measure that, too, with zooid probe --only all-reduce")
-            return estimate.median_s
-
-        return time_s
-
-    def _known(self, places: Sequence[Place] | None) -> Sequence[Place]:
-        if places is None and len(self._fits) > 1:
-            raise PlanError(f"samples are of {self._places_in_words()}; say at which of them members are")
-        if places is not None and not places:
-            raise PlanError(f"no place is given; samples are of {self._places_in_words()}")
-        return tuple(self._fits) if places is None else tuple(dict.fromkeys(places))
-
-    def _fit_at(self, place: Place) -> "_Fit":
-        if place not in self._fits:
-            raise PlanError(
-                f"there are no samples of {self.library} on {place}, but of {self._places_in_words()}; measure there, "
-                "with zooid probe --only all-reduce"
-            )
-        return self._fits[place]
-
-    def _places_in_words(self) -> str:
-        return ", ".join(map(str, self._fits))
+    def _fits_of(self, kinds: Sequence[MemberKind] | None) -> "list[_KindFit]":
+        measured = ", ".join(map(str, self._fits))
+        chosen = tuple(self._fits) if kinds is None else tuple(dict.fromkeys(kinds))
+        if not chosen or (kinds is None and len(chosen) > 1):
+            raise PlanError(f"samples are of {measured}; say on which of them members run")
+        for kind in chosen:
+            if kind not in self._fits:
+                raise PlanError(
+                    f"there are no samples of {self.library} on {kind}, only on {measured}; measure there with zooid "
+                    "probe --only all-reduce"
+                )
+        return [self._fits[kind] for kind in chosen]
 
 
 def fit_all_reduce(
@@ -142,41 +115,41 @@ def fit_all_reduce(
     library: Library | None = None,
     half_life_s: float = HALF_LIFE_S,
 ) -> LearnedAllReduce:
-    """Learn what a library's all-reduces take; a sample counts half as much after each half-life.
+    """Learn the times of a library's all-reduces; the weight of a sample halves with each half-life.
 
-    `library` has to be said where samples are of several.
+    `library` is needed only if the samples are of several libraries.
     """
     chosen = [sample for sample in samples if library in (None, sample.library)]
     libraries = sorted({sample.library for sample in chosen})
     if len(libraries) > 1:
-        raise PlanError(f"samples are of {' and '.join(libraries)}; say which of them to learn")
+        raise PlanError(f"samples are of {' and '.join(libraries)}; name the one to learn")
     if not chosen:
-        raise PlanError(f"there are no samples of {library or 'a library'}; zooid probe --only all-reduce takes some")
+        raise PlanError(f"there are no samples of {library or 'a library'}; run zooid probe --only all-reduce")
     if not 0 < half_life_s < math.inf:
         raise PlanError(f"the half-life is {half_life_s:g} s; it must be above 0")
-    by_place: defaultdict[Place, list[AllReduceSample]] = defaultdict(list)
+    by_kind: defaultdict[MemberKind, list[AllReduceSample]] = defaultdict(list)
     for sample in chosen:
-        by_place[Place(sample.offer, sample.site)].append(sample)
-    fits = {place: _Fit(place, by_place[place], now_s, half_life_s) for place in sorted(by_place)}
+        by_kind[MemberKind(sample.offer, sample.site)].append(sample)
+    fits = {kind: _KindFit(kind, by_kind[kind], now_s, half_life_s) for kind in sorted(by_kind)}
     return LearnedAllReduce(chosen[0].library, fits)
 
 
-class _Fit:
-    """One place: where it was measured, and a model for small and one for large messages."""
+class _KindFit:
+    """The fit of one kind of member: its measured range, a model for small messages, and one for large ones."""
 
-    def __init__(self, place: Place, samples: Sequence[AllReduceSample], now_s: float, half_life_s: float) -> None:
-        self._place = place
+    def __init__(self, kind: MemberKind, samples: Sequence[AllReduceSample], now_s: float, half_life_s: float) -> None:
+        self._kind = kind
         oldest_s = now_s - _MAX_HALF_LIVES * half_life_s
-        # in an order of their own, for trees take them as they come, and joined files have any order
+        # sorted, because trees depend on the order of samples, which differs between joined files
         used = sorted(
             (sample for sample in samples if sample.at_s >= oldest_s),
             key=lambda sample: (sample.num_bytes, sample.num_members, sample.concurrency, sample.took_s, sample.at_s),
         )
         settings = {(sample.num_bytes, sample.num_members, sample.concurrency) for sample in used}
-        if len(used) < LEAST_SAMPLES or len(settings) < LEAST_SETTINGS:
+        if len(used) < _MIN_SAMPLES or len(settings) < _MIN_SETTINGS:
             raise PlanError(
-                f"there are {len(used)} sample(s) in {len(settings)} setting(s) of {samples[0].library} on {place} of "
-                f"the last {format_duration(now_s - oldest_s)}; at least {LEAST_SAMPLES} in {LEAST_SETTINGS} are "
+                f"there are {len(used)} sample(s) in {len(settings)} setting(s) of {samples[0].library} on {kind} of "
+                f"the last {format_duration(now_s - oldest_s)}; at least {_MIN_SAMPLES} in {_MIN_SETTINGS} are "
                 "needed: measure more sizes, or repeat them more often"
             )
         self._hull = Hull(settings)
@@ -189,23 +162,23 @@ class _Fit:
 
     def predict(self, num_bytes: int, num_members: int, concurrency: int) -> AllReduceEstimate:
         beyond = self._hull.beyond(num_bytes, num_members, concurrency)
-        what = (
+        explanation = (
             f"an all-reduce of {format_bytes(num_bytes)} among {num_members} members, {concurrency} at once, on "
-            f"{self._place} is outside of what was measured: {beyond.reason}"
+            f"{self._kind} is outside the measured range: {beyond.reason}"
         )
         if beyond.is_far:
-            raise PlanError(f"{what}; measure that, too, with zooid probe --only all-reduce")
+            raise PlanError(f"{explanation}; measure this setting with zooid probe --only all-reduce")
         model = self._small if num_bytes <= SMALL_BYTES else self._large
         low_s, median_s, high_s = model.times_s(num_bytes, num_members, concurrency)
-        return AllReduceEstimate(median_s, low_s, high_s, what if beyond.reason else "")
+        return AllReduceEstimate(median_s, low_s, high_s, explanation if beyond.reason else "")
 
 
 def _is_enough(part: Rows) -> bool:
-    return len(part) >= LEAST_SAMPLES and len(set(part.settings)) >= LEAST_SETTINGS
+    return len(part) >= _MIN_SAMPLES and len(set(part.settings)) >= _MIN_SETTINGS
 
 
 def _rows(samples: Sequence[AllReduceSample], now_s: float, half_life_s: float) -> Rows:
-    """Columns of samples, weighed by age; one that a machine with a fast clock took may be of later than now."""
+    """Samples as columns, weighted by age; a sample from a machine with a fast clock may lie in the future."""
     weights = np.array([0.5 ** (max(0.0, now_s - sample.at_s) / half_life_s) for sample in samples])
     return Rows(
         num_bytes=np.array([float(sample.num_bytes) for sample in samples]),

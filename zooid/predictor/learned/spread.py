@@ -1,12 +1,12 @@
-"""A time and its spread, learned from repeated measurements: a law of two constants, and trees for what it leaves.
+"""A time and its spread, learned from repeated measurements: a law with two constants, corrected by trees.
 
-The law is that of any all-reduce that keeps its links busy: with n members, c all-reduces at once of s bytes each,
+The law holds for any all-reduce that keeps its links busy, with n members and c concurrent all-reduces of s bytes each:
 
     t = a · 2(n−1) + b · c · 2(n−1)/n · s        a: seconds a round, b: seconds a byte
 
-Trees alone are constant between the sizes that they have seen, and a size that was not measured is the usual case; the
-law alone knows nothing of a library's buffers and changes of algorithm. So the trees learn the measured over the law's
-bus bandwidth, which hardly changes from one size to the next.
+Trees alone are constant between the sizes that they have seen, yet most sizes in use were never measured. The law alone
+knows nothing of a library's buffers and changes of algorithm. So the trees learn the ratio of the measured time to the
+law's, which hardly changes from one size to the next.
 """
 
 import itertools
@@ -57,14 +57,14 @@ class Rows:
 
     @property
     def settings(self) -> NDArray[np.intp]:
-        """For each row a number that repeats of the same setting share, from 0 on."""
+        """A number for the setting of each row, from 0 on; repeats of a setting share it."""
         keys = np.column_stack([self.num_bytes, self.num_members, self.concurrency])
         _, numbers = np.unique(keys, axis=0, return_inverse=True)
         return numbers.reshape(-1)
 
 
 class SpreadModel:
-    """Low, median and high time of a setting: of ten repeats one is below the first, and one above the last."""
+    """Low, median and high time of a setting: one of ten repeats is faster than low, and one is slower than high."""
 
     def __init__(self, rows: Rows) -> None:
         self._core = _Core(rows)
@@ -78,7 +78,7 @@ class SpreadModel:
 
 
 class _Core:
-    """The law and three sets of trees, which give logarithms of seconds."""
+    """The law and three sets of trees, which predict the logarithm of seconds."""
 
     def __init__(self, rows: Rows) -> None:
         self._law = _fit_law(rows)
@@ -86,35 +86,37 @@ class _Core:
         self._trees = [_fit_trees(rows, excess, quantile) for quantile in (LOW, MEDIAN, HIGH)]
 
     def logs(self, rows: Rows) -> Numbers:
-        """One line for each quantile, one column for each row."""
+        """Logarithms of the time, by quantile and row."""
         law_s = np.log(_terms(rows) @ self._law)
         return np.array([law_s + trees.predict(_features(rows)) for trees in self._trees])
 
 
 def _terms(rows: Rows) -> Numbers:
-    """What the law's constants are multiplied with."""
+    """The factors of the law's two constants."""
     rounds = 2 * (rows.num_members - 1)
     return np.column_stack([rounds, rounds / rows.num_members * rows.num_bytes * rows.concurrency])
 
 
 def _fit_law(rows: Rows) -> Numbers:
-    """Constants of least relative error, none below 0: of all sets of terms whose best constants are positive, the best
-    one. Relative to the measured time, an outlier that took ten times as long counts no more than one."""
+    """The constants with the smallest squared relative error, none of which is negative.
+
+    All subsets of terms are tried. With errors relative to the measured time, an outlier counts no more than any row.
+    """
     terms = _terms(rows) / rows.took_s[:, None] * np.sqrt(rows.weights)[:, None]
     target = np.sqrt(rows.weights)
-    best, least = np.zeros(terms.shape[1]), math.inf
+    best, min_error = np.zeros(terms.shape[1]), math.inf
     for count in range(1, terms.shape[1] + 1):
         for chosen in itertools.combinations(range(terms.shape[1]), count):
             constants = np.zeros(terms.shape[1])
             constants[list(chosen)] = np.linalg.lstsq(terms[:, chosen], target)[0]
             error = float(np.sum((terms @ constants - target) ** 2))
-            if constants.min() >= 0 and error < least:
-                best, least = constants, error
+            if constants.min() >= 0 and error < min_error:
+                best, min_error = constants, error
     return best
 
 
 def _features(rows: Rows) -> Numbers:
-    """The last one is what a ring sends at a time: buffers and latencies show at the same size of it for any n."""
+    """Inputs of the trees. The last is the size of a ring's messages, at which buffers show up for any n."""
     pieces = rows.num_bytes / rows.num_members
     return np.column_stack([np.log2(rows.num_bytes), rows.num_members, rows.concurrency, np.log2(pieces)])
 
@@ -126,10 +128,11 @@ def _fit_trees(rows: Rows, excess: Numbers, quantile: float) -> Any:
 
 
 def _margin(rows: Rows) -> float:
-    """By how much the distance from low to high has to grow, or may shrink, on either side, as logarithm.
+    """The logarithm by which the low and high quantiles must move apart, or may move together if it is negative.
 
-    Trees see the noise of what they learn from, and too little of what lies between. So settings are left out in turn,
-    and the margin is that which would have covered eight of ten of their repeats (conformalised quantile regression).
+    Trees fit the noise of their own samples, and know little about settings between them. So settings are left out in
+    turn; the margin is the one that would have covered eight of ten of their repeats (conformalised quantile
+    regression).
     """
     settings = rows.settings
     misses, weights = [], []
@@ -142,19 +145,19 @@ def _margin(rows: Rows) -> float:
     return _weighted_quantile(np.concatenate(misses), np.concatenate(weights), _COVERED)
 
 
-def _weighted_quantile(values: Numbers, weights: Numbers, share: float) -> float:
-    """The least value that, with all below it, has so much of the weight.
+def _weighted_quantile(values: Numbers, weights: Numbers, quantile: float) -> float:
+    """The smallest value such that it and all below it have this fraction of the weight.
 
     >>> _weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 1.0]), 0.5)
     2.0
     """
     order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order]) / np.sum(weights)
-    return float(values[order][np.searchsorted(reached, share)])
+    cumulative = np.cumsum(weights[order]) / np.sum(weights)
+    return float(values[order][np.searchsorted(cumulative, quantile)])
 
 
 def _lightgbm() -> Any:
-    """Loaded when something is learned, so that nobody else waits for it."""
+    """Import LightGBM only when something is learned, because that takes time."""
     try:
         import lightgbm
     except OSError as error:

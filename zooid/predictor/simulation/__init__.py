@@ -1,1 +1,1 @@
-"""Simulated steps: the action lists that members execute, in simulated time."""
+"""The simulator: it runs the members' own action lists on a simulated clock and network."""

@@ -1,9 +1,9 @@
-"""Simulated time: events, and work that shares whatever serves it, max-min fairly.
+"""A simulated clock: an event queue, and flows that share pipes max-min fairly.
 
-A flow is an amount of work (bytes, or seconds of computing) that passes through one or more pipes at the same time, as
-a message does through its sender's uplink, a line between two sites and its reader's downlink. Every flow has the
-largest rate that does not take from a slower one. Rates change only when a flow begins or ends, and only for flows that
-share a pipe with it, directly or over others.
+A flow is an amount of work: bytes, or seconds of computing. It passes through one or more pipes at the same time. A
+message, for example, passes its sender's uplink, the link between two sites, and its reader's downlink. Each flow gets
+the largest rate that does not slow a slower flow down. Rates change only when a flow starts or ends, and only for flows
+that share a pipe with it, directly or through others.
 """
 
 import math
@@ -15,21 +15,21 @@ Done = Callable[[], None]
 
 
 def nothing() -> None:
-    """What happens after work that nobody waits for."""
+    """Do nothing after work that nobody waits for."""
 
 
 class Pipe:
-    """Serves the flows through it, up to its capacity together."""
+    """A resource whose capacity all flows through it share."""
 
     __slots__ = ("capacity", "flows")
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
-        self.flows: dict[Flow, None] = {}
+        self.flows: dict[PipeFlow, None] = {}
 
 
-class Flow:
-    """Work under way."""
+class PipeFlow:
+    """Work in flight through one or more pipes."""
 
     __slots__ = ("done", "left", "limit", "pipes", "rate", "since_s", "version")
 
@@ -44,23 +44,23 @@ class Flow:
 
 
 class Simulation:
-    """An event loop."""
+    """The event loop of simulated time."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._events: list[tuple[float, int, Any, int]] = []
         self._count = 0
         self._changed: dict[Pipe, None] = {}
-        """Pipes that a flow has entered or left since rates were last set."""
+        """Pipes that a flow entered or left after rates were last set."""
 
     def after(self, delay_s: float, done: Done) -> None:
-        """Call back when the delay is over."""
+        """Call `done` after a delay."""
         self._count += 1
         heappush(self._events, (self.now_s + delay_s, self._count, done, -1))
 
     def flow(self, amount: float, pipes: Sequence[Pipe], limit: float, done: Done) -> None:
-        """Call back when the amount has passed through all of the pipes, at no more than the limit."""
-        flow = Flow(amount, pipes, limit, done)
+        """Call `done` when the amount has passed through all pipes, at a rate of at most `limit`."""
+        flow = PipeFlow(amount, pipes, limit, done)
         flow.since_s = self.now_s
         if not pipes:
             self._set_rate(flow, limit)
@@ -70,26 +70,26 @@ class Simulation:
             self._changed[pipe] = None
 
     def run(self) -> None:
-        """Until nothing is left to happen."""
+        """Run until no event is left."""
         events = self._events
         while events or self._changed:
             if self._changed and (not events or events[0][0] > self.now_s):
                 self._settle()
                 continue
-            at_s, _, what, version = heappop(events)
+            event_s, _, subject, version = heappop(events)
             if version < 0:
-                self.now_s = at_s
-                what()
-            elif what.version == version:
-                self.now_s = at_s
-                for pipe in what.pipes:
-                    del pipe.flows[what]
+                self.now_s = event_s
+                subject()
+            elif subject.version == version:  # otherwise the rate changed after the event was queued
+                self.now_s = event_s
+                for pipe in subject.pipes:
+                    del pipe.flows[subject]
                     if pipe.flows:
                         self._changed[pipe] = None
-                what.done()
+                subject.done()
 
     def _settle(self) -> None:
-        """Set the rates of all flows that share something with what has changed."""
+        """Set the rates of all flows that are connected with a changed pipe."""
         changed, self._changed = self._changed, {}
         seen: set[Pipe] = set()
         for first in changed:
@@ -97,8 +97,8 @@ class Simulation:
                 continue
             seen.add(first)
             pipes = [first]
-            flows: dict[Flow, None] = {}
-            for pipe in pipes:  # grows meanwhile
+            flows: dict[PipeFlow, None] = {}
+            for pipe in pipes:  # the loop itself appends to this list
                 for flow in pipe.flows:
                     if flow not in flows:
                         flows[flow] = None
@@ -110,29 +110,29 @@ class Simulation:
                 (flow,) = flows
                 self._set_rate(flow, min(flow.limit, min(pipe.capacity for pipe in flow.pipes)))
             elif flows:
-                self._share(pipes, flows)
+                self._fill(pipes, flows)
 
-    def _share(self, pipes: list[Pipe], todo: dict[Flow, None]) -> None:
-        """Fill all flows alike; what meets its limit, or a pipe that is full, stays as it is."""
-        room = {pipe: pipe.capacity for pipe in pipes}
-        number = {pipe: len(pipe.flows) for pipe in pipes}
-        while todo:
-            share, tightest = math.inf, pipes[0]
+    def _fill(self, pipes: list[Pipe], open_flows: dict[PipeFlow, None]) -> None:
+        """Raise all rates evenly; fix a flow's rate when it reaches its limit or one of its pipes is full."""
+        spare = {pipe: pipe.capacity for pipe in pipes}
+        num_open = {pipe: len(pipe.flows) for pipe in pipes}
+        while open_flows:
+            level, tightest = math.inf, pipes[0]
             for pipe in pipes:
-                if number[pipe] and room[pipe] < share * number[pipe]:
-                    share, tightest = room[pipe] / number[pipe], pipe
-            settled = [flow for flow in todo if flow.limit <= share]
+                if num_open[pipe] and spare[pipe] < level * num_open[pipe]:
+                    level, tightest = spare[pipe] / num_open[pipe], pipe
+            settled = [flow for flow in open_flows if flow.limit <= level]
             if not settled:
-                settled = [flow for flow in tightest.flows if flow in todo]
+                settled = [flow for flow in tightest.flows if flow in open_flows]
             for flow in settled:
-                rate = flow.limit if flow.limit < share else share
+                rate = flow.limit if flow.limit < level else level
                 self._set_rate(flow, rate)
-                del todo[flow]
+                del open_flows[flow]
                 for pipe in flow.pipes:
-                    room[pipe] = max(0.0, room[pipe] - rate)
-                    number[pipe] -= 1
+                    spare[pipe] = max(0.0, spare[pipe] - rate)
+                    num_open[pipe] -= 1
 
-    def _set_rate(self, flow: Flow, rate: float) -> None:
+    def _set_rate(self, flow: PipeFlow, rate: float) -> None:
         before = flow.rate
         if before and abs(rate - before) <= 1e-12 * before:
             return

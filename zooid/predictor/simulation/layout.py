@@ -1,4 +1,4 @@
-"""What a step's lists run on: what every member takes for a grain, where it stands, and the ways between."""
+"""What a simulated step runs on: the times of every stage, the site of every member, and the links between sites."""
 
 import math
 from collections import defaultdict
@@ -12,72 +12,75 @@ from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.resources.link import STORE_SITE, Link
 
 Looks = Literal["at_once", "folder", "store"]
-"""When a reader finds what lies in the store: at once, as the papers' equations have it; at its next look, which in a
-folder of the same machine costs nothing; or which costs a request, so that members learn when to look."""
+"""How readers find messages in the store: at once, as the papers assume; by polling a local folder, which is free; or
+by polling a store, where each poll is a paid request and members learn when to poll."""
 
 AllReduceTime = Callable[[int, int], float]
-"""(bytes, members) -> seconds."""
+"""Seconds of an all-reduce, as a function of its bytes and its number of members."""
 
-_FALLEN = 0.9
-"""What a member gets has fallen with their number when it is less than this part of what one alone gets,"""
-_RISEN = 1.5
-"""and a round trip has risen when it is more than so many of that of one alone."""
+_SHARED_BANDWIDTH = 0.9
+"""Members share bandwidth if together each gets less than this fraction of what one gets alone."""
+_SHARED_REQUESTS = 1.5
+"""Members share a request rate if together their round trip is longer than one alone by more than this factor."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One direction between two sites, or between a site and the store."""
+class DirectedLink:
+    """A link in one direction: from one site to another, to the store, or from the store."""
 
     bytes_per_s: float
-    """What one member gets at most."""
+    """The maximum rate of one member."""
     rtt_s: float
     stream_bytes_per_s: float = math.inf
     total_bytes_per_s: float = math.inf
-    """What all members on it get together."""
+    """The maximum rate of all members together."""
     total_requests_per_s: float = math.inf
-    """How many messages the other end answers, if it is a store."""
+    """The maximum rate at which a store answers the requests of all members."""
     cpu_s: float = 0.0
     cpu_s_per_byte: float = 0.0
     spread: float = 0.0
 
 
-Ways = Mapping[tuple[str, str], Way]
+DirectedLinks = Mapping[tuple[str, str], DirectedLink]
+"""Links by source site and target site."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Members by replica and stage."""
+    """Members by replica and stage, and the links between them."""
 
     stages: tuple[tuple[StageTimes, ...], ...]
-    """What each member takes: messages and buckets are those of its stage, times may be its own. A single row stands
-    for all replicas, here and in `sites`."""
+    """Times of each member. Members of a stage share message and bucket sizes. A single row holds for all replicas,
+    here and in `sites`."""
     sites: tuple[tuple[str, ...], ...]
-    ways: Ways
+    links: DirectedLinks
     transport: TransportName
     all_reduce: AllReduceName = "auto"
     reproducible: bool = False
-    """True adds up gradients in a fixed tree over grains."""
+    """Whether gradients are summed in a fixed tree over grains."""
     has_copies: bool = False
-    """True gives each member of a single replica a copy, at its own site, which gets the gradients of every step."""
+    """Whether each member of a single replica has a copy at its site, which receives the gradients of every step."""
     host_cores: float | None = None
-    """Cores that all members share, where they run on one machine; None where each has its own."""
+    """Number of cores that all members share on one machine; None where each member has its own."""
     ties: tuple[Tie, ...] = ()
-    """What several stages share; summed between them after each stage's own reduce."""
+    """Parameters that several stages share. Their gradients are summed after each stage's own reduce."""
     library: AllReduceTime | None = None
-    """What an all-reduce takes once all have joined, where a library does it."""
+    """Time of a library's all-reduce, from when all members have joined."""
     looks: Looks = "store"
     parameter_element_bytes: int = 4
 
     def __post_init__(self) -> None:
         if len(self.sites[0]) == 1 and len(self.sites) == 1 and len(self.stages) == 1 and not self.has_copies:
-            return  # a single row may stand for one member, who exchanges with nobody
+            return  # a single member, perhaps one of several replicas, may exchange with nobody
         sites = {site for replica in self.sites for site in replica}
         for site in sites:
-            ends = [(site, other) for other in sites] if self.is_direct else [(site, STORE_SITE), (STORE_SITE, site)]
-            for way in ends:
-                if way not in self.ways and (way[0] != way[1] or self._num_at(site) > 1 or len(self.sites) == 1):
+            pairs = [(site, other) for other in sites] if self.is_direct else [(site, STORE_SITE), (STORE_SITE, site)]
+            num_members = sum(replica.count(site) for replica in self.sites)
+            for source, target in pairs:
+                is_used = source != target or num_members > 1 or len(self.sites) == 1
+                if is_used and (source, target) not in self.links:
                     raise PlanError(
-                        f"no link from {way[0]!r} to {way[1]!r} is known, but members exchange over it; "
+                        f"no link from {source!r} to {target!r} is known, but members exchange over it; "
                         "measure it with `zooid probe` and give the file with --links"
                     )
 
@@ -88,85 +91,55 @@ class Layout:
 
     @property
     def rows_of_sites(self) -> tuple[tuple[str, ...], ...]:
-        """The sites of all members, by replica and stage. Copies are the last row, if there are any."""
+        """The sites of all members by replica and stage. Copies, if any, are the last row."""
         return self.sites * 2 if self.has_copies else self.sites
 
-    def of_replicas(self, number: int) -> "Layout":
-        """With a row for each."""
-        if len(self.stages) == len(self.sites) == number:
+    def of_replicas(self, num_replicas: int) -> "Layout":
+        """Return the same layout with one row for each replica."""
+        if len(self.stages) == len(self.sites) == num_replicas:
             return self
-        rows = self.stages * number if len(self.stages) == 1 else self.stages
-        sites = self.sites * number if len(self.sites) == 1 else self.sites
-        if len(rows) != number or len(sites) != number:
+        rows = self.stages * num_replicas if len(self.stages) == 1 else self.stages
+        sites = self.sites * num_replicas if len(self.sites) == 1 else self.sites
+        if len(rows) != num_replicas or len(sites) != num_replicas:
             raise PlanError(
                 f"members are given for {len(self.stages)} replica(s) and sites for {len(self.sites)}; "
-                f"the schedule has {number}"
+                f"the schedule has {num_replicas}"
             )
         return replace(self, stages=rows, sites=sites)
 
-    def _num_at(self, site: str) -> int:
-        return sum(replica.count(site) for replica in self.sites)
 
-
-def alike(
-    stages: Sequence[StageTimes],
-    way: Way,
-    *,
-    back: Way | None = None,
-    transport: TransportName = "store",
-    looks: Looks = "store",
-    all_reduce: AllReduceName = "auto",
-    host_cores: float | None = None,
-    ties: Sequence[Tie] = (),
-) -> Layout:
-    """All members in one place, with the same way to one another, or to the store and `back` from it."""
-    site = "here"
-    ways = {(site, site): way, (site, STORE_SITE): way, (STORE_SITE, site): back or way}
-    return Layout(
-        stages=(tuple(stages),),
-        sites=((site,) * len(stages),),
-        ways=ways,
-        transport=transport,
-        looks=looks,
-        all_reduce=all_reduce,
-        host_cores=host_cores,
-        ties=tuple(ties),
-    )
-
-
-def ways_from(links: Iterable[Link]) -> dict[tuple[str, str], Way]:
-    """What measured links say about each direction: the rate of one member, of one stream, and of all together."""
-    rows: defaultdict[tuple[str, str], list[Link]] = defaultdict(list)
+def directed_links(links: Iterable[Link]) -> dict[tuple[str, str], DirectedLink]:
+    """Combine all measurements of each link into the rates of one member, of one stream, and of all members."""
+    measured: defaultdict[tuple[str, str], list[Link]] = defaultdict(list)
     for link in links:
-        rows[link.from_site, link.to_site].append(link)
-    return {ends: _way(measured) for ends, measured in rows.items()}
+        measured[link.from_site, link.to_site].append(link)
+    return {ends: _combined(rows) for ends, rows in measured.items()}
 
 
-def _way(rows: Sequence[Link]) -> Way:
-    fewest = min(link.num_members for link in rows)
-    alone = [link for link in rows if link.num_members == fewest]
+def _combined(rows: Sequence[Link]) -> DirectedLink:
+    min_members = min(link.num_members for link in rows)
+    max_members = max(link.num_members for link in rows)
+    alone = [link for link in rows if link.num_members == min_members]
     best = max(alone, key=lambda link: link.bandwidth_bytes_per_s)
     rtt_s = min(link.rtt_s for link in alone)
-    single = [link for link in alone if link.num_streams == 1]
-    streams = [link.stream_bytes_per_s for link in alone if link.stream_bytes_per_s is not None]
-    if single and single[0] is not best:
-        streams.append(single[0].bandwidth_bytes_per_s)
-    total, requests = math.inf, math.inf
-    most = max(link.num_members for link in rows)
-    if most > fewest:
-        together = [link for link in rows if link.num_members == most]
-        rate = max(link.bandwidth_bytes_per_s for link in together)
-        if rate < _FALLEN * best.bandwidth_bytes_per_s:
-            total = max(link.num_members * link.bandwidth_bytes_per_s for link in rows)
-        slowest_s = min(link.rtt_s for link in together)
-        if slowest_s > _RISEN * rtt_s:
-            requests = most / slowest_s
-    return Way(
+    single_stream = [link for link in alone if link.num_streams == 1]
+    stream_rates = [link.stream_bytes_per_s for link in alone if link.stream_bytes_per_s is not None]
+    if single_stream and single_stream[0] is not best:
+        stream_rates.append(single_stream[0].bandwidth_bytes_per_s)
+    total_rate, request_rate = math.inf, math.inf
+    if max_members > min_members:
+        crowded = [link for link in rows if link.num_members == max_members]
+        if max(link.bandwidth_bytes_per_s for link in crowded) < _SHARED_BANDWIDTH * best.bandwidth_bytes_per_s:
+            total_rate = max(link.num_members * link.bandwidth_bytes_per_s for link in rows)
+        crowded_rtt_s = min(link.rtt_s for link in crowded)
+        if crowded_rtt_s > _SHARED_REQUESTS * rtt_s:
+            request_rate = max_members / crowded_rtt_s
+    return DirectedLink(
         bytes_per_s=best.bandwidth_bytes_per_s,
         rtt_s=rtt_s,
-        stream_bytes_per_s=max(streams, default=math.inf),
-        total_bytes_per_s=total,
-        total_requests_per_s=requests,
+        stream_bytes_per_s=max(stream_rates, default=math.inf),
+        total_bytes_per_s=total_rate,
+        total_requests_per_s=request_rate,
         cpu_s=best.cpu_s,
         cpu_s_per_byte=best.cpu_s_per_byte,
         spread=best.spread,

@@ -1,4 +1,4 @@
-"""How messages get from member to member in simulated time, by the rules that real members follow."""
+"""Messages between members in simulated time, sent by the rules that real members follow."""
 
 import math
 from collections import defaultdict, deque
@@ -9,152 +9,163 @@ from typing import Protocol
 
 from zooid.core.resources.link import STORE_SITE
 from zooid.predictor.simulation.clock import Done, Pipe, Simulation, nothing
-from zooid.predictor.simulation.layout import Layout, Looks, Way
+from zooid.predictor.simulation.layout import DirectedLink, Layout, Looks
 from zooid.schedule.polling_rules import is_urgent, local_pause, settled_delay
 from zooid.schedule.stream_rules import EAGER_BYTES, num_stripes, streams_between
 from zooid.schedule.transfer_lists import DOWNLOADS, UPLOADS, FlightWindow
 
 Moved = Callable[[float], None]
-"""Called when a message has left, or is there, with the time at which its bytes began to move."""
+"""Called when a message was sent or received, with the time at which its bytes started to move."""
 Group = Hashable
-"""Process groups have streams and lanes of their own."""
+"""A process group; each group has its own streams and lanes."""
+_Delivery = tuple[Hashable, int]
+"""A message's name and its reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    """One message to one or more readers; `name` is unique in a step."""
+class SimulatedMessage:
+    """One message to one or more readers."""
 
     group: Group
     name: Hashable
+    """A name that is unique in the step."""
     source: int
     readers: tuple[int, ...]
     num_bytes: float
-    kind: Hashable
-    """What makes messages alike in when they come."""
     call: Hashable = None
-    place: int | None = None
-    """Of a collective's message: how many its source sends before it in the call."""
+    """The collective call that the message belongs to, if any."""
+    send_index: int | None = None
+    """Number of messages that the source sends before this one in the same collective call."""
 
 
-class Passing(Protocol):
-    """Sends and takes messages."""
+class SimulatedTransport(Protocol):
+    """Sends and receives messages in simulated time."""
 
-    def send(self, message: Message, sent: Moved) -> None:
-        """Call back when it has left."""
+    def send(self, message: SimulatedMessage, sent: Moved) -> None:
+        """Call `sent` when the message has left."""
 
-    def receive(self, message: Message, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
-        """Call back when it is there. It is expected when the reader itself has sent that place of the same call."""
+    def receive(self, message: SimulatedMessage, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
+        """Call `arrived` when the reader has the message.
+
+        The reader expects it once it has sent its own message with the index `expected_by` of the same call.
+        """
 
 
 class Network:
-    """Everybody's links and cores as pipes."""
+    """The links and cores of all members, as pipes."""
 
-    def __init__(self, simulation: Simulation, layout: Layout, rates: dict[tuple[str, str], float]) -> None:
-        """`rates` are factors on what ways carry, where a step is luckier than another."""
+    def __init__(self, simulation: Simulation, layout: Layout, rate_factors: dict[tuple[str, str], float]) -> None:
+        """Scale the rate of each link by its factor, which differs from step to step."""
         self.simulation = simulation
         self.sites = [site for row in layout.rows_of_sites for site in row]
-        self._ways = layout.ways
+        self._links = layout.links
         shared = Pipe(layout.host_cores) if layout.host_cores else None
         self._cores = [shared or Pipe(1.0) for _ in self.sites]
-        self._rates = {ends: way.bytes_per_s * rates.get(ends, 1.0) for ends, way in layout.ways.items()}
-        self._up = [Pipe(max((r for e, r in self._rates.items() if e[0] == site), default=1.0)) for site in self.sites]
-        self._down = [
-            Pipe(max((r for e, r in self._rates.items() if e[1] == site), default=1.0)) for site in self.sites
-        ]
+        self._rates = {ends: link.bytes_per_s * rate_factors.get(ends, 1.0) for ends, link in layout.links.items()}
+        self._uplinks = [self._interface(site, 0) for site in self.sites]
+        self._downlinks = [self._interface(site, 1) for site in self.sites]
         self._totals = {
-            ends: Pipe(w.total_bytes_per_s) for ends, w in self._ways.items() if w.total_bytes_per_s < math.inf
+            ends: Pipe(link.total_bytes_per_s)
+            for ends, link in self._links.items()
+            if link.total_bytes_per_s < math.inf
         }
-        self._answers = {
-            ends: Pipe(w.total_requests_per_s) for ends, w in self._ways.items() if w.total_requests_per_s < math.inf
+        self._requests = {
+            ends: Pipe(link.total_requests_per_s)
+            for ends, link in self._links.items()
+            if link.total_requests_per_s < math.inf
         }
 
     def compute(self, member: int, seconds: float, done: Done) -> None:
         self.simulation.flow(seconds, (self._cores[member],), 1.0, done)
 
-    def way(self, source: int, reader: int) -> Way:
-        return self._ways[self.sites[source], self.sites[reader]]
+    def link(self, source: int, reader: int) -> DirectedLink:
+        return self._links[self.sites[source], self.sites[reader]]
 
     def carry(self, source: int, reader: int, num_bytes: float, num_streams: int, done: Done) -> None:
-        """Bytes straight from one member to another."""
+        """Move bytes directly from one member to another."""
         ends = (self.sites[source], self.sites[reader])
-        way = self._ways[ends]
+        link = self._links[ends]
         for member in (source, reader):
-            self._spend(member, way, num_bytes)
-        pipes = [self._up[source], self._down[reader]]
+            self._spend(member, link, num_bytes)
+        pipes = [self._uplinks[source], self._downlinks[reader]]
         if ends in self._totals:
             pipes.append(self._totals[ends])
-        limit = min(self._rates[ends], num_streams * way.stream_bytes_per_s)
+        limit = min(self._rates[ends], num_streams * link.stream_bytes_per_s)
         self.simulation.flow(num_bytes, pipes, limit, done)
 
     def put(self, member: int, num_bytes: float, done: Done) -> None:
         ends = (self.sites[member], STORE_SITE)
-        self._request(ends, member, lambda: self._move(ends, member, self._up[member], num_bytes, done))
+        self._request(ends, lambda: self._move(ends, member, self._uplinks[member], num_bytes, done))
 
     def get(self, member: int, num_bytes: float, done: Done) -> None:
         ends = (STORE_SITE, self.sites[member])
-        self._request(ends, member, lambda: self._move(ends, member, self._down[member], num_bytes, done))
+        self._request(ends, lambda: self._move(ends, member, self._downlinks[member], num_bytes, done))
 
-    def _request(self, ends: tuple[str, str], member: int, then: Done) -> None:
-        rtt_s = self._ways[ends].rtt_s
-        if ends in self._answers and rtt_s > 0:
-            self.simulation.flow(1.0, (self._answers[ends],), 1 / rtt_s, then)
+    def _interface(self, site: str, end: int) -> Pipe:
+        """A member's interface, as fast as the fastest link from (end 0) or to (end 1) its site."""
+        return Pipe(max((rate for ends, rate in self._rates.items() if ends[end] == site), default=1.0))
+
+    def _request(self, ends: tuple[str, str], then: Done) -> None:
+        rtt_s = self._links[ends].rtt_s
+        if ends in self._requests and rtt_s > 0:
+            self.simulation.flow(1.0, (self._requests[ends],), 1 / rtt_s, then)
         else:
             self.simulation.after(rtt_s, then)
 
-    def _move(self, ends: tuple[str, str], member: int, own: Pipe, num_bytes: float, done: Done) -> None:
-        way = self._ways[ends]
-        self._spend(member, way, num_bytes)
-        pipes = (own, self._totals[ends]) if ends in self._totals else (own,)
-        self.simulation.flow(num_bytes, pipes, min(self._rates[ends], way.stream_bytes_per_s), done)
+    def _move(self, ends: tuple[str, str], member: int, interface: Pipe, num_bytes: float, done: Done) -> None:
+        link = self._links[ends]
+        self._spend(member, link, num_bytes)
+        pipes = (interface, self._totals[ends]) if ends in self._totals else (interface,)
+        self.simulation.flow(num_bytes, pipes, min(self._rates[ends], link.stream_bytes_per_s), done)
 
-    def _spend(self, member: int, way: Way, num_bytes: float) -> None:
-        """What a message takes from its member's computing."""
-        seconds = way.cpu_s + num_bytes * way.cpu_s_per_byte
+    def _spend(self, member: int, link: DirectedLink, num_bytes: float) -> None:
+        """Spend the processor time of a message, which slows the member's computing."""
+        seconds = link.cpu_s + num_bytes * link.cpu_s_per_byte
         if seconds > 0:
             self.compute(member, seconds, nothing)
 
 
-class DirectPassing:
-    """Connected members: one message after the other between two of them; a large one when its reader is ready."""
+class SimulatedTcp:
+    """Connected members: a pair sends one message after another, and large ones only when the reader is ready."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
         self._simulation = network.simulation
-        self._queues: dict[Hashable, deque[tuple[Message, int, Moved]]] = {}
-        """By channel that is busy: what waits."""
-        self._wanted: dict[tuple[Hashable, int], Moved] = {}
-        self._here: dict[tuple[Hashable, int], float] = {}
-        """Messages that nobody wanted yet, and when they began."""
-        self._ready: set[tuple[Hashable, int]] = set()
-        self._unsent: dict[tuple[Hashable, int], tuple[Message, Moved]] = {}
+        self._queues: dict[Hashable, deque[tuple[SimulatedMessage, int, Moved]]] = {}
+        """Waiting messages of each busy channel."""
+        self._receives: dict[_Delivery, Moved] = {}
+        self._arrived: dict[_Delivery, float] = {}
+        """Start times of messages that arrived before their reader asked for them."""
+        self._ready: set[_Delivery] = set()
+        self._unsent: dict[_Delivery, tuple[SimulatedMessage, Moved]] = {}
 
-    def send(self, message: Message, sent: Moved) -> None:
+    def send(self, message: SimulatedMessage, sent: Moved) -> None:
         all_sent = sent if len(message.readers) == 1 else _after(len(message.readers), sent)
         for reader in message.readers:
-            place = (message.name, reader)
-            if message.num_bytes <= EAGER_BYTES or place in self._ready:
-                self._enter(message, reader, all_sent)
+            delivery = (message.name, reader)
+            if message.num_bytes <= EAGER_BYTES or delivery in self._ready:
+                self._enqueue(message, reader, all_sent)
             else:
-                self._unsent[place] = (message, all_sent)
+                self._unsent[delivery] = (message, all_sent)
 
-    def receive(self, message: Message, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
-        place = (message.name, reader)
-        if place in self._here:
-            arrived(self._here.pop(place))
+    def receive(self, message: SimulatedMessage, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
+        delivery = (message.name, reader)
+        if delivery in self._arrived:
+            arrived(self._arrived.pop(delivery))
             return
-        self._wanted[place] = arrived
+        self._receives[delivery] = arrived
         if message.num_bytes > EAGER_BYTES:
-            way = self._network.way(message.source, reader)
-            self._simulation.after(way.rtt_s / 2, lambda: self._on_ready(place))
+            link = self._network.link(message.source, reader)
+            self._simulation.after(link.rtt_s / 2, lambda: self._on_ready(delivery))
 
-    def _on_ready(self, place: tuple[Hashable, int]) -> None:
-        unsent = self._unsent.pop(place, None)
+    def _on_ready(self, delivery: _Delivery) -> None:
+        unsent = self._unsent.pop(delivery, None)
         if unsent is None:
-            self._ready.add(place)
+            self._ready.add(delivery)
         else:
-            self._enter(unsent[0], place[1], unsent[1])
+            self._enqueue(unsent[0], delivery[1], unsent[1])
 
-    def _enter(self, message: Message, reader: int, sent: Moved) -> None:
+    def _enqueue(self, message: SimulatedMessage, reader: int, sent: Moved) -> None:
         channel = (message.group, message.source, reader, message.num_bytes > EAGER_BYTES)
         queue = self._queues.get(channel)
         if queue is None:
@@ -163,11 +174,11 @@ class DirectPassing:
         else:
             queue.append((message, reader, sent))
 
-    def _begin(self, channel: Hashable, message: Message, reader: int, sent: Moved) -> None:
-        way = self._network.way(message.source, reader)
+    def _begin(self, channel: Hashable, message: SimulatedMessage, reader: int, sent: Moved) -> None:
+        link = self._network.link(message.source, reader)
         began_s = self._simulation.now_s
         is_large = message.num_bytes > EAGER_BYTES
-        streams = num_stripes(int(message.num_bytes), streams_between(way.rtt_s)) if is_large else 1
+        num_streams = num_stripes(int(message.num_bytes), streams_between(link.rtt_s)) if is_large else 1
 
         def left() -> None:
             queue = self._queues[channel]
@@ -175,29 +186,29 @@ class DirectPassing:
                 self._begin(channel, *queue.popleft())
             else:
                 del self._queues[channel]
-            self._simulation.after(way.rtt_s / 2, lambda: self._arrive(message, reader, began_s))
+            self._simulation.after(link.rtt_s / 2, lambda: self._arrive(message, reader, began_s))
             sent(began_s)
 
-        self._network.carry(message.source, reader, message.num_bytes, streams, left)
+        self._network.carry(message.source, reader, message.num_bytes, num_streams, left)
 
-    def _arrive(self, message: Message, reader: int, began_s: float) -> None:
-        wanted = self._wanted.pop((message.name, reader), None)
-        if wanted is None:
-            self._here[message.name, reader] = began_s
+    def _arrive(self, message: SimulatedMessage, reader: int, began_s: float) -> None:
+        arrived = self._receives.pop((message.name, reader), None)
+        if arrived is None:
+            self._arrived[message.name, reader] = began_s
         else:
-            wanted(began_s)
+            arrived(began_s)
 
 
 @dataclass(eq=False, slots=True)
-class _Wanted:
-    message: Message
+class _PendingReceive:
+    message: SimulatedMessage
     reader: int
     arrived: Moved
     expected_s: float | None = None
 
 
-class StorePassing:
-    """Through a store: puts and gets in windows, and looks, whose moments members have learned long ago."""
+class SimulatedStore:
+    """Members that exchange through a store: windows of puts and gets, and polls at times learned long ago."""
 
     def __init__(self, network: Network, *, looks: Looks) -> None:
         self._network = network
@@ -206,23 +217,23 @@ class StorePassing:
         self._uploads: dict[Hashable, _Lane] = {}
         self._downloads: dict[Hashable, _Lane] = {}
         self._stored: set[Hashable] = set()
-        self._wanted: defaultdict[Hashable, list[_Wanted]] = defaultdict(list)
-        """By message that is not stored yet."""
-        self._places: defaultdict[Hashable, set[int]] = defaultdict(set)
-        """By reader and call: what it has sent itself."""
-        self._expecting: defaultdict[Hashable, list[_Wanted]] = defaultdict(list)
-        """By reader, call and place that it has not sent yet."""
+        self._receives: defaultdict[Hashable, list[_PendingReceive]] = defaultdict(list)
+        """Pending receives by the name of a message that is not stored yet."""
+        self._sent_indexes: defaultdict[Hashable, set[int]] = defaultdict(set)
+        """Indexes of the messages that were sent, by source and call."""
+        self._unexpected: defaultdict[Hashable, list[_PendingReceive]] = defaultdict(list)
+        """Pending receives by reader, call, and the index of the reader's own message that comes first."""
 
-    def send(self, message: Message, sent: Moved) -> None:
+    def send(self, message: SimulatedMessage, sent: Moved) -> None:
         lane = self._lane(self._uploads, (message.group, message.source), UPLOADS)
 
         def stored(began_s: float) -> None:
             lane.leave(message.num_bytes)
             self._stored.add(message.name)
             self._note_sent(message)
-            for wanted in self._wanted.pop(message.name, ()):
-                if wanted.expected_s is not None:
-                    self._look(wanted)
+            for pending in self._receives.pop(message.name, ()):
+                if pending.expected_s is not None:
+                    self._look(pending)
             sent(began_s)
 
         def begin() -> None:
@@ -231,45 +242,45 @@ class StorePassing:
 
         lane.enter(message.num_bytes, begin)
 
-    def receive(self, message: Message, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
-        wanted = _Wanted(message, reader, arrived)
+    def receive(self, message: SimulatedMessage, reader: int, arrived: Moved, expected_by: int | None = None) -> None:
+        pending = _PendingReceive(message, reader, arrived)
         if message.name not in self._stored:
-            self._wanted[message.name].append(wanted)
-        if self._looks != "store" or expected_by is None or expected_by in self._places[reader, message.call]:
-            self._expect(wanted)
+            self._receives[message.name].append(pending)
+        if self._looks != "store" or expected_by is None or expected_by in self._sent_indexes[reader, message.call]:
+            self._expect(pending)
         else:
-            self._expecting[reader, message.call, expected_by].append(wanted)
+            self._unexpected[reader, message.call, expected_by].append(pending)
 
-    def _expect(self, wanted: _Wanted) -> None:
-        wanted.expected_s = self._simulation.now_s
-        if wanted.message.name in self._stored:
-            self._look(wanted)
+    def _expect(self, pending: _PendingReceive) -> None:
+        pending.expected_s = self._simulation.now_s
+        if pending.message.name in self._stored:
+            self._look(pending)
 
-    def _note_sent(self, message: Message) -> None:
-        if message.place is None:
+    def _note_sent(self, message: SimulatedMessage) -> None:
+        if message.send_index is None:
             return
-        self._places[message.source, message.call].add(message.place)
-        for wanted in self._expecting.pop((message.source, message.call, message.place), ()):
-            self._expect(wanted)
+        self._sent_indexes[message.source, message.call].add(message.send_index)
+        for pending in self._unexpected.pop((message.source, message.call, message.send_index), ()):
+            self._expect(pending)
 
-    def _look(self, wanted: _Wanted) -> None:
-        """The message is stored, and expected: it is taken at the next look."""
-        message = wanted.message
-        assert wanted.expected_s is not None
-        waited_s = self._simulation.now_s - wanted.expected_s
+    def _look(self, pending: _PendingReceive) -> None:
+        """Get a message that is stored and expected, at the reader's next poll."""
+        message = pending.message
+        assert pending.expected_s is not None
+        waited_s = self._simulation.now_s - pending.expected_s
         delay_s = 0.0
         if self._looks == "folder":
             delay_s = local_pause(waited_s) / 2 if waited_s > 0 else 0.0
         elif self._looks == "store":
-            delay_s = settled_delay(waited_s, is_urgent(message.place is not None, message.num_bytes))
-        lane = self._lane(self._downloads, (message.group, wanted.reader), DOWNLOADS)
+            delay_s = settled_delay(waited_s, is_urgent(message.send_index is not None, message.num_bytes))
+        lane = self._lane(self._downloads, (message.group, pending.reader), DOWNLOADS)
 
-        def here(began_s: float) -> None:
+        def received(began_s: float) -> None:
             lane.leave(message.num_bytes)
-            wanted.arrived(began_s)
+            pending.arrived(began_s)
 
         def get() -> None:
-            self._network.get(wanted.reader, message.num_bytes, partial(here, self._simulation.now_s))
+            self._network.get(pending.reader, message.num_bytes, partial(received, self._simulation.now_s))
 
         self._simulation.after(delay_s, lambda: lane.enter(message.num_bytes, get))
 
@@ -281,7 +292,7 @@ class StorePassing:
 
 
 class _Lane:
-    """Messages that go in order, so many at once."""
+    """A queue of messages, of which a window is in flight."""
 
     __slots__ = ("_bytes", "_number", "_queue", "_window")
 
@@ -290,10 +301,6 @@ class _Lane:
         self._number = 0
         self._bytes = 0.0
         self._queue: deque[tuple[float, Done]] = deque()
-
-    @property
-    def is_busy(self) -> bool:
-        return self._number > 0
 
     def enter(self, num_bytes: float, begin: Done) -> None:
         self._queue.append((num_bytes, begin))
@@ -313,12 +320,13 @@ class _Lane:
 
 
 def _after(count: int, sent: Moved) -> Moved:
-    left = count
+    """Return a callback whose last of `count` calls calls `sent`."""
+    num_left = count
 
     def one(began_s: float) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
+        nonlocal num_left
+        num_left -= 1
+        if num_left == 0:
             sent(began_s)
 
     return one

@@ -1,4 +1,4 @@
-"""Times steps by running their action lists, the very ones that members execute, in simulated time."""
+"""Step times from the simulator, which runs the same action lists that members execute."""
 
 import gc
 import math
@@ -14,9 +14,15 @@ from zooid.core.plans.plan import OwnTransportName
 from zooid.core.plans.stage import StageTimes
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.predictor.simulation.clock import Done, Simulation, nothing
-from zooid.predictor.simulation.collectives import Collective, parts_of, tree_parts_of
+from zooid.predictor.simulation.collectives import Collective, all_reduce_graphs, tree_graphs
 from zooid.predictor.simulation.layout import Layout
-from zooid.predictor.simulation.network import DirectPassing, Message, Network, Passing, StorePassing
+from zooid.predictor.simulation.network import (
+    Network,
+    SimulatedMessage,
+    SimulatedStore,
+    SimulatedTcp,
+    SimulatedTransport,
+)
 from zooid.schedule.actions import Action, Kind, Lane, peer_action
 from zooid.schedule.buckets import reduces_early
 from zooid.schedule.grain_tree import maximal_nodes
@@ -26,7 +32,7 @@ from zooid.schedule.step_state import VOTE_ELEMENT_BYTES, vote_elements
 
 @dataclass(frozen=True)
 class Noise:
-    """How much the same work differs from one time to the next, as a part of it."""
+    """Relative random variation of the same work from one step to the next."""
 
     compute: float = 0.0
     links: float = 0.0
@@ -35,44 +41,44 @@ class Noise:
 
 @dataclass(frozen=True)
 class Steps:
-    """Simulated steps of one kind."""
+    """Several simulations of the same step, each with its own noise."""
 
     timelines: tuple[Timeline, ...]
 
     @property
     def timeline(self) -> Timeline:
-        """Of the step in the middle, by duration."""
+        """The timeline of the step with the median duration."""
         return sorted(self.timelines, key=lambda timeline: timeline.step_s)[(len(self.timelines) - 1) // 2]
 
     @property
     def mean_s(self) -> float:
         return statistics.fmean(timeline.step_s for timeline in self.timelines)
 
-    def quantile_s(self, share: float) -> float:
-        """What so many of the steps do not exceed, between the two nearest."""
+    def quantile_s(self, quantile: float) -> float:
+        """The quantile of the step times, interpolated between the two nearest."""
         ordered = sorted(timeline.step_s for timeline in self.timelines)
-        at = share * (len(ordered) - 1)
-        low = math.floor(at)
-        return ordered[low] + (at - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+        position = quantile * (len(ordered) - 1)
+        low = math.floor(position)
+        return ordered[low] + (position - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
 def simulate_step(schedule: StepSchedule, layout: Layout) -> Timeline:
-    """The timeline of one step without noise: computing in list order, transfers as soon as they can begin."""
+    """Simulate one step without noise: computing in list order, transfers as soon as they can start."""
     return simulate_steps(schedule, layout, 1, Noise()).timeline
 
 
 def simulate_steps(schedule: StepSchedule, layout: Layout, num_steps: int, noise: Noise) -> Steps:
-    """Several of them, each with its own luck."""
+    """Simulate several steps, each with its own noise."""
     layout = layout.of_replicas(schedule.num_replicas)
     generator = random.Random(noise.seed)
     lists = _Lists(schedule)
-    with _garbage_kept():
+    with _no_garbage_collection():
         return Steps(tuple(_StepSimulation(schedule, lists, layout, noise, generator).run() for _ in range(num_steps)))
 
 
 @contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """What a simulation makes lives until its end: looking for garbage meanwhile takes a third of its time."""
+def _no_garbage_collection() -> Iterator[None]:
+    """Turn garbage collection off: a simulation's objects live until its end, and it would take a third of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -83,7 +89,7 @@ def _garbage_kept() -> Iterator[None]:
 
 
 class _Lists:
-    """Everybody's actions by number, and what each waits for and allows."""
+    """The actions of all members by number, and the dependencies between them."""
 
     def __init__(self, schedule: StepSchedule) -> None:
         self.actions: list[tuple[Action, ...]] = []
@@ -126,22 +132,23 @@ class _StepSimulation:
         self._num_replicas = schedule.num_replicas
         num_grains = sum(map(len, schedule.grains))
         self._num_nodes = tuple(len(maximal_nodes(own, num_grains)) for own in schedule.grains)
-        """Nodes of the tree over grains that each replica adds up by itself."""
+        """Number of nodes of the tree over grains that each replica sums alone."""
         self._noise = noise
         self._random = generator
         self._simulation = Simulation()
-        self._network = Network(self._simulation, layout, self._luck())
-        self._passing: Passing = (
-            DirectPassing(self._network) if layout.is_direct else StorePassing(self._network, looks=layout.looks)
+        rate_factors = {ends: self._factor(noise.links) for ends in layout.links}
+        self._network = Network(self._simulation, layout, rate_factors)
+        self._transport: SimulatedTransport = (
+            SimulatedTcp(self._network) if layout.is_direct else SimulatedStore(self._network, looks=layout.looks)
         )
         members = range(self._num_replicas * self._num_stages)
         self._names = [f"r{member // self._num_stages}s{member % self._num_stages}" for member in members]
         self._missing = [list(counts) for counts in lists.num_needs]
         self._next = [0] * len(members)
-        """By member: which of its computations is next."""
+        """Index of each member's next computation."""
         self._is_computing = [False] * len(members)
         self._early: set[tuple[int, int]] = set()
-        """Reduces that began before the last backward ended, by member and number."""
+        """Reduces that started before the last backward ended, by member and number."""
         self._collectives: dict[Hashable, Collective] = {}
         self._joined: defaultdict[Hashable, list[Done]] = defaultdict(list)
         self._intervals: list[Interval] = []
@@ -153,21 +160,21 @@ class _StepSimulation:
             for number, lane in enumerate(lanes):
                 if lane is not Lane.COMPUTE and missing[number] == 0:
                     self._begin(member, number)
-            self._go_on(member)
+            self._compute_next(member)
         self._simulation.run()
         assert self._num_left == 0, "a checked schedule always runs to its end"
         return Timeline(intervals=tuple(self._intervals))
 
-    def _go_on(self, member: int) -> None:
-        """Begin the next computation, if what it needs is there."""
+    def _compute_next(self, member: int) -> None:
+        """Start the member's next computation if its inputs are ready."""
         if self._is_computing[member]:
             return
-        own = self._lists.compute[member]
-        at = self._next[member]
-        if at < len(own) and self._missing[member][own[at]] == 0:
-            self._next[member] = at + 1
+        computations = self._lists.compute[member]
+        index = self._next[member]
+        if index < len(computations) and self._missing[member][computations[index]] == 0:
+            self._next[member] = index + 1
             self._is_computing[member] = True
-            self._begin(member, own[at])
+            self._begin(member, computations[index])
 
     def _begin(self, member: int, number: int) -> None:
         if (member, number) in self._early:
@@ -181,12 +188,12 @@ class _StepSimulation:
             case Kind.BACKWARD:
                 self._backward(member, number, done)
             case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
-                self._passing.send(self._message(member, action), partial(self._finish, member, number))
+                self._transport.send(self._message(member, action), partial(self._finish, member, number))
             case Kind.RECEIVE_FORWARD | Kind.RECEIVE_BACKWARD:
                 sent = peer_action(action)
                 assert sent is not None
                 source = member + sent.stage - action.stage
-                self._passing.receive(self._message(source, sent), member, partial(self._finish, member, number))
+                self._transport.receive(self._message(source, sent), member, partial(self._finish, member, number))
             case Kind.REDUCE:
                 self._reduce(member, action, done)
             case Kind.SHARE:
@@ -214,51 +221,50 @@ class _StepSimulation:
             missing[after] -= 1
             if missing[after] == 0 and lanes[after] is not Lane.COMPUTE:
                 self._begin(member, after)
-        self._go_on(member)
+        self._compute_next(member)
 
-    def _message(self, source: int, action: Action) -> Message:
-        """What a send passes on: across the cut behind its stage, or before it."""
+    def _message(self, source: int, action: Action) -> SimulatedMessage:
+        """The message of a send action across the cut after its stage (forward) or before it (backward)."""
         is_forward = action.kind is Kind.SEND_FORWARD
         stages = self._layout.stages[source // self._num_stages]
-        return Message(
+        return SimulatedMessage(
             group="all",
             name=(source, action.kind, action.number),
             source=source,
             readers=(source + 1 if is_forward else source - 1,),
             num_bytes=stages[action.stage if is_forward else action.stage - 1].out_bytes,
-            kind=action.number,
         )
 
     def _backward(self, member: int, number: int, done: Done) -> None:
-        """The last one of the first stage completes bucket after bucket, and each begins its way at once."""
+        """Compute a backward; the first stage's last one starts the reduce of each bucket once it is complete."""
         stage = self._stage(member)
         actions = self._lists.actions[member]
         numbers = self._lists.number_of[member]
         is_last = not any(action.kind is Kind.BACKWARD for action in actions[number + 1 :])
-        own_stage = member % self._num_stages
-        if not is_last or not reduces_early(own_stage) or self._num_replicas == 1:
+        stage_number = member % self._num_stages
+        if not is_last or not reduces_early(stage_number) or self._num_replicas == 1:
             self._compute(member, stage.backward_s, done)
             return
-        whole_s = stage.backward_s * self._factor()
+        whole_s = stage.backward_s * self._factor(self._noise.compute)
 
-        def go_on(bucket: int, share: float) -> None:
+        def compute_from(bucket: int, fraction: float) -> None:
             if bucket == len(stage.buckets) - 1:
-                self._network.compute(member, (1 - share) * whole_s, done)
+                self._network.compute(member, (1 - fraction) * whole_s, done)
                 return
-            reached = max(share, stage.buckets[bucket].at_share)
+            end_fraction = max(fraction, stage.buckets[bucket].at_share)
 
-            def is_ready() -> None:
-                reduce = numbers[Action(own_stage, Kind.REDUCE, bucket)]
+            def reduce_bucket() -> None:
+                reduce = numbers[Action(stage_number, Kind.REDUCE, bucket)]
                 self._begin(member, reduce)
                 self._early.add((member, reduce))
-                go_on(bucket + 1, reached)
+                compute_from(bucket + 1, end_fraction)
 
-            self._network.compute(member, (reached - share) * whole_s, is_ready)
+            self._network.compute(member, (end_fraction - fraction) * whole_s, reduce_bucket)
 
-        go_on(0, 0.0)
+        compute_from(0, 0.0)
 
     def _reduce(self, member: int, action: Action, done: Done) -> None:
-        """One bucket over the replicas of the stage; gathering and adding takes processor time first."""
+        """Reduce one bucket over the replicas of the stage, after the processor time of gathering and adding it."""
         assert action.number is not None
         stage = self._stage(member)
         num_bytes = stage.buckets[action.number].num_bytes
@@ -285,19 +291,18 @@ class _StepSimulation:
             self._vote(member, done)
             return
         copy = member + self._num_stages
-        gradients = Message(
+        gradients = SimulatedMessage(
             group=("copies", member),
             name=("gradients", member),
             source=member,
             readers=(copy,),
             num_bytes=sum(bucket.num_bytes for bucket in self._stage(member).buckets),
-            kind="gradients",
         )
         update_s = self._stage(member).update_s
-        self._passing.receive(
+        self._transport.receive(
             gradients, copy, lambda _: self._vote(copy, lambda: self._compute(copy, update_s, nothing))
         )
-        self._passing.send(gradients, lambda _: self._vote(member, done))
+        self._transport.send(gradients, lambda _: self._vote(member, done))
 
     def _vote(self, member: int, done: Done) -> None:
         members = range(len(self._network.sites))
@@ -324,39 +329,32 @@ class _StepSimulation:
             joined = self._joined[name]
             joined.append(done)
             if len(joined) == len(members):
-                for each in joined:
-                    self._simulation.after(library(num_bytes, len(members)), each)
+                for joined_done in joined:
+                    self._simulation.after(library(num_bytes, len(members)), joined_done)
             return
         collective = self._collectives.get(name)
         if collective is None:
             size = element_bytes or self._layout.parameter_element_bytes
             transport: OwnTransportName = "tcp" if self._layout.is_direct else "store"
             latency_s = None
-            if self._layout.is_direct and len(members) > 2:  # as the first two measured it when they met
-                latency_s = self._network.way(members[1], members[0]).rtt_s
+            if self._layout.is_direct and len(members) > 2:  # the first two members measure it at the rendezvous
+                latency_s = self._network.link(members[1], members[0]).rtt_s
             if self._layout.reproducible and is_reduce:
-                parts = tree_parts_of(transport, num_bytes // size, self._num_nodes)
+                graphs = tree_graphs(transport, num_bytes // size, self._num_nodes)
             else:
-                parts = parts_of(transport, self._layout.all_reduce, len(members), latency_s, num_bytes // size, size)
-            collective = Collective(name, group, members, parts, size, self._passing)
+                graphs = all_reduce_graphs(
+                    transport, self._layout.all_reduce, len(members), latency_s, num_bytes // size, size
+                )
+            collective = Collective(name, group, members, graphs, size, self._transport)
             self._collectives[name] = collective
         collective.join(member, done)
 
     def _compute(self, member: int, seconds: float, done: Done) -> None:
-        self._network.compute(member, seconds * self._factor(), done)
+        self._network.compute(member, seconds * self._factor(self._noise.compute), done)
 
-    def _factor(self) -> float:
-        """On what something takes this time; 1 on the average."""
-        if self._noise.compute == 0:
-            return 1.0
-        sigma = self._noise.compute
-        return math.exp(self._random.gauss(-sigma * sigma / 2, sigma))
-
-    def _luck(self) -> dict[tuple[str, str], float]:
-        if self._noise.links == 0:
-            return {}
-        sigma = self._noise.links
-        return {ends: math.exp(self._random.gauss(-sigma * sigma / 2, sigma)) for ends in self._layout.ways}
+    def _factor(self, spread: float) -> float:
+        """Random slowdown factor with mean 1 and this relative spread."""
+        return math.exp(self._random.gauss(-spread * spread / 2, spread)) if spread else 1.0
 
     def _stage(self, member: int) -> StageTimes:
         return self._layout.stages[member // self._num_stages][member % self._num_stages]

@@ -1,20 +1,19 @@
-"""Seconds of a data-parallel step from what happens in it, with a handful of unknowns that probes tell.
+"""The formula for the time of a data-parallel step, with a handful of unknowns that are fitted to probes.
 
 With n members on k nodes, c of them on the most crowded node, and a local batch of b samples:
 
 - computing: C = (fixed + b × per sample) × c^crowding. Affine in b, with a floor (Srifty §4.1).
 - waiting: a step ends with its slowest member. W = C × (1 + noise × m(n)), where m(n) is the mean of the largest of n
   normal deviates (Srifty §4.3 samples it).
-- exchanging: S = sync × (k/4)^a × (n/k)^d × c^e across nodes. Between exactly two nodes one pair carries everything
-  that each of more would split between two neighbours, so that those have factors of their own: pair × c^f. Inside a
-  single node, sync × local × 2(n − 1)/n, the traffic of a ring.
-- overlap: exchanging runs beside the last part of computing. T = (1 − h)W + ((hW)^g + S^g)^(1/g), with h the part of it
-  beside which gradients travel and g how sharp the maximum is (Pollux's smooth maximum, of h = 1).
+- exchanging: S = sync × (k/4)^a × (n/k)^d × c^e across nodes. Of exactly two nodes, one pair carries everything that
+  more nodes would split between two neighbours. They therefore have factors of their own: pair × c^f. Inside a single
+  node, S = sync × local × 2(n − 1)/n, the traffic of a ring.
+- overlap: exchanging overlaps with the last part of computing. T = (1 − h)W + ((hW)^g + S^g)^(1/g). Gradients travel
+  during the fraction h of computing, and g is the sharpness of the maximum (Pollux's smooth maximum has h = 1).
 
-Unknowns are numbers without bounds, logarithms where a quantity has to be positive, so that the formula stays physical
-whatever they are: time never falls with b, nor with more members on a node, nor, from three on, with more nodes that
-have as many each. What is known of them beforehand, mean and standard deviation, suits any model: they are shares,
-exponents and ratios.
+Unknowns have no bounds; those of positive quantities are logarithms. So the formula stays physical for any values: time
+never falls with b, nor with more members on a node, nor, from three on, with more nodes of the same size. The prior
+mean and standard deviation suit any model, because the unknowns are fractions, exponents and ratios.
 """
 
 import math
@@ -32,7 +31,7 @@ Array: TypeAlias = NDArray[np.floating[Any]]
 
 PRIOR: dict[str, tuple[float, float]] = {
     "compute": (0.0, 3.0),  # ln of C at the middle batch, over the median step
-    "floor": (-1.5, 1.0),  # logit of the fixed part of that
+    "floor": (-1.5, 1.0),  # logit of the fixed fraction of that
     "crowding": (math.log(0.02), 1.5),  # ln of the exponent
     "noise": (math.log(0.05), 1.0),  # ln
     "hidden": (1.0, 1.0),  # logit of h
@@ -49,8 +48,8 @@ PRIOR_MEAN: Array = np.array([mean for mean, _ in PRIOR.values()])
 PRIOR_SD: Array = np.array([sd for _, sd in PRIOR.values()])
 _MIDDLE_NODES = 4
 _TINY = 1e-9
-_FARTHEST = 30.0
-"""Beyond this a search for unknowns only meets numbers that are too large to compute with."""
+_MAX_LOG = 30.0
+"""The largest logarithm; beyond it numbers would overflow."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Questions:
     nodes: Array
     crowd: Array
     slowest: Array
-    """m(n)."""
+    """m(n), the mean of the largest of n normal deviates."""
 
     @classmethod
     def of(cls, asked: Sequence[tuple[Placement, int]]) -> "Questions":
@@ -84,7 +83,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Units:
-    """What unknowns are relative to, so that the same beliefs suit steps of a millisecond and of a minute."""
+    """The scale of the unknowns, so that one prior suits steps of a millisecond and of a minute."""
 
     log_step: float
     log_batch: float
@@ -93,13 +92,13 @@ class Units:
 def log_compute(unknowns: Array, asked: Questions, units: Units) -> Array:
     """ln C."""
     compute, floor, crowding = unknowns[:3]
-    fixed = _share(floor)
+    fixed = _fraction(floor)
     growth = np.log(fixed + (1 - fixed) * np.exp(asked.log_batch - units.log_batch))
     return np.asarray(units.log_step + compute + growth + _positive(crowding) * np.log(asked.crowd))
 
 
 def log_sync(unknowns: Array, asked: Questions, units: Units) -> Array:
-    """ln S; of a single member, whose S is 0, some very small number."""
+    """ln S; a large negative number for a single member, whose S is 0."""
     sync, local, nodes, load, crowd, pair, pair_crowd = unknowns[6:]
     log_crowd = np.log(asked.crowd)
     across = (
@@ -113,23 +112,23 @@ def log_sync(unknowns: Array, asked: Questions, units: Units) -> Array:
 
 
 def log_step(unknowns: Array, asked: Questions, compute: Array, sync: Array) -> Array:
-    """ln T of ln C and ln S."""
+    """ln T, from ln C and ln S."""
     noise, hidden, sharpness = unknowns[3:6]
-    beside, power = _share(hidden), 1 + _positive(sharpness)
+    overlap, power = _fraction(hidden), 1 + _positive(sharpness)
     waited = compute + np.log1p(_positive(noise) * asked.slowest)
-    overlapped = math.log(beside) + waited
+    overlapped = math.log(overlap) + waited
     longest = np.where(asked.members > 1, np.logaddexp(power * overlapped, power * sync) / power, overlapped)
-    return np.asarray(np.logaddexp(math.log1p(-beside) + waited, longest))
+    return np.asarray(np.logaddexp(math.log1p(-overlap) + waited, longest))
 
 
 def _positive(log: float) -> float:
-    return math.exp(min(log, _FARTHEST))
+    return math.exp(min(log, _MAX_LOG))
 
 
-def _share(logit: float) -> float:
-    return 1 / (1 + math.exp(-min(max(logit, -_FARTHEST), _FARTHEST)))
+def _fraction(logit: float) -> float:
+    return 1 / (1 + math.exp(-min(max(logit, -_MAX_LOG), _MAX_LOG)))
 
 
 def _mean_of_largest(num: int) -> float:
-    """Of so many standard normal deviates, by Blom's approximation."""
+    """The mean of the largest of `num` standard normal deviates, by Blom's approximation."""
     return 0.0 if num < 2 else NormalDist().inv_cdf((num - 0.375) / (num + 0.25))

@@ -1,4 +1,4 @@
-"""What a fit of step times is given, and what it answers."""
+"""The input and the output of a fit of step times: probes and predictions."""
 
 from typing import Annotated, TypeAlias
 
@@ -7,7 +7,7 @@ import msgspec
 from zooid.core.records import Record, require
 
 Placement: TypeAlias = tuple[int, ...]
-"""Members on each node: (3, 1) is three on one and one on another."""
+"""Number of members on each node: (3, 1) is three members on one node and one on another."""
 
 
 class StepProbe(Record, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class StepProbe(Record, frozen=True, kw_only=True):
 
     placement: Placement
     local_batch: int
-    """Samples of one member in the step."""
+    """Number of samples of one member in the step."""
     step_s: float
     sync_s: float | None = None
     """The part of `step_s` in which members only waited for gradients; None where it was not measured."""
@@ -30,20 +30,20 @@ class StepProbe(Record, frozen=True, kw_only=True):
 
 
 class StepTime(Record, frozen=True, kw_only=True):
-    """A predicted step."""
+    """The predicted time of a step."""
 
     step_s: Annotated[float, msgspec.Meta(gt=0)]
     spread: float
-    """Standard deviation of the natural logarithm of the time: about two thirds of measured steps are within
+    """Standard deviation of the logarithm of the time. About two thirds of measured steps are within
     step_s × e^±spread."""
     compute_s: float
-    """What the step would take if members exchanged nothing, and none waited for another."""
+    """The time of the step if members exchanged nothing and never waited for one another."""
     beyond: tuple[str, ...] = ()
-    """In what the question lies outside of what was measured; empty where it lies within."""
+    """How the setting lies outside the measured range, in words; empty where it lies inside."""
 
 
 def check_placement(placement: Placement, local_batch: int) -> None:
-    """Refuse what no step can have."""
+    """Raise an error for a placement or a batch that no step can have."""
     require(
         len(placement) > 0 and min(placement) > 0,
         f"`placement` is {placement}; it is the number of members on each node, at least one node and 1 on each",
