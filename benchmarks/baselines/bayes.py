@@ -21,8 +21,8 @@ from benchmarks.baselines.lambda_ml import has_work
 from zooid.core.plans.plan import Plan
 from zooid.planner import Market
 from zooid.planner.drafts import Draft, draft, evaluate
+from zooid.planner.families import grain_sizes, schedules
 from zooid.planner.objectives import Objective
-from zooid.planner.proposing import grain_sizes, schedules
 from zooid.predictor import Proposal
 from zooid.predictor.equations.array_checks import Array
 

@@ -10,9 +10,9 @@ from benchmarks.baselines.cheapest_gpu_first import cheapest_gpu_first
 from benchmarks.baselines.fastest_gpu_first import fastest_gpu_first
 from zooid.core.plans.search_result import Goal
 from zooid.planner import Market
+from zooid.planner.families import grain_sizes
 from zooid.planner.fleets import FleetProblem, Hire, fleet_front
-from zooid.planner.proposing import grain_sizes
-from zooid.planner.unlike import fleet_problem, hired, holding, whole_models
+from zooid.planner.mixed import fleet_problem, hired, holding, whole_models
 from zooid.predictor import Proposal
 
 Choose = Callable[[FleetProblem], list[Hire] | None]

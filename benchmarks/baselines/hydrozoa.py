@@ -16,8 +16,9 @@ from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import fits
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
-from zooid.planner.partition import Partition, StageTable, best_partitions
-from zooid.planner.proposing import grain_sizes
+from zooid.planner.cuts import Partition, StageTable
+from zooid.planner.families import grain_sizes
+from zooid.planner.partition import partitions_for_each, table_of
 from zooid.predictor import Proposal
 
 
@@ -60,7 +61,7 @@ class _Cutting:
         key = (grain_size, table.num_grains)
         if key not in self._known:
             most = min(self.max_members, table.num_layers)
-            self._known[key] = best_partitions(table, range(1, most + 1), max_each=1)
+            self._known[key] = partitions_for_each(table, range(1, most + 1), most=1)
         return next(iter(self._known[key][num_stages]), None)
 
 
@@ -92,4 +93,4 @@ def _table(market: Market, offer: Offer, grain_size: int, num_replicas: int, *, 
     profile = market.world.profile_of(offer)
     num_grains = math.ceil(math.ceil(profile.batch_size / grain_size) / num_replicas)
     ways = market.ways_of(offer, is_direct=False)
-    return StageTable.of_profile(profile, grain_size, num_grains, ways, num_replicas if reduces else 1)
+    return table_of(profile, grain_size, num_grains, ways, num_replicas if reduces else 1)

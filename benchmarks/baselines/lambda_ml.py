@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks.baselines.simulated import fits
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
-from zooid.planner.proposing import grain_sizes
+from zooid.planner.families import grain_sizes
 from zooid.predictor import Proposal
 
 

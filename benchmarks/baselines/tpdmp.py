@@ -17,9 +17,9 @@ from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import closed_form_step_s, fits
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
+from zooid.planner.cuts.table import sums
+from zooid.planner.families import grain_sizes, schedules
 from zooid.planner.partition import Partition, smallest_need
-from zooid.planner.partition.problem import span_sums
-from zooid.planner.proposing import grain_sizes, schedules
 from zooid.predictor import Proposal
 
 NUM_FINALISTS = 8
@@ -69,6 +69,6 @@ def fastest_flow(market: Market, offer: Offer, grain_size: int, num_stages: int)
     """Of all partitions into so many stages, the one whose slowest stage is the fastest."""
     layers = market.world.profile_of(offer).layers
     rate = min((way.bytes_per_s for way in market.ways_of(offer, is_direct=False)), default=math.inf)
-    times_s = span_sums([layer.forward_s(grain_size) + layer.backward_s(grain_size) for layer in layers])
+    times_s = sums([layer.forward_s(grain_size) + layer.backward_s(grain_size) for layer in layers])
     crossing_s = np.array([0.0, *(layer.boundary.at(grain_size) / rate for layer in layers[:-1]), 0.0])
     return smallest_need(np.maximum(times_s, crossing_s[:, None] + crossing_s), num_stages)

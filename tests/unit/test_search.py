@@ -22,8 +22,8 @@ from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Link
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
+from zooid.planner.families import Known, families, grain_sizes, schedules
 from zooid.planner.partition import smallest_need
-from zooid.planner.proposing import Known, families, grain_sizes, schedules
 from zooid.predictor import Proposal, World, stage_memory_bytes, stage_memory_table, ways_from
 
 SLOW, FAST = "made.slow", "made.fast"

@@ -20,12 +20,12 @@ from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdict
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft, draft, evaluate
-from zooid.planner.explaining import left_out_in_words, reasons
+from zooid.planner.families import PARTITIONS_EACH, Family, Known, families, grain_sizes
+from zooid.planner.infeasible import broken_limit, no_layout, too_large, what_binds
 from zooid.planner.market import Market
+from zooid.planner.mixed import unlike
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
-from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, grain_sizes
-from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
-from zooid.planner.unlike import unlike
+from zooid.planner.reasons import left_out_in_words, reasons
 from zooid.predictor import Proposal
 from zooid.predictor.equations.array_checks import Array
 

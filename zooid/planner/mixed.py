@@ -16,11 +16,11 @@ from zooid.core.plans.plan import Limits, TransportName, num_holders
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
+from zooid.planner.families import schedules, transports
 from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
-from zooid.planner.proposing import schedules, transports
+from zooid.planner.resources import Degree, Layers, Problem, ResourceSearch, Sizes
 from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
-from zooid.planner.stage_sizes import Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
 from zooid.predictor import Proposal, stage_memory_bytes, stage_memory_table, stage_times
 from zooid.predictor.equations import streaming_bound_s
 
@@ -75,14 +75,15 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
         return
     profiles = [market.world.profile_of(offer) for offer in offers]
     there, back = market.ways_of(offers[0], is_direct=False)
-    problem = StageSizesProblem(
-        layers=LayerCosts(
+    problem = Problem(
+        layers=Layers(
             forward_s=np.array([[layer.forward_s(grain_size) for layer in own.layers] for own in profiles]).T,
             backward_s=np.array([[layer.backward_s(grain_size) for layer in own.layers] for own in profiles]).T,
             parameter_bytes=np.array([float(layer.parameter_bytes) for layer in profile.layers]),
+            activation_bytes=np.zeros(len(profile.layers)),
             out_bytes=np.array([layer.boundary.at(grain_size) for layer in profile.layers]),
         ),
-        sizes=MemberSizes(
+        sizes=Sizes(
             memory_bytes=np.array([float(offer.memory_bytes) for offer in offers]),
             bytes_per_s=np.full(len(offers), min(there.bytes_per_s, back.bytes_per_s)),
             usd_per_s=np.array([offer.usd_per_hour / SECONDS_PER_HOUR for offer in offers]),
@@ -102,7 +103,7 @@ def _stages_on(market: Market, limits: Limits, grain_size: int, offers: list[Off
         ),
     )
     try:
-        front = StageSizesSearch(problem).front(SEARCH_S)
+        front = ResourceSearch(problem).front(SEARCH_S)
     except PlanError:  # nothing fits, which the search says better
         return
     for point in _some(front.points):

@@ -8,9 +8,9 @@ from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.search_result import Candidate, Search
 from zooid.core.runs.timeline import StepParts
 from zooid.core.units import format_duration, format_usd
+from zooid.planner.infeasible import broken_limit
 from zooid.planner.market import is_named
 from zooid.planner.objectives import Objective, objective_of, order_of
-from zooid.planner.refusals import broken_limit
 
 _ALIKE = 0.005
 """Below this difference two plans take, or cost, the same."""
