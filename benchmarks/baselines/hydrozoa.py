@@ -7,22 +7,21 @@ then cut by the grid itself. Only that takes long.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS, grid_partitions
 from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import fits
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
-from zooid.planner.cuts import Partition, StageTable
 from zooid.planner.families import grain_sizes
-from zooid.planner.partition import partitions_for_each, table_of
-from zooid.predictor import Proposal
+from zooid.planner.partition import Partition, StageTable, best_partitions
 
 
-def hydrozoa(market: Market, max_members: int) -> Iterator[Proposal]:
+def hydrozoa(market: Market, max_members: int) -> Iterator[Plan]:
     """What its planner selects, for every size and every number of members."""
     for offer in market.offers:
         cutting = _Cutting(market, offer, max_members)
@@ -38,14 +37,18 @@ def hydrozoa(market: Market, max_members: int) -> Iterator[Proposal]:
                 yield selected
 
 
-def cut_by_grid(proposal: Proposal, market: Market, num_bounds: int = NUM_BOUNDS) -> Proposal:
+def cut_by_grid(proposal: Plan, market: Market, num_bounds: int = NUM_BOUNDS) -> Plan:
     """The same members with the cuts that the paper's algorithm finds; as it is where these do not fit."""
     num_stages = len(proposal.partition)
     if num_stages == 1:
         return proposal
     table = _table(market, proposal.offers[0], proposal.grain_size, proposal.num_replicas)
     found = grid_partitions(table, num_bounds, max_stages=num_stages)
-    recut = replace(proposal, partition=found.get(num_stages, proposal.partition))
+    stages = tuple(
+        structs.replace(stage, first_layer=first, end_layer=end)
+        for stage, (first, end) in zip(proposal.stages, found.get(num_stages, proposal.partition), strict=True)
+    )
+    recut = structs.replace(proposal, stages=stages)
     return recut if fits(recut, market) else proposal
 
 
@@ -61,11 +64,11 @@ class _Cutting:
         key = (grain_size, table.num_grains)
         if key not in self._known:
             most = min(self.max_members, table.num_layers)
-            self._known[key] = partitions_for_each(table, range(1, most + 1), most=1)
+            self._known[key] = best_partitions(table, range(1, most + 1), max_each=1)
         return next(iter(self._known[key][num_stages]), None)
 
 
-def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Proposal]]:
+def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Plan]]:
     """Each with its runtime by the model."""
     market, offer, most = cutting.market, cutting.offer, cutting.max_members
     for grain_size in grain_sizes(market.profile):
@@ -77,13 +80,12 @@ def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Proposal]]:
             for num_stages in range(1, min(most // num_replicas, alone.num_layers) + 1):
                 if partition := cutting.partition(alone, grain_size, num_stages):
                     ends = np.array([end for _, end in partition])
-                    proposal = Proposal(
-                        partition=partition,
-                        offers=(offer,) * num_stages,
+                    proposal = market.plan(
+                        partition,
+                        (offer,) * num_stages,
                         num_replicas=num_replicas,
                         grain_size=grain_size,
                         schedule="gpipe" if num_stages > 1 else "1f1b",
-                        ahead=0,
                         transport="store",
                     )
                     yield float(both.step_s(ends)), proposal
@@ -93,4 +95,4 @@ def _table(market: Market, offer: Offer, grain_size: int, num_replicas: int, *, 
     profile = market.world.profile_of(offer)
     num_grains = math.ceil(math.ceil(profile.batch_size / grain_size) / num_replicas)
     ways = market.ways_of(offer, is_direct=False)
-    return table_of(profile, grain_size, num_grains, ways, num_replicas if reduces else 1)
+    return StageTable.of_profile(profile, grain_size, num_grains, ways, num_replicas if reduces else 1)

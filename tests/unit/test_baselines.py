@@ -18,7 +18,7 @@ from benchmarks.lab.widening import widened
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.planner import Market
 from zooid.planner.objectives import objective_of
-from zooid.predictor import Proposal, World, ways_from
+from zooid.predictor import World, ways_from
 
 MOST = 4
 SMALL, LARGE = "made.small", "made.large"
@@ -141,8 +141,8 @@ def test_on_machines_that_reach_one_another_the_greedy_take_what_they_are_greedy
     assert found.keys() == {("APM", "fastest"), ("APM", "cheapest"), ("CGF", "cheapest"), ("FGF", "fastest")}
     assert {name for name, _ in found} == set(ON_VMS)
     plans = {key: each.plan for key, each in found.items() if each.plan is not None}
-    assert [offer.name for offer in Proposal.of(plans["CGF", "cheapest"]).member_offers] == [SMALL]
-    assert [offer.name for offer in Proposal.of(plans["FGF", "fastest"]).member_offers] == [LARGE]
+    assert [offer.name for offer in plans["CGF", "cheapest"].member_offers] == [SMALL]
+    assert [offer.name for offer in plans["FGF", "fastest"].member_offers] == [LARGE]
     assert plans["APM", "fastest"].num_members > plans["APM", "cheapest"].num_members == 1
     assert found["APM", "fastest"].closed_form_s < found["APM", "cheapest"].closed_form_s
 

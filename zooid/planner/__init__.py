@@ -1,4 +1,4 @@
-"""The search: which layers on which stage, how many replicas, how large a grain; or which limit stands in the way."""
+"""The planner: finds the best plan within limits, or says which limit no plan can meet."""
 
 from zooid.planner.market import Market, single
 from zooid.planner.reasons import in_words, why_not

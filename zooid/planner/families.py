@@ -1,276 +1,257 @@
-"""Plans whose members are all alike, by families: an offer, a layout and a grain size, of which only the cuts and the
-schedule are open. A family has a bound of its own, so that most of them need not be looked into."""
+"""Families of plans whose members all run on one offer.
+
+A family fixes the offer, the transport, the layout and the grain size. Its cuts and its schedule are open. Lower bounds
+prune most families before any of their plans is drafted.
+"""
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 
 import numpy as np
+from msgspec import structs
 
 from zooid.core.errors import PlanError
-from zooid.core.plans.plan import Limits, ScheduleName, TransportName, num_holders
+from zooid.core.plans.plan import Limits, Plan, ScheduleName, StagePlan, TransportName, num_holders
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.offer import Offer
 from zooid.planner.drafts import Draft, draft
+from zooid.planner.family_bounds import least_step_s
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, StageTable, best_partitions, smallest_need
 from zooid.planner.partition.step_floor import StepFloor
-from zooid.predictor import Proposal, host_cores, least_memory_bytes, run_cost, stage_memory_table, startup_s, total_usd
+from zooid.predictor import (
+    Way,
+    gradient_copies,
+    least_memory_bytes,
+    run_cost,
+    stage_memory_table,
+    startup_s,
+    total_usd,
+)
 from zooid.predictor.equations.array_checks import Array
-from zooid.predictor.step_bounds import downlink, latency_s, reduced_share
+from zooid.predictor.step_bounds import downlink
 from zooid.schedule.samples import even_shares
 
-PARTITIONS_EACH = 3
-"""Of each family that turns out well, so many of the closed form's best cuts are simulated."""
+MAX_PARTITIONS = 3
+"""Number of the closed form's best partitions that are simulated, for each family on the front."""
 
 
-@dataclass(frozen=True)
-class Family:
-    """All members on one offer, so many replicas and stages, grains of one size."""
+@dataclass(frozen=True, eq=False)
+class FamilyGroup:
+    """Families that differ only in their number of stages. They share tables, which are computed once when needed."""
 
     market: Market
     offer: Offer
-    transport: TransportName
+    links: tuple[Way, ...]
+    """The links that a message between two members crosses."""
+    num_grains: int
+    """Number of grains of a step that the busiest replica computes."""
     num_replicas: int
-    num_stages: int
-    stage_counts: range
-    """Those of all families that differ from this one in nothing else."""
     grain_size: int
-    schedule: ScheduleName | None
-    """Where only one is allowed."""
-    reproducible: bool = False
-    insured: bool = False
-    at_least_s: float | None = None
-    """Of a step, where all its cuts were looked at."""
+    stage_counts: range
+    least_memory_bytes: int
+    """Memory that some member needs at least, however the model is cut."""
+    least_crossing_bytes: float
+    """The smallest message that crosses any cut."""
+    ground: Callable[[bool], StepFloor]
+    """Bounds of stages on this offer, by whether members share a machine. Groups with other replicas share them."""
+    _least_steps_s: dict[bool, Array] = field(default_factory=dict, repr=False)
 
     @property
-    def num_members(self) -> int:
-        return num_holders(self.num_replicas, is_insured=self.insured) * self.num_stages
-
-    @property
-    def offers(self) -> tuple[str, ...]:
-        return (self.offer.name,) * self.num_stages
-
-    @property
-    def num_grains(self) -> int:
-        """Of a step."""
-        return math.ceil(self.market.profile.batch_size / self.grain_size)
-
-    @property
-    def own_grains(self) -> int:
-        """Of the replica that has most."""
-        return math.ceil(self.num_grains / self.num_replicas)
+    def profile(self) -> Profile:
+        return self.market.world.profile_of(self.offer)
 
     @cached_property
-    def least(self) -> tuple[float, float]:
-        """Seconds and dollars that no run of the family is below, wherever it is cut.
+    def stage_table(self) -> StageTable:
+        """Closed-form times of every possible stage."""
+        return StageTable.of_profile(self.profile, self.grain_size, self.num_grains, self.links, self.num_replicas)
 
-        A pipeline takes what `_pipeline_s` says at least; a stage in the middle takes in what crosses two cuts, each no
-        smaller than the smallest there is; one stage has a k-th of the gradients or more; in the end there is a vote.
-        """
-        world = self.market.world
-        example = self._proposal(tuple((at, at + 1) for at in range(self.num_stages)), "1f1b", 0)
-        cores = host_cores(example, world)
-        how = {"crowded": cores is not None and self.num_members > 1, "is_direct": self.transport != "store"}
-        profile = world.profile_of(self.offer)
-        whole = world.stage_times(self.offer, (0, len(profile.layers)), self.grain_size, **how)
-        grain_s = whole.forward_s + whole.backward_s
-        ways = self.market.ways_of(self.offer, is_direct=self.transport != "store")
-        message_s = latency_s(ways)
-        step_s = self.own_grains * grain_s
-        down = downlink(world.ways, self.offer.site)
-        if self.num_stages > 1:
-            crossing = min(layer.boundary.at(self.grain_size) for layer in profile.layers[:-1])
-            passing_s = message_s + sum(crossing / way.bytes_per_s for way in ways)
-            step_s = _pipeline_s(grain_s, passing_s * (crossing > 0), self.own_grains, self.num_stages)
-            step_s = max(step_s, self.own_grains * crossing * (1 if self.num_stages == 2 else 2) / down)
-        if cores is not None:
-            step_s = max(step_s, self.num_grains * grain_s / cores)
-        reduced = sum(bucket.num_bytes for bucket in whole.buckets)
-        if self.num_replicas > 1 and reduced and world.library is None:
-            reduce_s = message_s + reduced_share(self.num_replicas) * reduced / self.num_stages / down
-            begin_s = self.own_grains * grain_s - whole.backward_s if self.num_stages == 1 else 0.0
-            step_s = max(step_s, begin_s + reduce_s)
-        if self.num_members > 1 and world.library is None:
-            step_s += message_s  # the others hear of it
-        step_s = max(step_s, self.at_least_s or 0.0)
-        starting_s = startup_s(example, world)
+    @cached_property
+    def partitions(self) -> dict[int, list[Partition]]:
+        """The closed form's best partitions, by number of stages."""
+        return best_partitions(self.stage_table, self.stage_counts, max_each=MAX_PARTITIONS)
+
+    def least_step_s(self, num_stages: int, *, crowded: bool) -> float:
+        """Lower bound of a step over all partitions into this number of stages."""
+        if crowded not in self._least_steps_s:
+            self._least_steps_s[crowded] = self.ground(crowded).min_steps_s(
+                self.num_grains,
+                self.num_replicas,
+                self.stage_counts[-1],
+                is_reducing=self.market.world.library is None,
+            )
+        return float(self._least_steps_s[crowded][num_stages])
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """All partitions and schedules of one layout, on one offer and with one grain size."""
+
+    group: FamilyGroup
+    plan: Plan
+    """One plan of the family. Its cuts and its schedule are arbitrary."""
+    schedule: ScheduleName | None
+    """The schedule that the limits require, if any."""
+    partition_bound_s: float | None = None
+    """Lower bound of a step over all partitions. None until `sharpened` computes it."""
+
+    @cached_property
+    def lower_bound(self) -> tuple[float, float]:
+        """Lower bounds of the run's seconds and dollars, however the model is cut."""
+        profile, market = self.group.profile, self.group.market
+        step_s = max(least_step_s(self.plan, market, self.group.least_crossing_bytes), self.partition_bound_s or 0.0)
+        starting_s = startup_s(self.plan, market.world)
         run_s = starting_s + step_s * profile.num_samples * profile.epochs / profile.batch_size
-        return run_s, total_usd(run_cost([self.offer] * self.num_members, run_s, starting_s))
+        return run_s, total_usd(run_cost(self.plan.member_offers, run_s, starting_s))
 
     @property
-    def order(self) -> tuple[ScheduleName, int]:
-        """The schedule that counts where it is not chosen yet."""
-        return self.schedule or "1f1b", 0
+    def missing_bytes(self) -> int:
+        """Memory that the tightest member lacks at least, however the model is cut."""
+        return self.group.least_memory_bytes - self.group.offer.memory_bytes
 
-    @property
-    def layout(self) -> str:
-        return f"{self.num_replicas}x{self.num_stages}"
+    def sharpened(self) -> "Family":
+        """The same family with a tighter lower bound, which takes longer to compute."""
+        crowded = self.group.offer.platform == "local" and self.plan.num_members > 1
+        return replace(self, partition_bound_s=self.group.least_step_s(len(self.plan.stages), crowded=crowded))
 
-    def missing_bytes_at_least(self, known: "Known") -> int:
-        """What its tightest member lacks at least."""
-        return known.least_memory_bytes(self) - self.offer.memory_bytes
+    def drafts(self, max_partitions: int = 1) -> list[Draft]:
+        """The best partitions by the closed form, in all schedules; all partitions if there are few.
 
-    def drafts(self, known: "Known", most: int = 1) -> list[Draft]:
-        """The best cuts in all schedules, all cuts where there are few; where none of them fits its members, the best
-        that do, or the one with the smallest need."""
-        found = self._drafts(known.partitions_of(self, most))
-        if self.num_stages == 1 or any(made.missing_bytes <= 0 for made in found):
-            return found
-        profile, table = self.market.profile, known.table_of(self)
-        example = self._proposal(((0, len(profile.layers)),), "1f1b", 0)
-        copies = example.gradient_copies(even_shares(self.num_grains, self.num_replicas))
-        for kept in dict.fromkeys((min(self.own_grains, self.num_stages), 1)):  # as first and last stages of 1F1B do
+        If none of them fits its members' memory, these are the best that fit, or the one with the smallest need.
+        """
+        group, num_stages = self.group, len(self.plan.stages)
+        partitions = group.partitions[num_stages]
+        if math.comb(len(group.profile.layers) - 1, num_stages - 1) > MAX_PARTITIONS:
+            partitions = partitions[:max_partitions]
+        drafts = self._drafts(partitions)
+        if num_stages == 1 or _any_fits(drafts):
+            return drafts
+        profile, table = group.market.profile, group.stage_table
+        num_grains = math.ceil(profile.batch_size / group.grain_size)
+        copies = gradient_copies(self.plan, even_shares(num_grains, group.num_replicas))
+        for kept in dict.fromkeys((min(group.num_grains, num_stages), 1)):  # as first and last stages of 1F1B keep
             needed = np.zeros_like(table.forward_s)
-            needed[:-1] = stage_memory_table(profile, self.grain_size, kept, **copies)
-            smaller = replace(table, fits=needed <= self.offer.memory_bytes)
-            partitions = best_partitions(smaller, [self.num_stages], max_each=most)[self.num_stages]
-            fitting = self._drafts(partitions)
-            if any(made.missing_bytes <= 0 for made in fitting):
-                return fitting
-        return self._drafts([smallest_need(needed, self.num_stages)])
+            needed[:-1] = stage_memory_table(profile, group.grain_size, kept, **copies)
+            limited = replace(table, fits=needed <= group.offer.memory_bytes)
+            drafts = self._drafts(best_partitions(limited, [num_stages], max_each=max_partitions)[num_stages])
+            if _any_fits(drafts):
+                return drafts
+        return self._drafts([smallest_need(needed, num_stages)])
 
     def _drafts(self, partitions: Sequence[Partition]) -> list[Draft]:
         return [
-            draft(self._proposal(partition, schedule, ahead), self.market)
-            for partition in partitions
-            for schedule, ahead in schedules(self.schedule, self.num_stages)
+            draft(structs.replace(self.plan, stages=stages, schedule=schedule, ahead=ahead), self.group.market)
+            for stages in map(self._stages, partitions)
+            for schedule, ahead in schedules(self.schedule, len(stages))
         ]
 
-    def _proposal(self, partition: Partition, schedule: ScheduleName, ahead: int) -> Proposal:
-        return Proposal(
-            partition=partition,
-            offers=(self.offer,) * self.num_stages,
-            num_replicas=self.num_replicas,
-            grain_size=self.grain_size,
-            schedule=schedule,
-            ahead=ahead,
-            transport=self.transport,
-            reproducible=self.reproducible,
-            insured=self.insured,
+    def _stages(self, partition: Partition) -> tuple[StagePlan, ...]:
+        return tuple(
+            structs.replace(stage, first_layer=first, end_layer=end)
+            for stage, (first, end) in zip(self.plan.stages, partition, strict=True)
         )
 
 
-def _pipeline_s(grain_s: float, crossing_s: float, num_grains: int, num_stages: int) -> float:
-    """What no pipeline beats whose stages take so much for a grain, all together, and whose cuts so much, each way.
-
-    Stage s computes M grains, after one has come up to it and before its last one goes down from it: the step is no
-    shorter than V = Σ_{i<s} (t_i + 2c) + M t_s. V is least where it is the same for all s: t_s = (V − Σ …) / M, linear
-    in V, and Σ t = T gives V. Without cuts V = T / (1 − (1 − 1/M)^k).
-    """
-    slope = offset = 0.0  # of the sum so far: slope · V − offset
-    for stage in range(num_stages):
-        slope, offset = (
-            slope + (1 - slope) / num_grains,
-            offset + (2 * crossing_s * stage - offset) / num_grains,
-        )
-    return (grain_s + offset) / slope
-
-
-class Known:
-    """What families have in common: tables of stages and their best cuts do not depend on the number of stages."""
-
-    def __init__(self) -> None:
-        self._tables: dict[object, StageTable] = {}
-        self._partitions: dict[object, dict[int, list[Partition]]] = {}
-        self._bytes: dict[object, int] = {}
-        self._floors: dict[object, StepFloor] = {}
-        self._steps_s: dict[object, Array] = {}
-
-    def sharper(self, family: Family) -> Family:
-        """The same with a better bound of its own."""
-        market, is_direct = family.market, family.transport != "store"
-        is_crowded = family.offer.platform == "local" and family.num_members > 1
-        on = (family.offer.name, family.transport, family.grain_size, is_crowded)
-        if on not in self._floors:
-            self._floors[on] = StepFloor(
-                market.world.profile_of(family.offer),
-                family.grain_size,
-                market.ways_of(family.offer, is_direct=is_direct),
-                downlink(market.world.ways, family.offer.site),
-                crowded=is_crowded,
-            )
-        key = (*on, family.num_replicas)
-        if key not in self._steps_s:
-            is_reducing = market.world.library is None
-            self._steps_s[key] = self._floors[on].min_steps_s(
-                family.own_grains, family.num_replicas, family.stage_counts[-1], is_reducing=is_reducing
-            )
-        return replace(family, at_least_s=float(self._steps_s[key][family.num_stages]))
-
-    def table_of(self, family: Family) -> StageTable:
-        key = (family.offer.name, family.transport, family.grain_size, family.num_replicas)
-        if key not in self._tables:
-            profile = family.market.world.profile_of(family.offer)
-            ways = family.market.ways_of(family.offer, is_direct=family.transport != "store")
-            self._tables[key] = StageTable.of_profile(
-                profile, family.grain_size, family.own_grains, ways, family.num_replicas
-            )
-        return self._tables[key]
-
-    def partitions_of(self, family: Family, most: int) -> list[Partition]:
-        key = (family.offer.name, family.transport, family.grain_size, family.num_replicas)
-        if key not in self._partitions:
-            table = self.table_of(family)
-            self._partitions[key] = best_partitions(table, family.stage_counts, max_each=PARTITIONS_EACH)
-        found = self._partitions[key][family.num_stages]
-        are_all = math.comb(len(family.market.profile.layers) - 1, family.num_stages - 1) <= PARTITIONS_EACH
-        return found if are_all else found[:most]
-
-    def least_memory_bytes(self, family: Family) -> int:
-        key = (family.grain_size, family.num_replicas)
-        if key not in self._bytes:
-            profile, replicas = family.market.profile, family.num_replicas
-            self._bytes[key] = least_memory_bytes(profile, family.grain_size, num_replicas=replicas)
-        return self._bytes[key]
+def _any_fits(drafts: Sequence[Draft]) -> bool:
+    return any(draft.missing_bytes <= 0 for draft in drafts)
 
 
 def families(market: Market, limits: Limits) -> Iterator[Family]:
-    """Everything that offers, quotas and limits allow."""
+    """All families that offers, quotas and limits allow."""
     if limits.transport == "nccl" and all(market.world.profile_of(o).device.kind != "cuda" for o in market.offers):
         profile = market.profile
         raise PlanError(
             f"the transport nccl is for GPUs, but {profile.job} was measured on {profile.device.name}; give tcp or gloo"
         )
+
+    @cache
+    def memory_bytes(grain_size: int, num_replicas: int) -> int:
+        return least_memory_bytes(market.profile, grain_size, num_replicas=num_replicas)
+
     for offer in market.offers:
         profile = market.world.profile_of(offer)
-        most = market.most_on(offer, limits.max_members)
+        max_members = market.max_members_on(offer, limits.max_members)
         for transport in transports(market, offer, limits):
-            for num_replicas in _counts(limits.num_replicas, most):
-                most_stages = most // num_holders(num_replicas, is_insured=limits.insured)
-                stage_counts = _counts(limits.num_stages, min(most_stages, len(profile.layers)))
-                for num_stages, grain_size in itertools.product(stage_counts, grain_sizes(profile)):
-                    if math.ceil(profile.batch_size / grain_size) >= num_replicas:
-                        yield Family(
-                            market=market,
-                            offer=offer,
-                            transport=transport,
-                            num_replicas=num_replicas,
-                            num_stages=num_stages,
-                            stage_counts=stage_counts,
-                            grain_size=grain_size,
-                            schedule=limits.schedule,
-                            reproducible=limits.reproducible,
-                            insured=limits.insured,
-                        )
+            links = market.ways_of(offer, is_direct=transport != "store")
+            grounds = [
+                (
+                    grain_size,
+                    min((layer.boundary.at(grain_size) for layer in profile.layers[:-1]), default=0.0),
+                    _ground(market, offer, links, grain_size),
+                )
+                for grain_size in grain_sizes(profile)
+            ]
+            examples = _examples(market, offer, transport, limits)
+            for num_replicas in _counts(limits.num_replicas, max_members):
+                max_stages = max_members // num_holders(num_replicas, is_insured=limits.insured)
+                stage_counts = _counts(limits.num_stages, min(max_stages, len(profile.layers)))
+                groups = [
+                    FamilyGroup(
+                        market=market,
+                        offer=offer,
+                        links=links,
+                        num_grains=math.ceil(math.ceil(profile.batch_size / grain_size) / num_replicas),
+                        num_replicas=num_replicas,
+                        grain_size=grain_size,
+                        stage_counts=stage_counts,
+                        least_memory_bytes=memory_bytes(grain_size, num_replicas),
+                        least_crossing_bytes=crossing_bytes,
+                        ground=ground,
+                    )
+                    for grain_size, crossing_bytes, ground in grounds
+                    if math.ceil(profile.batch_size / grain_size) >= num_replicas
+                ]
+                for num_stages, group in itertools.product(stage_counts, groups):
+                    plan = structs.replace(examples(num_stages), num_replicas=num_replicas, grain_size=group.grain_size)
+                    yield Family(group, plan, limits.schedule)
+
+
+def _examples(market: Market, offer: Offer, transport: TransportName, limits: Limits) -> Callable[[int], Plan]:
+    """Plans with this number of stages, from which those of families follow faster than from scratch."""
+
+    @cache
+    def example(num_stages: int) -> Plan:
+        return market.plan(
+            [(stage, stage + 1) for stage in range(num_stages)],
+            (offer,) * num_stages,
+            num_replicas=1,
+            grain_size=1,
+            transport=transport,
+            schedule=limits.schedule or "1f1b",
+            reproducible=limits.reproducible,
+            insured=limits.insured,
+        )
+
+    return example
+
+
+def _ground(market: Market, offer: Offer, links: tuple[Way, ...], grain_size: int) -> Callable[[bool], StepFloor]:
+    profile, down_bytes_per_s = market.world.profile_of(offer), downlink(market.world.ways, offer.site)
+
+    @cache
+    def ground(crowded: bool) -> StepFloor:
+        return StepFloor(profile, grain_size, links, down_bytes_per_s, crowded=crowded)
+
+    return ground
 
 
 def transports(market: Market, offer: Offer, limits: Limits) -> list[TransportName]:
-    """The one that is asked for; otherwise the store, and connections where their links are known."""
+    """The transport that the limits require; otherwise the store and TCP, as far as their links are known."""
     if limits.transport is not None:
         if not market.ways_of(offer, is_direct=limits.is_direct):
-            raise PlanError(_unknown(offer, limits.transport))
+            raise PlanError(_unknown_link(offer, limits.transport))
         return [limits.transport]
-    both: tuple[TransportName, ...] = ("store", "tcp") if offer.accepts_connections else ("store",)
-    known = [each for each in both if market.ways_of(offer, is_direct=each != "store")]
+    supported: tuple[TransportName, ...] = ("store", "tcp") if offer.accepts_connections else ("store",)
+    known = [transport for transport in supported if market.ways_of(offer, is_direct=transport != "store")]
     if not known:
-        raise PlanError(_unknown(offer, "store"))
+        raise PlanError(_unknown_link(offer, "store"))
     return known
 
 
-def _unknown(offer: Offer, transport: TransportName) -> str:
+def _unknown_link(offer: Offer, transport: TransportName) -> str:
     if transport == "store":
         return f"the profile holds no links between site {offer.site!r} and the store; profile on that site first"
     return (
@@ -279,22 +260,22 @@ def _unknown(offer: Offer, transport: TransportName) -> str:
     )
 
 
-def schedules(pinned: ScheduleName | None, num_stages: int) -> list[tuple[ScheduleName, int]]:
-    """A single stage needs no pipeline: one grain after the other keeps the least. 1F1B comes in both kinds."""
+def schedules(required: ScheduleName | None, num_stages: int) -> list[tuple[ScheduleName, int]]:
+    """Schedules to try, each with its `ahead`. A single stage needs no pipeline, and then 1F1B keeps the least."""
     if num_stages == 1:
         return [("1f1b", 0)]
-    both: list[tuple[ScheduleName, int]] = [("1f1b", 0), ("1f1b", 1), ("gpipe", 0)]
-    return [(name, ahead) for name, ahead in both if pinned in (None, name)]
+    every: list[tuple[ScheduleName, int]] = [("1f1b", 0), ("1f1b", 1), ("gpipe", 0)]
+    return [(name, ahead) for name, ahead in every if required in (None, name)]
 
 
 def grain_sizes(profile: Profile) -> list[int]:
-    """Those that were measured, and even parts of the batch, as far as they fit; a job's own grain size alone."""
+    """The measured grain sizes and halvings of the batch that fit memory; the job's own grain size if it has one."""
     measured = [point.num_samples for point in profile.layers[0].points]
     if len(measured) == 1:
         return measured
-    parts = [profile.batch_size // 2**halvings for halvings in range(6)]
-    return sorted({size for size in (*measured, *parts) if 1 <= size <= profile.largest_grain})
+    halvings = [profile.batch_size // 2**exponent for exponent in range(6)]
+    return sorted({size for size in (*measured, *halvings) if 1 <= size <= profile.largest_grain})
 
 
-def _counts(pinned: int | None, most: int) -> range:
-    return range(pinned or 1, min(pinned or most, most) + 1)
+def _counts(required: int | None, largest: int) -> range:
+    return range(required or 1, min(required or largest, largest) + 1)

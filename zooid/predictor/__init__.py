@@ -7,7 +7,7 @@ from zooid.predictor.estimated_profile import estimate_profile
 from zooid.predictor.forecasts import forecast
 from zooid.predictor.learned.all_reduce_model import AllReduceTime, LearnedAllReduce, fit_all_reduce
 from zooid.predictor.learned.scaling import ScalingModel, StepProbe, StepTime, fit_scaling
-from zooid.predictor.prediction import Proposal, World, host_cores, lay_out, place, predict, startup_s
+from zooid.predictor.prediction import World, gradient_copies, host_cores, lay_out, layout_of, predict, startup_s
 from zooid.predictor.simulation.layout import Layout, Way, alike, ways_from
 from zooid.predictor.simulation.step import Noise, Steps, simulate_step, simulate_steps
 from zooid.predictor.stage_memory import grain_bytes, least_memory_bytes, stage_memory_bytes, stage_memory_table
@@ -21,7 +21,6 @@ __all__ = [
     "Layout",
     "LearnedAllReduce",
     "Noise",
-    "Proposal",
     "ScalingModel",
     "StepProbe",
     "StepTime",
@@ -36,13 +35,14 @@ __all__ = [
     "fit_all_reduce",
     "fit_scaling",
     "forecast",
+    "gradient_copies",
     "grain_bytes",
     "host_cores",
     "lay_out",
+    "layout_of",
     "least_memory_bytes",
     "lower_bound_s",
     "num_checkpoints",
-    "place",
     "predict",
     "run_cost",
     "run_usage",

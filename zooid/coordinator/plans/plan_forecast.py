@@ -22,7 +22,7 @@ from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
-from zooid.predictor import Proposal, World, forecast, lay_out, ways_from
+from zooid.predictor import World, forecast, lay_out, ways_from
 from zooid.predictor.costs.usage import DataSet
 from zooid.predictor.learned.all_reduce_model import Place, fit_all_reduce
 from zooid.predictor.simulation.layout import AllReduceTime
@@ -52,7 +52,7 @@ def predict(
     for each in profiles.values():
         check_fits(plan, each)
     given = () if links is None else links.links
-    proposal, prices = Proposal.of(plan), _prices(plan, store_at)
+    prices = _prices(plan, store_at)
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
@@ -60,11 +60,11 @@ def predict(
         looks="folder" if is_folder else "store",
         prices=prices,
     )
-    lay_out(proposal, world)  # refuses links that are missing, before anything takes time
+    lay_out(plan, world)  # refuses links that are missing, before anything takes time
     measured = None if compare is None else measured_run(compare, plan)
     notes: dict[str, None] = {}
     made = forecast(
-        proposal,
+        plan,
         replace(world, library=_library(plan, samples, notes)),
         prices=f"{prices_in_words(plan.offers[0])}; {_store_in_words(prices)}",
         rule=checkpoints,
