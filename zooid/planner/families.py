@@ -4,7 +4,6 @@ A family fixes the offer, the transport, the layout and the grain size. Its cuts
 prune most families before any of their plans is drafted.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -184,7 +183,6 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                 )
                 for grain_size in grain_sizes(profile)
             ]
-            examples = _examples(market, offer, transport, limits)
             for num_replicas in _counts(limits.num_replicas, max_members):
                 max_stages = max_members // num_holders(num_replicas, is_insured=limits.insured)
                 stage_counts = _counts(limits.num_stages, min(max_stages, len(profile.layers)))
@@ -204,28 +202,20 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                     for grain_size, crossing_bytes, ground in grounds
                     if math.ceil(profile.batch_size / grain_size) >= num_replicas
                 ]
-                for num_stages, group in itertools.product(stage_counts, groups):
-                    plan = structs.replace(examples(num_stages), num_replicas=num_replicas, grain_size=group.grain_size)
-                    yield Family(group, plan, limits.schedule)
-
-
-def _examples(market: Market, offer: Offer, transport: TransportName, limits: Limits) -> Callable[[int], Plan]:
-    """Plans with this number of stages, from which those of families follow faster than from scratch."""
-
-    @cache
-    def example(num_stages: int) -> Plan:
-        return market.plan(
-            [(stage, stage + 1) for stage in range(num_stages)],
-            (offer,) * num_stages,
-            num_replicas=1,
-            grain_size=1,
-            transport=transport,
-            schedule=limits.schedule or "1f1b",
-            reproducible=limits.reproducible,
-            insured=limits.insured,
-        )
-
-    return example
+                for num_stages in stage_counts:
+                    example = market.plan(
+                        [(stage, stage + 1) for stage in range(num_stages)],
+                        (offer,) * num_stages,
+                        num_replicas=num_replicas,
+                        grain_size=1,
+                        transport=transport,
+                        schedule=limits.schedule or "1f1b",
+                        reproducible=limits.reproducible,
+                        insured=limits.insured,
+                    )
+                    for group in groups:
+                        plan = structs.replace(example, grain_size=group.grain_size)
+                        yield Family(group, plan, limits.schedule)
 
 
 def _ground(market: Market, offer: Offer, links: tuple[Way, ...], grain_size: int) -> Callable[[bool], StepFloor]:
