@@ -1,7 +1,7 @@
 """Goals: which of two plans is better, by time and money."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Plan
@@ -45,24 +45,23 @@ def order_of(plan: Plan, objective: Objective) -> tuple[float, float, float, int
 def plans_on_front(plans: Sequence[Plan]) -> list[Plan]:
     """The Pareto front of plans, fastest first. Of equal plans, the one with fewer members is kept."""
     ordered = sorted(plans, key=lambda plan: order_of(plan, lambda run_s, run_usd: 0.0))
-    return [point.plan for point in pareto(map(_Point.of, ordered))]
+    return [point.plan for point in pareto(map(_point, ordered))]
 
 
 def best(front: Sequence[Plan], goal: Goal, objective: Objective) -> Plan:
     """Pick from a front by the goal."""
     if goal == "balanced":
-        return recommended([_Point.of(plan) for plan in front]).plan
+        return recommended(list(map(_point, front))).plan
     return min(front, key=lambda plan: order_of(plan, objective))
 
 
-@dataclass(frozen=True)
-class _Point:
+class _PlanPoint(NamedTuple):
     """A plan as a point of time and money."""
 
     plan: Plan
     time_s: float
     usd: float
 
-    @staticmethod
-    def of(plan: Plan) -> "_Point":
-        return _Point(plan, plan.prediction.run_s, plan.prediction.run_usd)
+
+def _point(plan: Plan) -> _PlanPoint:
+    return _PlanPoint(plan, plan.prediction.run_s, plan.prediction.run_usd)

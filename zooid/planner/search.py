@@ -91,7 +91,8 @@ def search(
         raise PlanError(_why_infeasible(candidates, given, outcomes, market, limits))
     front = plans_on_front(feasible)
     pick = best(front, goal, objective)
-    runner_up = _runner_up(feasible, pick, objective)
+    others = [plan for plan in feasible if _kind(plan) != _kind(pick)]
+    runner_up = min(others, key=lambda plan: order_of(plan, objective), default=None)
     beyond = [outcome.plan for outcome in outcomes if outcome.plan is not None and outcome.reason]
     return Search(
         goal=goal,
@@ -165,20 +166,20 @@ def _other_partitions(
     outcomes: Sequence[_Outcome], candidates: Sequence[Family | Draft], market: Market, limits: Limits
 ) -> list[_Outcome]:
     """Simulate the closed form's next best partitions of the families on the front."""
-    kinds = {_kind(plan) for plan in plans_on_front(_feasible(outcomes))}
+    kinds = {(_kind(plan), plan.grain_size) for plan in plans_on_front(_feasible(outcomes))}
     seen = {outcome.candidate.plan for outcome in outcomes if isinstance(outcome.candidate, Draft)}
     return [
         _simulate(draft, market, limits)
         for family in candidates
-        if isinstance(family, Family) and _kind(family.plan) in kinds
+        if isinstance(family, Family) and (_kind(family.plan), family.plan.grain_size) in kinds
         for draft in family.drafts(MAX_PARTITIONS)
         if draft.plan not in seen and draft.missing_bytes <= 0
     ]
 
 
 def _kind(plan: Plan) -> tuple[object, ...]:
-    """Plans of one kind differ at most in their cuts and their schedule."""
-    return _offer_names(plan), plan.layout, plan.transport, plan.grain_size
+    """Plans of one kind differ at most in their cuts, their schedule and their grains."""
+    return _offer_names(plan), plan.layout, plan.transport
 
 
 def _offer_names(plan: Plan) -> tuple[str, ...]:
@@ -245,16 +246,6 @@ def _record(outcome: _Outcome, pick: Plan, front: Sequence[Plan]) -> Candidate:
         verdict=verdict,
         reason=outcome.reason,
     )
-
-
-def _runner_up(feasible: Sequence[Plan], pick: Plan, objective: Objective) -> Plan | None:
-    """The best plan that differs from the pick in more than its cuts, its schedule and its grains."""
-
-    def kind(plan: Plan) -> tuple[object, ...]:
-        return plan.layout, plan.transport, [offer.name for offer in plan.member_offers]
-
-    others = [plan for plan in feasible if kind(plan) != kind(pick)]
-    return min(others, key=lambda plan: order_of(plan, objective), default=None)
 
 
 def _proof(outcomes: Sequence[_Outcome], pick: Plan, target: Objective | None, wall_s: float) -> Proof:

@@ -90,10 +90,8 @@ def _help(kind: BottleneckKind, schedule: StepSchedule, layout: Layout, gains: t
         reverse=True,
     )
     words = {"replica": "one more replica", "batch": "twice the batch"}
-    simulated = ", ".join(
-        f"{words[change]} brings {speedup * 100:.0f} % more samples/s" for speedup, change in speedups
-    )
-    return f"{remedy} would help" + (f"; {simulated}" if simulated else "")
+    brings = [f"{words[change]} brings {speedup * 100:.0f} % more samples/s" for speedup, change in speedups]
+    return f"{remedy} would help" + (f"; {', '.join(brings)}" if brings else "")
 
 
 def _about_money(prediction: Prediction) -> str:

@@ -1,7 +1,6 @@
 """Forecasts of a plan before it runs: its prediction, its rates, its bottleneck, and what changes to it would bring."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -29,7 +28,6 @@ def forecast(
     prices: str,
     rule: CheckpointRule = DEFAULT_RULE,
     data: DataSet | None = None,
-    notes: Sequence[str] = (),
 ) -> Forecast:
     """Forecast a plan.
 
@@ -54,7 +52,7 @@ def forecast(
         bottleneck=find_bottleneck(prediction, schedule, layout, gains, noiseless.step_s),
         gains=gains,
         timeline=timeline,
-        notes=(*notes, f"the plan does not fit: {problem}") if problem else tuple(notes),
+        notes=(f"the plan does not fit: {problem}",) if problem else (),
     )
 
 
