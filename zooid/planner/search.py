@@ -76,19 +76,19 @@ def search(
     """
     begin_s = time.perf_counter()
     objective = objective_of(goal, hour_usd)
-    given = [draft(plan, market) for plan in also]
+    extra = [draft(plan, market) for plan in also]
     candidates: list[Family | Draft] = list(families(market, limits))
     if len(market.offers) > 1:
         promising = sorted(candidates, key=lambda candidate: _promise(candidate, objective))
         sizes = list(dict.fromkeys(candidate.plan.grain_size for candidate in promising)) or grain_sizes(market.profile)
         candidates += [draft(plan, market) for plan in mixed_plans(market, limits, sizes[:NUM_MIXED_GRAINS])]
-    if not candidates and not given:
+    if not candidates and not extra:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
     target = None if goal == "balanced" else objective
-    outcomes = _explore(candidates, given, market, limits, objective, target)
+    outcomes = _explore(candidates, extra, market, limits, objective, target)
     feasible = _feasible(outcomes)
     if not feasible:
-        raise PlanError(_why_infeasible(candidates, given, outcomes, market, limits))
+        raise PlanError(_why_infeasible(candidates, extra, outcomes, market, limits))
     front = plans_on_front(feasible)
     pick = best(front, goal, objective)
     others = [plan for plan in feasible if _kind(plan) != _kind(pick)]
@@ -113,18 +113,18 @@ def search(
 
 def _explore(
     candidates: Sequence[Family | Draft],
-    given: Sequence[Draft],
+    extra: Sequence[Draft],
     market: Market,
     limits: Limits,
     objective: Objective,
     target: Objective | None = None,
 ) -> list[_Outcome]:
-    """Simulate the given drafts, then take candidates in the order of their promise: prune, expand or simulate each.
+    """Simulate the extra drafts, then take candidates in the order of their promise: prune, expand or simulate each.
 
     The exploration ends when no candidate is left, or after enough actions. With a target, these are fewer from when
     no candidate left can improve on the incumbent.
     """
-    outcomes = [_lacking(draft) if draft.missing_bytes > 0 else _simulate(draft, market, limits) for draft in given]
+    outcomes = [_lacking(draft) if draft.missing_bytes > 0 else _simulate(draft, market, limits) for draft in extra]
     points = [(plan.prediction.run_s, plan.prediction.run_usd) for plan in _feasible(outcomes)]
     count = itertools.count()
     heap = [(_promise(candidate, objective), next(count), candidate) for candidate in candidates]
@@ -151,8 +151,8 @@ def _explore(
         elif num_actions > patience and num_simulated >= MIN_SIMULATED:
             outcomes.append(_Outcome(candidate, "open"))
         elif isinstance(candidate, Family):
-            for member in candidate.drafts():
-                heapq.heappush(heap, (_promise(member, objective), next(count), member))
+            for expanded in candidate.drafts():
+                heapq.heappush(heap, (_promise(expanded, objective), next(count), expanded))
         else:
             outcome = _simulate(candidate, market, limits)
             outcomes.append(outcome)
@@ -204,7 +204,7 @@ def _simulate(draft: Draft, market: Market, limits: Limits) -> _Outcome:
 def _promise(candidate: Family | Draft, objective: Objective) -> tuple[float, int, int, int]:
     """Sort key of the lower bound. Ties go to fewer members, less memory, and smaller grains.
 
-    Small grains can be shared in more ways when members come and go.
+    Small grains divide more evenly among members that come and go.
     """
     plan = candidate.plan
     memory_bytes = sum(stage.memory_bytes for stage in plan.stages)
@@ -213,7 +213,7 @@ def _promise(candidate: Family | Draft, objective: Objective) -> tuple[float, in
 
 def _why_infeasible(
     candidates: Sequence[Family | Draft],
-    given: Sequence[Draft],
+    extra: Sequence[Draft],
     outcomes: Sequence[_Outcome],
     market: Market,
     limits: Limits,
@@ -222,7 +222,7 @@ def _why_infeasible(
     if all(outcome.verdict == "too large" for outcome in outcomes):
         return too_large(closest_to_fitting([outcome.candidate for outcome in outcomes]), market)
     unlimited = structs.replace(limits, deadline_s=None, budget_usd=None)
-    return what_binds(_feasible(_explore(candidates, given, market, unlimited, objective_of("balanced"))), limits)
+    return what_binds(_feasible(_explore(candidates, extra, market, unlimited, objective_of("balanced"))), limits)
 
 
 def _record(outcome: _Outcome, pick: Plan, front: Sequence[Plan]) -> Candidate:
