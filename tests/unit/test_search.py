@@ -137,7 +137,7 @@ def test_no_plan_is_below_the_bounds_of_its_family(
                 assert least_s <= prediction.run_s * (1 + 1e-9)
                 assert least_usd <= prediction.run_usd * (1 + 1e-9)
             needed = max(stage.memory_bytes for stage in made.plan.stages)
-            assert family.missing_bytes <= needed - family.group.offer.memory_bytes
+            assert family.missing_bytes <= needed - family.group.tables.offer.memory_bytes
 
 
 def test_a_family_knows_that_its_slowest_layer_cannot_be_cut() -> None:

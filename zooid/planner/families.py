@@ -5,7 +5,7 @@ prune most families before any of their plans is drafted.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
@@ -39,34 +39,66 @@ MAX_PARTITIONS = 3
 
 
 @dataclass(frozen=True, eq=False)
-class FamilyGroup:
-    """Families that differ only in their number of stages. They share tables, which are computed once when needed."""
+class FamilyTables:
+    """What all families on one offer with one transport and one grain size share. It is computed once, when needed."""
 
     market: Market
     offer: Offer
-    links: tuple[Way, ...]
-    """The links that a message between two members crosses."""
-    num_grains: int
-    """Number of grains of a step that the busiest replica computes."""
-    num_replicas: int
+    transport: TransportName
     grain_size: int
-    stage_counts: range
-    least_memory_bytes: int
-    """Memory that some member needs at least, however the model is cut."""
-    least_crossing_bytes: float
-    """The smallest message that crosses any cut."""
-    ground: Callable[[bool], StepFloor]
-    """Bounds of stages on this offer, by whether members share a machine. Groups with other replicas share them."""
-    _least_steps_s: dict[bool, Array] = field(default_factory=dict, repr=False)
+    _step_floors: dict[bool, StepFloor] = field(default_factory=dict, repr=False)
 
     @property
     def profile(self) -> Profile:
         return self.market.world.profile_of(self.offer)
 
     @cached_property
+    def links(self) -> tuple[Way, ...]:
+        """The links that a message between two members crosses."""
+        return self.market.ways_of(self.offer, is_direct=self.transport != "store")
+
+    @cached_property
+    def num_grains(self) -> int:
+        """Number of grains of a step."""
+        return math.ceil(self.profile.batch_size / self.grain_size)
+
+    @cached_property
+    def least_crossing_bytes(self) -> float:
+        """The smallest message that crosses any cut."""
+        return min((layer.boundary.at(self.grain_size) for layer in self.profile.layers[:-1]), default=0.0)
+
+    def step_floor(self, *, crowded: bool) -> StepFloor:
+        """Lower bounds of stages whose members share a machine, or do not."""
+        if crowded not in self._step_floors:
+            down_bytes_per_s = downlink(self.market.world.ways, self.offer.site)
+            floor = StepFloor(self.profile, self.grain_size, self.links, down_bytes_per_s, crowded=crowded)
+            self._step_floors[crowded] = floor
+        return self._step_floors[crowded]
+
+
+@dataclass(frozen=True, eq=False)
+class FamilyGroup:
+    """Families that differ only in their number of stages, and what they share."""
+
+    tables: FamilyTables
+    num_replicas: int
+    stage_counts: range
+    least_memory_bytes: int
+    """Memory that some member needs at least, however the model is cut."""
+    _least_steps_s: dict[bool, Array] = field(default_factory=dict, repr=False)
+
+    @property
+    def num_grains(self) -> int:
+        """Number of grains of a step that the busiest replica computes."""
+        return math.ceil(self.tables.num_grains / self.num_replicas)
+
+    @cached_property
     def stage_table(self) -> StageTable:
         """Closed-form times of every possible stage."""
-        return StageTable.of_profile(self.profile, self.grain_size, self.num_grains, self.links, self.num_replicas)
+        tables = self.tables
+        return StageTable.of_profile(
+            tables.profile, tables.grain_size, self.num_grains, tables.links, self.num_replicas
+        )
 
     @cached_property
     def partitions(self) -> dict[int, list[Partition]]:
@@ -76,11 +108,11 @@ class FamilyGroup:
     def least_step_s(self, num_stages: int, *, crowded: bool) -> float:
         """Lower bound of a step over all partitions into this number of stages."""
         if crowded not in self._least_steps_s:
-            self._least_steps_s[crowded] = self.ground(crowded).min_steps_s(
+            self._least_steps_s[crowded] = self.tables.step_floor(crowded=crowded).min_steps_s(
                 self.num_grains,
                 self.num_replicas,
                 self.stage_counts[-1],
-                is_reducing=self.market.world.library is None,
+                is_reducing=self.tables.market.world.library is None,
             )
         return float(self._least_steps_s[crowded][num_stages])
 
@@ -100,8 +132,9 @@ class Family:
     @cached_property
     def lower_bound(self) -> tuple[float, float]:
         """Lower bounds of the run's seconds and dollars, however the model is cut."""
-        profile, market = self.group.profile, self.group.market
-        step_s = max(least_step_s(self.plan, market, self.group.least_crossing_bytes), self.partition_bound_s or 0.0)
+        tables = self.group.tables
+        profile, market = tables.profile, tables.market
+        step_s = max(least_step_s(self.plan, market, tables.least_crossing_bytes), self.partition_bound_s or 0.0)
         starting_s = startup_s(self.plan, market.world)
         run_s = starting_s + step_s * profile.num_samples * profile.epochs / profile.batch_size
         return run_s, total_usd(run_cost(self.plan.member_offers, run_s, starting_s))
@@ -109,11 +142,11 @@ class Family:
     @property
     def missing_bytes(self) -> int:
         """Memory that the tightest member lacks at least, however the model is cut."""
-        return self.group.least_memory_bytes - self.group.offer.memory_bytes
+        return self.group.least_memory_bytes - self.group.tables.offer.memory_bytes
 
     def sharpened(self) -> "Family":
         """The same family with a tighter lower bound, which takes longer to compute."""
-        crowded = self.group.offer.platform == "local" and self.plan.num_members > 1
+        crowded = self.group.tables.offer.platform == "local" and self.plan.num_members > 1
         return replace(self, partition_bound_s=self.group.least_step_s(len(self.plan.stages), crowded=crowded))
 
     def drafts(self, max_partitions: int = 1) -> list[Draft]:
@@ -121,20 +154,18 @@ class Family:
 
         If none of them fits its members' memory, these are the best that fit, or the one with the smallest need.
         """
-        group, num_stages = self.group, len(self.plan.stages)
+        group, tables, num_stages = self.group, self.group.tables, len(self.plan.stages)
         partitions = group.partitions[num_stages]
-        if math.comb(len(group.profile.layers) - 1, num_stages - 1) > MAX_PARTITIONS:
+        if math.comb(len(tables.profile.layers) - 1, num_stages - 1) > MAX_PARTITIONS:
             partitions = partitions[:max_partitions]
         drafts = self._drafts(partitions)
         if num_stages == 1 or _any_fits(drafts):
             return drafts
-        profile, table = group.market.profile, group.stage_table
-        num_grains = math.ceil(profile.batch_size / group.grain_size)
-        copies = gradient_copies(self.plan, even_shares(num_grains, group.num_replicas))
+        copies = gradient_copies(self.plan, even_shares(tables.num_grains, group.num_replicas))
         for kept in dict.fromkeys((min(group.num_grains, num_stages), 1)):  # as first and last stages of 1F1B keep
-            needed = np.zeros_like(table.forward_s)
-            needed[:-1] = stage_memory_table(profile, group.grain_size, kept, **copies)
-            limited = replace(table, fits=needed <= group.offer.memory_bytes)
+            needed = np.zeros_like(group.stage_table.forward_s)
+            needed[:-1] = stage_memory_table(tables.market.profile, tables.grain_size, kept, **copies)
+            limited = replace(group.stage_table, fits=needed <= tables.offer.memory_bytes)
             drafts = self._drafts(best_partitions(limited, [num_stages], max_each=max_partitions)[num_stages])
             if _any_fits(drafts):
                 return drafts
@@ -142,7 +173,7 @@ class Family:
 
     def _drafts(self, partitions: Sequence[Partition]) -> list[Draft]:
         return [
-            draft(structs.replace(self.plan, stages=stages, schedule=schedule, ahead=ahead), self.group.market)
+            draft(structs.replace(self.plan, stages=stages, schedule=schedule, ahead=ahead), self.group.tables.market)
             for stages in map(self._stages, partitions)
             for schedule, ahead in schedules(self.schedule, len(stages))
         ]
@@ -174,33 +205,14 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
         profile = market.world.profile_of(offer)
         max_members = market.max_members_on(offer, limits.max_members)
         for transport in transports(market, offer, limits):
-            links = market.ways_of(offer, is_direct=transport != "store")
-            grounds = [
-                (
-                    grain_size,
-                    min((layer.boundary.at(grain_size) for layer in profile.layers[:-1]), default=0.0),
-                    _ground(market, offer, links, grain_size),
-                )
-                for grain_size in grain_sizes(profile)
-            ]
+            tables = [FamilyTables(market, offer, transport, grain_size) for grain_size in grain_sizes(profile)]
             for num_replicas in _counts(limits.num_replicas, max_members):
                 max_stages = max_members // num_holders(num_replicas, is_insured=limits.insured)
                 stage_counts = _counts(limits.num_stages, min(max_stages, len(profile.layers)))
                 groups = [
-                    FamilyGroup(
-                        market=market,
-                        offer=offer,
-                        links=links,
-                        num_grains=math.ceil(math.ceil(profile.batch_size / grain_size) / num_replicas),
-                        num_replicas=num_replicas,
-                        grain_size=grain_size,
-                        stage_counts=stage_counts,
-                        least_memory_bytes=memory_bytes(grain_size, num_replicas),
-                        least_crossing_bytes=crossing_bytes,
-                        ground=ground,
-                    )
-                    for grain_size, crossing_bytes, ground in grounds
-                    if math.ceil(profile.batch_size / grain_size) >= num_replicas
+                    FamilyGroup(own, num_replicas, stage_counts, memory_bytes(own.grain_size, num_replicas))
+                    for own in tables
+                    if own.num_grains >= num_replicas
                 ]
                 for num_stages in stage_counts:
                     example = market.plan(
@@ -214,18 +226,8 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                         insured=limits.insured,
                     )
                     for group in groups:
-                        plan = structs.replace(example, grain_size=group.grain_size)
+                        plan = structs.replace(example, grain_size=group.tables.grain_size)
                         yield Family(group, plan, limits.schedule)
-
-
-def _ground(market: Market, offer: Offer, links: tuple[Way, ...], grain_size: int) -> Callable[[bool], StepFloor]:
-    profile, down_bytes_per_s = market.world.profile_of(offer), downlink(market.world.ways, offer.site)
-
-    @cache
-    def ground(crowded: bool) -> StepFloor:
-        return StepFloor(profile, grain_size, links, down_bytes_per_s, crowded=crowded)
-
-    return ground
 
 
 def transports(market: Market, offer: Offer, limits: Limits) -> list[TransportName]:

@@ -5,7 +5,7 @@ import math
 from zooid.core.plans.plan import Plan
 from zooid.planner.market import Market
 from zooid.predictor import host_cores
-from zooid.predictor.step_bounds import downlink, latency_s, reduced_share
+from zooid.predictor.step_bounds import downlink, latency_s, reduced_fraction
 
 
 def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
@@ -35,7 +35,7 @@ def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
         step_s = max(step_s, step_grains * grain_s / cores)
     reduced_bytes = sum(bucket.num_bytes for bucket in whole.buckets)
     if plan.num_replicas > 1 and reduced_bytes and world.library is None:
-        reduce_s = message_s + reduced_share(plan.num_replicas) * reduced_bytes / num_stages / down_bytes_per_s
+        reduce_s = message_s + reduced_fraction(plan.num_replicas) * reduced_bytes / num_stages / down_bytes_per_s
         begin_s = num_grains * grain_s - whole.backward_s if num_stages == 1 else 0.0
         step_s = max(step_s, begin_s + reduce_s)
     if plan.num_members > 1 and world.library is None:

@@ -78,7 +78,7 @@ def _replica_s(
         received = num_grains * (stage.out_bytes if index + 1 < len(stages) else 0.0)
         received += num_grains * (stages[index - 1].out_bytes if index else 0.0)
         if layout.library is None:  # nobody knows how many bytes a library moves
-            received += reduced_share(num_replicas) * sum(bucket.num_bytes for bucket in stage.buckets)
+            received += reduced_fraction(num_replicas) * sum(bucket.num_bytes for bucket in stage.buckets)
         bound_s = max(bound_s, received / downlink(layout.ways, sites[index]))
     if kept is not None and 1 < num_grains <= kept[-1]:
         ends_s = list(map(max, ends_s, _all_forward_first_s(stages, crossing, num_grains)))
@@ -98,7 +98,7 @@ def _prepared(layout: Layout, ends_s: Sequence[Sequence[float]]) -> list[tuple[f
         for index, stage in enumerate(stages):
             reduced_s = left_bytes = 0.0
             for bucket in reversed(stage.buckets if num_replicas > 1 and layout.library is None else ()):
-                left_bytes += reduced_share(num_replicas) * bucket.num_bytes
+                left_bytes += reduced_fraction(num_replicas) * bucket.num_bytes
                 if left_bytes == 0:
                     continue
                 begin_s = min(
@@ -123,7 +123,7 @@ def _tied_s(
     summed_s = list(reduced_s)
     for stage in tie.stages:
         others_s = [reduced_s[other] for other in tie.stages if other != stage]
-        received_s = reduced_share(len(tie.stages)) * tie.num_bytes / downlink(layout.ways, sites[stage])
+        received_s = reduced_fraction(len(tie.stages)) * tie.num_bytes / downlink(layout.ways, sites[stage])
         summed_s[stage] = max(reduced_s[stage], max(others_s) + latency_s, min(others_s) + latency_s + received_s)
     return summed_s
 
@@ -175,7 +175,7 @@ def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> f
     return up.rtt_s + num_bytes / up.bytes_per_s + down.rtt_s + num_bytes / down.bytes_per_s
 
 
-def reduced_share(num_members: int) -> float:
+def reduced_fraction(num_members: int) -> float:
     """Bytes that every member receives in the best all-reduce, as a fraction of the bytes reduced."""
     return 2 * (num_members - 1) / num_members
 
