@@ -39,7 +39,6 @@ from zooid.core.plans.search_result import Search
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Link
 from zooid.planner import Market, search
-from zooid.predictor import Proposal
 
 JOBS = Path(__file__).parent / "jobs"
 MODELS = ("resnet", "vit", "gpt2", "bert")
@@ -109,7 +108,7 @@ def compared(model: str, market: Market, scene: Scene, quick: bool) -> Generator
     limits = Limits(max_members=max_members)
     # fronts of time and money, looked for from both ends and from between
     alone = [search(market, limits, goal) for goal in ("fastest", "cheapest", "balanced")]
-    theirs = [Proposal.of(rival.plan) for rival in against if rival.plan is not None]
+    theirs = [rival.plan for rival in against if rival.plan is not None]
     both = [*alone, search(market, limits, also=theirs)]
     pairs: list[Pair] = []
     for rival in against:

@@ -38,9 +38,9 @@ from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.events import Event, StepCommitted
-from zooid.core.runs.step_parts import parts_by_member
+from zooid.planner import Market
 from zooid.planner.partition import StageTable, best_partitions
-from zooid.predictor import Layout, Noise, Proposal, Steps, World, directed_links, simulate_steps
+from zooid.predictor import Layout, Noise, Steps, World, directed_links, simulate_steps
 from zooid.predictor import predict as predict_run
 from zooid.store import open_store
 
@@ -239,16 +239,17 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
     own_grains = math.ceil(num_grains / num_replicas)
     table = StageTable.of_profile(profile, case.grain_size, own_grains, crossed, num_replicas)
     partition = best_partitions(table, [num_stages], max_each=1)[num_stages][0]
-    proposal = Proposal(
-        partition=partition,
-        offers=(here,) * num_stages,
+    world = World({here.name: profile}, ways)
+    plan = Market((here,), world).plan(
+        partition,
+        (here,) * num_stages,
         num_replicas=num_replicas,
         grain_size=case.grain_size,
         schedule=case.schedule,
         ahead=1 if case.schedule == "1f1b" and num_stages > 1 else 0,
         transport=case.place.transport,
     )
-    prediction, _ = predict_run(proposal, World({here.name: profile}, directed), num_noisy_steps=8)
+    prediction, _ = predict_run(plan, world, num_noisy_steps=8)
     bare = bare_plan(
         job=profile.job,
         fingerprint=profile.model_fingerprint,
@@ -258,7 +259,7 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
         num_steps=prediction.num_steps,
         num_replicas=num_replicas,
         schedule=case.schedule,
-        ahead=proposal.ahead,
+        ahead=plan.ahead,
         transport=case.place.transport,
     )
     return bare, prediction

@@ -12,7 +12,7 @@ from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_sta
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.stage import Bucket, StageTimes
-from zooid.predictor import Layout, Noise, Proposal, World, lay_out, simulate_steps
+from zooid.predictor import Layout, Noise, World, lay_out, simulate_steps
 from zooid.schedule.pipelines import StepSchedule
 from zooid.store import open_store
 
@@ -28,19 +28,19 @@ class Miniature:
     layout: Layout
 
     @classmethod
-    def of(cls, proposal: Proposal, world: World, factor: float) -> "Miniature":
-        schedule, layout = lay_out(proposal, world)
+    def of(cls, given: Plan, world: World, factor: float) -> "Miniature":
+        schedule, layout = lay_out(given, world)
         plan = bare_plan(
             job="rehearsal",
-            spans=[(number, number + 1) for number in range(len(proposal.partition))],
+            spans=[(number, number + 1) for number in range(len(given.stages))],
             batch_size=sum(map(len, schedule.grains)),
             grain_size=1,
-            num_replicas=proposal.num_replicas,
-            schedule=proposal.schedule,
-            ahead=proposal.ahead,
-            transport=proposal.transport,
-            all_reduce=proposal.all_reduce,
-            shares=proposal.shares,
+            num_replicas=given.num_replicas,
+            schedule=given.schedule,
+            ahead=given.ahead,
+            transport=given.transport,
+            all_reduce=given.all_reduce,
+            shares=given.shares,
         )
         return cls(plan, schedule, smaller(layout, factor))
 

@@ -12,7 +12,6 @@ from lab.miniature import Miniature
 from lab.rehearsals import Site, site
 from zooid.core.plans.plan import Plan
 from zooid.planner import Market, in_words
-from zooid.predictor import Proposal
 
 WARM_UP = 2
 """Steps that do not count: connections gather speed, and readers learn when to look."""
@@ -43,24 +42,23 @@ class Rehearsals:
 
     market: Market
     factor: float
-    _known: dict[Proposal, Step] = field(default_factory=dict)
+    _known: dict[Plan, Step] = field(default_factory=dict)
 
     def step(self, plan: Plan) -> Step:
-        proposal = Proposal.of(plan)
-        if proposal not in self._known:
-            self._known[proposal] = self._rehearse(proposal)
-            print(json.dumps({"plan": in_words(plan), **vars(self._known[proposal])}), file=sys.stderr, flush=True)
-        return self._known[proposal]
+        if plan not in self._known:
+            self._known[plan] = self._rehearse(plan)
+            print(json.dumps({"plan": in_words(plan), **vars(self._known[plan])}), file=sys.stderr, flush=True)
+        return self._known[plan]
 
-    def _rehearse(self, proposal: Proposal) -> Step:
-        small = Miniature.of(proposal, self.market.world, self.factor)
+    def _rehearse(self, plan: Plan) -> Step:
+        small = Miniature.of(plan, self.market.world, self.factor)
         simulated_s = small.step_s
-        if proposal.num_members == 1:  # which exchanges nothing
+        if plan.num_members == 1:  # which exchanges nothing
             return Step(simulated_s, simulated_s, 0.0)
-        link = self.market.links_of(proposal.offers[0], is_direct=proposal.transport != "store")[0]
-        round_trip_s = link.rtt_s if link.rtt_s >= LEAST_ROUND_TRIP_S else 0.0
+        way = self.market.links_of(plan.offers[0], is_direct=plan.is_direct)[0]
+        round_trip_s = way.rtt_s if way.rtt_s >= LEAST_ROUND_TRIP_S else 0.0
         num_steps = max(LEAST_STEPS, min(MOST_STEPS, round(MEASURED_S / simulated_s)))
-        with site(proposal.num_members, int(link.bytes_per_s / self.factor), round_trip_s) as lab:
+        with site(plan.num_members, int(way.bytes_per_s / self.factor), round_trip_s) as lab:
             return _measured(small, lab, num_steps, simulated_s)
 
 

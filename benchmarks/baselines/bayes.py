@@ -21,9 +21,8 @@ from benchmarks.baselines.lambda_ml import has_work
 from zooid.core.plans.plan import Plan
 from zooid.planner import Market
 from zooid.planner.drafts import Draft, draft, evaluate
+from zooid.planner.families import grain_sizes, schedules
 from zooid.planner.objectives import Objective
-from zooid.planner.proposing import grain_sizes, schedules
-from zooid.predictor import Proposal
 from zooid.predictor.equations.array_checks import Array
 
 NUM_EVALUATIONS = 100
@@ -41,7 +40,7 @@ def bayes(
     """All plans that were evaluated."""
     generator = random.Random(seed)
     pool = _pool(market, max_members, generator)
-    places = np.array([_place(made.proposal, market, max_members) for made in pool])
+    places = np.array([_place(made.plan, market, max_members) for made in pool])
     process: Any = None
     tried: list[int] = []
     values: list[float] = []
@@ -67,19 +66,19 @@ def _pool(market: Market, max_members: int, generator: random.Random) -> list[Dr
     return [made for made in drafts if made.missing_bytes <= 0]
 
 
-def _work(proposal: Proposal) -> tuple[int, int]:
+def _work(proposal: Plan) -> tuple[int, int]:
     return proposal.num_replicas, proposal.grain_size
 
 
-def _drawn(market: Market, max_members: int, generator: random.Random) -> Proposal:
+def _drawn(market: Market, max_members: int, generator: random.Random) -> Plan:
     num_layers = len(market.profile.layers)
     num_replicas = generator.randint(1, max_members)
     num_stages = generator.randint(1, min(max_members // num_replicas, num_layers))
     cuts = sorted(generator.sample(range(1, num_layers), num_stages - 1))
     schedule, ahead = generator.choice(schedules(None, num_stages))
-    return Proposal(
-        partition=tuple(itertools.pairwise((0, *cuts, num_layers))),
-        offers=tuple(generator.choice(market.offers) for _ in range(num_stages)),
+    return market.plan(
+        tuple(itertools.pairwise((0, *cuts, num_layers))),
+        tuple(generator.choice(market.offers) for _ in range(num_stages)),
         num_replicas=num_replicas,
         grain_size=generator.choice(grain_sizes(market.profile)),
         schedule=schedule,
@@ -88,14 +87,14 @@ def _drawn(market: Market, max_members: int, generator: random.Random) -> Propos
     )
 
 
-def _place(proposal: Proposal, market: Market, max_members: int) -> list[float]:
+def _place(proposal: Plan, market: Market, max_members: int) -> list[float]:
     """A plan as numbers between 0 and 1: stages that are not there begin behind the model, and have no size."""
     num_layers = len(market.profile.layers)
     sizes = [math.log(offer.memory_bytes) for offer in market.offers]
     least, most = min(sizes), max(sizes)
     missing = max_members - len(proposal.partition)
     begins = [first / num_layers for first, _ in proposal.partition]
-    members = [(math.log(offer.memory_bytes) - least) / max(most - least, 1e-9) for offer in proposal.offers]
+    members = [(math.log(offer.memory_bytes) - least) / max(most - least, 1e-9) for offer in proposal.offer_rows[0]]
     return [
         proposal.num_replicas / max_members,
         len(proposal.partition) / max_members,

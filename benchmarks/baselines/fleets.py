@@ -8,12 +8,12 @@ from benchmarks.baselines.analytical import analytical
 from benchmarks.baselines.appraisal import appraise
 from benchmarks.baselines.cheapest_gpu_first import cheapest_gpu_first
 from benchmarks.baselines.fastest_gpu_first import fastest_gpu_first
+from zooid.core.plans.plan import Plan
 from zooid.core.plans.search_result import Goal
 from zooid.planner import Market
+from zooid.planner.families import grain_sizes
 from zooid.planner.fleets import FleetProblem, Hire, fleet_front
-from zooid.planner.proposing import grain_sizes
-from zooid.planner.unlike import fleet_problem, hired, holding, whole_models
-from zooid.predictor import Proposal
+from zooid.planner.mixed import fleet_problem, hired, holding, whole_models
 
 Choose = Callable[[FleetProblem], list[Hire] | None]
 
@@ -22,7 +22,7 @@ Choose = Callable[[FleetProblem], list[Hire] | None]
 class ChosenFleet:
     """Members, and what Srifty's closed form says of their step."""
 
-    proposal: Proposal
+    proposal: Plan
     closed_form_s: float
 
 

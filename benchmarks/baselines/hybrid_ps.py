@@ -14,16 +14,17 @@ from msgspec import structs
 
 from benchmarks.baselines.lambda_ml import lambda_ml, lambda_ml_accumulating
 from zooid.catalog import offer
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
-from zooid.predictor import Proposal, run_cost, startup_s, total_usd
+from zooid.predictor import run_cost, startup_s, total_usd
 
 
 @dataclass(frozen=True)
 class ServedRun:
     """What so many workers and their server take and cost."""
 
-    workers: Proposal
+    workers: Plan
     step_s: float
     run_s: float
     run_usd: float

@@ -7,21 +7,21 @@ then cut by the grid itself. Only that takes long.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from benchmarks.baselines.hydrozoa_grid import NUM_BOUNDS, grid_partitions
 from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import fits
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
+from zooid.planner.families import grain_sizes
 from zooid.planner.partition import Partition, StageTable, best_partitions
-from zooid.planner.proposing import grain_sizes
-from zooid.predictor import Proposal
 
 
-def hydrozoa(market: Market, max_members: int) -> Iterator[Proposal]:
+def hydrozoa(market: Market, max_members: int) -> Iterator[Plan]:
     """What its planner selects, for every size and every number of members."""
     for offer in market.offers:
         cutting = _Cutting(market, offer, max_members)
@@ -37,14 +37,18 @@ def hydrozoa(market: Market, max_members: int) -> Iterator[Proposal]:
                 yield selected
 
 
-def cut_by_grid(proposal: Proposal, market: Market, num_bounds: int = NUM_BOUNDS) -> Proposal:
+def cut_by_grid(proposal: Plan, market: Market, num_bounds: int = NUM_BOUNDS) -> Plan:
     """The same members with the cuts that the paper's algorithm finds; as it is where these do not fit."""
     num_stages = len(proposal.partition)
     if num_stages == 1:
         return proposal
     table = _table(market, proposal.offers[0], proposal.grain_size, proposal.num_replicas)
     found = grid_partitions(table, num_bounds, max_stages=num_stages)
-    recut = replace(proposal, partition=found.get(num_stages, proposal.partition))
+    stages = tuple(
+        structs.replace(stage, first_layer=first, end_layer=end)
+        for stage, (first, end) in zip(proposal.stages, found.get(num_stages, proposal.partition), strict=True)
+    )
+    recut = structs.replace(proposal, stages=stages)
     return recut if fits(recut, market) else proposal
 
 
@@ -64,7 +68,7 @@ class _Cutting:
         return next(iter(self._known[key][num_stages]), None)
 
 
-def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Proposal]]:
+def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Plan]]:
     """Each with its runtime by the model."""
     market, offer, most = cutting.market, cutting.offer, cutting.max_members
     for grain_size in grain_sizes(market.profile):
@@ -76,13 +80,12 @@ def _strategies(cutting: _Cutting) -> Iterator[tuple[float, Proposal]]:
             for num_stages in range(1, min(most // num_replicas, alone.num_layers) + 1):
                 if partition := cutting.partition(alone, grain_size, num_stages):
                     ends = np.array([end for _, end in partition])
-                    proposal = Proposal(
-                        partition=partition,
-                        offers=(offer,) * num_stages,
+                    proposal = market.plan(
+                        partition,
+                        (offer,) * num_stages,
                         num_replicas=num_replicas,
                         grain_size=grain_size,
                         schedule="gpipe" if num_stages > 1 else "1f1b",
-                        ahead=0,
                         transport="store",
                     )
                     yield float(both.step_s(ends)), proposal

@@ -5,14 +5,16 @@ them is proposed, so that whoever compares takes the best."""
 import math
 from collections.abc import Iterator
 
+from msgspec import structs
+
 from benchmarks.baselines.simulated import fits
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
-from zooid.planner.proposing import grain_sizes
-from zooid.predictor import Proposal
+from zooid.planner.families import grain_sizes
 
 
-def lambda_ml(market: Market, max_members: int) -> Iterator[Proposal]:
+def lambda_ml(market: Market, max_members: int) -> Iterator[Plan]:
     """The largest memory, and each worker's local batch in one grain."""
     profile = market.profile
     largest = max(market.offers, key=lambda offer: offer.memory_bytes)
@@ -22,7 +24,7 @@ def lambda_ml(market: Market, max_members: int) -> Iterator[Proposal]:
             yield workers(market, largest, num_workers, grain_size)
 
 
-def lambda_ml_accumulating(market: Market, max_members: int) -> Iterator[Proposal]:
+def lambda_ml_accumulating(market: Market, max_members: int) -> Iterator[Plan]:
     """LambdaML-GA: gradients are accumulated over smaller grains, on the smallest memory in which that goes."""
     by_memory = sorted(market.offers, key=lambda offer: offer.memory_bytes)
     for num_workers in range(1, max_members + 1):
@@ -33,18 +35,11 @@ def lambda_ml_accumulating(market: Market, max_members: int) -> Iterator[Proposa
                     yield smallest
 
 
-def workers(market: Market, offer: Offer, num_workers: int, grain_size: int) -> Proposal:
+def workers(market: Market, offer: Offer, num_workers: int, grain_size: int) -> Plan:
     """So many whole models."""
-    return Proposal(
-        partition=((0, len(market.profile.layers)),),
-        offers=(offer,),
-        num_replicas=num_workers,
-        grain_size=grain_size,
-        schedule="1f1b",
-        ahead=0,
-        transport="store",
-        all_reduce="three_phase",
-    )
+    whole = [(0, len(market.profile.layers))]
+    plan = market.plan(whole, [offer], num_replicas=num_workers, grain_size=grain_size, transport="store")
+    return structs.replace(plan, all_reduce="three_phase")
 
 
 def has_work(market: Market, num_workers: int, grain_size: int) -> bool:

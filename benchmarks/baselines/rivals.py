@@ -15,7 +15,6 @@ from zooid.core.plans.plan import Plan
 from zooid.core.plans.search_result import Goal
 from zooid.planner import Market, in_words
 from zooid.planner.objectives import best, objective_of
-from zooid.predictor import Proposal
 
 GOALS: tuple[Goal, ...] = ("fastest", "cheapest")
 ON_FUNCTIONS = ("LambdaML", "LambdaML-GA", "HybridPS", "Hydrozoa", "TPDMP", "Bayes")
@@ -80,14 +79,14 @@ def _best(
     name: str,
     plans: Sequence[Plan],
     market: Market,
-    mended: Callable[[Proposal], Proposal] | None = None,
+    mended: Callable[[Plan], Plan] | None = None,
     goals: Sequence[Goal] = GOALS,
 ) -> Iterator[Rival]:
     for goal in goals if plans else ():
         plan = best(plans, goal, objective_of(goal))
         if mended is not None:
-            [plan] = simulated([mended(Proposal.of(plan))], market)
-        yield _rival(name, goal, plan, closed_form_step_s(Proposal.of(plan), market))
+            [plan] = simulated([mended(plan)], market)
+        yield _rival(name, goal, plan, closed_form_step_s(plan, market))
 
 
 def _best_fleet(name: str, goal: Goal, fleets: Iterable[ChosenFleet], market: Market) -> Iterator[Rival]:

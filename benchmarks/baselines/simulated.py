@@ -10,18 +10,17 @@ from zooid.core.plans.plan import Plan
 from zooid.core.plans.stage import StageTimes
 from zooid.planner import Market
 from zooid.planner.drafts import draft, evaluate
-from zooid.predictor import Proposal
 from zooid.predictor.equations import Pipeline, funcpipe_step_s, pipelined_s
 from zooid.predictor.equations.array_checks import Array, above_zero, at_least, where
 
 
-def simulated(proposals: Iterable[Proposal], market: Market) -> list[Plan]:
+def simulated(proposals: Iterable[Plan], market: Market) -> list[Plan]:
     """Plans of those whose members have memory enough."""
     drafts = (draft(proposal, market) for proposal in dict.fromkeys(proposals))
     return [evaluate(made, market) for made in drafts if made.missing_bytes <= 0]
 
 
-def fits(proposal: Proposal, market: Market) -> bool:
+def fits(proposal: Plan, market: Market) -> bool:
     return draft(proposal, market).missing_bytes <= 0
 
 
@@ -48,11 +47,11 @@ def pipeline_of(stages: Sequence[StageTimes], bytes_per_s: float) -> Pipeline:
     )
 
 
-def closed_form_step_s(proposal: Proposal, market: Market) -> float:
+def closed_form_step_s(proposal: Plan, market: Market) -> float:
     """FuncPipe's (7), through the store, with the all-reduce that the proposal has: LambdaML's or FuncPipe's own."""
     stages = [
         market.world.stage_times(offer, span, proposal.grain_size, crowded=False, is_direct=False)
-        for offer, span in zip(proposal.offers, proposal.partition, strict=True)
+        for offer, span in zip(proposal.offer_rows[0], proposal.partition, strict=True)
     ]
     there, back = market.links_of(proposal.offers[0], is_direct=False)
     num_grains = math.ceil(market.profile.batch_size / proposal.grain_size)

@@ -12,55 +12,47 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec import structs
 
 from benchmarks.baselines.lambda_ml import has_work
 from benchmarks.baselines.simulated import closed_form_step_s, fits
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market
+from zooid.planner.families import grain_sizes, schedules
 from zooid.planner.partition import Partition, smallest_need
 from zooid.planner.partition.problem import span_sums
-from zooid.planner.proposing import grain_sizes, schedules
-from zooid.predictor import Proposal
 
 NUM_FINALISTS = 8
 """So many are simulated, by time and by cost each: where the closed form is wrong by a little, that is no loss."""
 
 
-def tpdmp(market: Market, max_members: int) -> Iterator[Proposal]:
+def tpdmp(market: Market, max_members: int) -> Iterator[Plan]:
     """The grid's finalists, in all schedules."""
     every = [(proposal, closed_form_step_s(proposal, market)) for proposal in _grid(market, max_members)]
     by_time = sorted(every, key=lambda each: each[1])
     by_cost = sorted(every, key=lambda each: each[1] * sum(offer.usd_per_hour for offer in each[0].member_offers))
-    chosen: dict[Proposal, None] = {}
+    chosen: dict[Plan, None] = {}
     for ordered in (by_time, by_cost):
         fitting = (proposal for proposal, _ in ordered if fits(proposal, market))
         chosen |= dict.fromkeys(itertools.islice(fitting, NUM_FINALISTS))
     for proposal in chosen:
-        for schedule, ahead in schedules(None, len(proposal.partition)):
-            yield Proposal(
-                partition=proposal.partition,
-                offers=proposal.offers,
-                num_replicas=proposal.num_replicas,
-                grain_size=proposal.grain_size,
-                schedule=schedule,
-                ahead=ahead,
-                transport="store",
-            )
+        for schedule, ahead in schedules(None, len(proposal.stages)):
+            yield structs.replace(proposal, schedule=schedule, ahead=ahead)
 
 
-def _grid(market: Market, max_members: int) -> Iterator[Proposal]:
+def _grid(market: Market, max_members: int) -> Iterator[Plan]:
     for offer, grain_size in itertools.product(market.offers, grain_sizes(market.profile)):
         for num_stages in range(1, min(max_members, len(market.profile.layers)) + 1):
             partition = fastest_flow(market, offer, grain_size, num_stages)
             for num_replicas in range(1, max_members // num_stages + 1):
                 if has_work(market, num_replicas, grain_size):
-                    yield Proposal(
-                        partition=partition,
-                        offers=(offer,) * num_stages,
+                    yield market.plan(
+                        partition,
+                        (offer,) * num_stages,
                         num_replicas=num_replicas,
                         grain_size=grain_size,
                         schedule="1f1b",  # which needs the least memory
-                        ahead=0,
                         transport="store",
                     )
 

@@ -70,7 +70,7 @@ def test_a_plan_has_what_a_run_needs_and_says_what_is_not_known() -> None:
     bytes_of = [sum(layered.trained_bytes(stage.first_layer, stage.end_layer).values()) for stage in plan.stages]
     assert max(bytes_of) < 2 * min(bytes_of)
     assert decode_record(encode_record(plan), Plan, "plan.json") == plan
-    with pytest.raises(PlanError, match="made without a profile, so that its time, money and memory are not known"):
+    with pytest.raises(PlanError, match="made without a profile, so its time, cost and memory are unknown"):
         _ = plan.prediction
 
 

@@ -256,7 +256,7 @@ class TestCheckpoints:
 class TestPlansAndJobs:
     @pytest.mark.timeout(10)
     def test_a_plan_of_more_members_than_can_be_listed_is_refused(self) -> None:
-        with pytest.raises(RecordError, match="members is given; it may have at most 65536"):
+        with pytest.raises(RecordError, match="members; it may have at most 65536"):
             a_plan(num_replicas=10**12)
 
     def test_a_file_that_is_far_too_deep_is_refused(self, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_member_has_room_for_gradients_on_their_way_to_its_copy() -> None:
 
 
 def test_too_few_members_are_refused_with_the_number_that_is_needed() -> None:
-    with pytest.raises(RecordError, match="a layout of 8 members, 4 of them copies, is asked for"):
+    with pytest.raises(RecordError, match="the layout needs 8 members, 4 of them copies, but"):
         Limits(num_replicas=1, num_stages=4, insured=True)
 
 

@@ -21,8 +21,8 @@ from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile, Spread
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Links
-from zooid.core.runs.step_parts import parts_by_member
-from zooid.predictor import Proposal, World, directed_links, predict
+from zooid.core.runs.timeline import parts_by_member
+from zooid.predictor import World, directed_links, predict
 from zooid.report import facts_in_words, prediction_page, prediction_tables
 
 AWS = "aws.us-east-1"
@@ -148,7 +148,7 @@ class TestGains:
         twice = structs.replace(made, batch_size=32)
         plan = a_plan(made, replicas=2)
         world = World({plan.stages[0].offer: twice}, directed_links(twice.links))
-        after, _ = predict(Proposal.of(plan), world)
+        after, _ = predict(plan, world)
         assert gain.batch_size == 32
         assert gain.speedup == pytest.approx((32 / after.step_s) / (16 / found.prediction.step_s) - 1)
         assert gain.speedup > 0.3

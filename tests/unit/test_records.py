@@ -340,7 +340,7 @@ def test_a_limit_of_nothing_is_refused(name: str) -> None:
 
 def test_a_pinned_layout_must_fit_the_members_allowed() -> None:
     assert Limits(num_replicas=2, num_stages=2).max_members == 4
-    with pytest.raises(ValueError, match="a layout of 6 members is asked for, but `max_members` is 4: raise it"):
+    with pytest.raises(ValueError, match="the layout needs 6 members, but `max_members` is 4; raise it"):
         Limits(num_replicas=3, num_stages=2)
 
 

@@ -1,7 +1,6 @@
 """The search over offers, layouts, cuts, grains and schedules finds what trying everything would, keeps every limit,
 and says why."""
 
-import dataclasses
 import importlib
 import itertools
 import re
@@ -15,16 +14,16 @@ from msgspec import structs
 
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
 from zooid.core.errors import InputError, PlanError
-from zooid.core.plans.plan import Limits, TransportName
+from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.core.plans.profile import LayerProfile, Profile, Spread
 from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Link
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
+from zooid.planner.families import families, grain_sizes, schedules
 from zooid.planner.partition import smallest_need
-from zooid.planner.proposing import Known, families, grain_sizes, schedules
-from zooid.predictor import Proposal, World, directed_links, stage_memory_bytes, stage_memory_table
+from zooid.predictor import World, directed_links, stage_memory_bytes, stage_memory_table
 
 SLOW, FAST = "made.slow", "made.fast"
 
@@ -53,7 +52,7 @@ def two_offers(
     return Market(offers, World(profiles, directed_links((*made.links, *peers))), named)
 
 
-def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> Iterator[Proposal]:
+def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> Iterator[Plan]:
     """All layouts, cuts, grains and schedules, with any offer for any stage."""
     num_layers = len(market.profile.layers)
     for num_replicas, num_stages in itertools.product(range(1, most + 1), repeat=2):
@@ -67,14 +66,14 @@ def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> It
                     if -(-market.profile.batch_size // grain_size) < num_replicas:
                         continue
                     for schedule, ahead in schedules(None, num_stages):
-                        yield Proposal(
+                        yield market.plan(
                             partition,
                             offers,
-                            num_replicas,
-                            grain_size,
-                            schedule,
-                            ahead,
-                            "store",
+                            num_replicas=num_replicas,
+                            grain_size=grain_size,
+                            transport="store",
+                            schedule=schedule,
+                            ahead=ahead,
                             insured=is_insured,
                         )
 
@@ -130,24 +129,26 @@ def test_no_plan_is_below_the_bounds_of_its_family(
     peers = (link(bandwidth, rtt_s, from_site=SITE, to_site=SITE),)
     where = {"platform": "local"} if is_local else {}
     market = single(profile(layers, store_links(bandwidth, rtt_s)), offer(36.0, **where), peers)
-    known = Known()
     for family in families(market, Limits(max_members=4, transport=transport, insured=is_insured)):
-        assert family.num_members <= 4
-        for made in family.drafts(known, 3):
+        assert family.plan.num_members <= 4
+        for made in family.drafts(3):
             prediction = evaluate(made, market).prediction
-            for least_s, least_usd in (family.least, known.sharper(family).least, made.least):
+            for least_s, least_usd in (family.lower_bound, family.sharpened().lower_bound, made.lower_bound):
                 assert least_s <= prediction.run_s * (1 + 1e-9)
                 assert least_usd <= prediction.run_usd * (1 + 1e-9)
-            assert family.missing_bytes_at_least(known) <= max(made.memory_bytes) - family.offer.memory_bytes
+            needed = max(stage.memory_bytes for stage in made.plan.stages)
+            assert family.missing_bytes <= needed - family.group.tables.offer.memory_bytes
 
 
 def test_a_family_knows_that_its_slowest_layer_cannot_be_cut() -> None:
     """One layer takes 10 of 12 s: two stages take 10 s for each of 8 grains, and not 6."""
     market = single(profile([layer(10.0), layer(1.0), layer(1.0)], store_links()), offer(36.0))
     halves = next(
-        family for family in families(market, Limits(max_members=2)) if (family.layout, family.grain_size) == ("1x2", 1)
+        family
+        for family in families(market, Limits(max_members=2))
+        if (family.plan.layout, family.plan.grain_size) == ("1x2", 1)
     )
-    assert Known().sharper(halves).at_least_s == pytest.approx(80.0)
+    assert halves.sharpened().partition_bound_s == pytest.approx(80.0)
 
 
 @settings(deadline=None, max_examples=15, derandomize=True)
@@ -300,7 +301,7 @@ class TestReasons:
         assert re.search(
             r"The best on made.slow, 1x1 on made.slow, takes .* slower and .* dearer than", why_not(found, SLOW)
         )
-        with pytest.raises(InputError, match="nothing was planned on aws; the candidates stand on"):
+        with pytest.raises(InputError, match="nothing was planned on aws; the candidates run on"):
             why_not(found, "aws")
 
     def test_why_not_names_the_limit(self) -> None:
@@ -347,11 +348,14 @@ def test_connected_members_are_looked_at_where_their_links_are_known() -> None:
 class TestProposalsOfOthers:
     """What a baseline would take, or a user has in mind, is weighed with everything else."""
 
-    ODD = Proposal(((0, 1), (1, 2)), (offer(1.0),) * 2, 2, 3, "gpipe", 0, "store")
+    MARKET = single(profile([layer(1.0)] * 2, store_links(100.0, 0.3)), offer(1.0))
+    ODD = MARKET.plan(
+        ((0, 1), (1, 2)), MARKET.offers * 2, num_replicas=2, grain_size=3, schedule="gpipe", transport="store"
+    )
     """Grains of three samples: no plan of our own has them."""
 
     def test_one_is_among_the_candidates_with_its_simulated_time(self) -> None:
-        market = single(profile([layer(1.0)] * 2, store_links(100.0, 0.3)), offer(1.0))
+        market = self.MARKET
         found = search(market, Limits(), "fastest", also=[self.ODD])
         (own,) = [each for each in found.candidates if each.grain_size == 3]
         assert (own.layout, own.schedule, own.is_simulated) == ("2x2", "gpipe", True)
@@ -361,7 +365,7 @@ class TestProposalsOfOthers:
     def test_one_that_does_not_fit_is_told_so(self) -> None:
         small = offer(1.0, memory_bytes=1050)  # 1000 before the first grain, and 10 for every sample of a layer
         market = single(profile([layer(1.0)] * 2), small)
-        found = search(market, Limits(), also=[dataclasses.replace(self.ODD, offers=(small, small), grain_size=7)])
+        found = search(market, Limits(), also=[structs.replace(self.ODD, offers=(small,), grain_size=7)])
         (own,) = [each for each in found.candidates if each.grain_size == 7]
         assert (own.verdict, own.reason) == ("too large", "it lacks 20 B of memory")
         assert found.pick.grain_size < 7
@@ -379,7 +383,7 @@ class TestProposalsOfOthers:
         plans = [evaluate(draft(proposal, market), market).prediction for proposal in some]
         least = min(plan.run_s if goal == "fastest" else plan.run_usd for plan in plans)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(searching, "MOST_ACTIONS", -1)
-            patch.setattr(searching, "LEAST_SIMULATED", 0)
+            patch.setattr(searching, "MAX_ACTIONS", -1)
+            patch.setattr(searching, "MIN_SIMULATED", 0)
             pick = search(market, Limits(max_members=3), goal, also=some).pick.prediction
         assert (pick.run_s if goal == "fastest" else pick.run_usd) <= least

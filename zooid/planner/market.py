@@ -1,9 +1,10 @@
-"""What can be had: offers with their quotas, and what is known about running the job on each."""
+"""What can be rented: offers with their quotas, and everything known about running the job on each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zooid.core.errors import PlanError
+from zooid.core.plans.plan import Plan, ScheduleName, StagePlan, TransportName
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import LeftOut
 from zooid.core.resources.link import STORE_SITE, Link
@@ -14,15 +15,15 @@ from zooid.predictor.simulation.layout import Looks
 
 @dataclass(frozen=True)
 class Market:
-    """Offers, each with a profile of the job in `world`."""
+    """Offers with their quotas. `world` has a profile of the job on each of them."""
 
     offers: tuple[Offer, ...]
     world: World
     quotas: Mapping[str, int] = field(default_factory=dict)
-    """How many members may stand on an offer, by its name or by the beginning of several names; the rest is unlimited.
-    What several have in common they share."""
+    """Maximum number of members, by the name of an offer or by the dotted beginning of several names, which then share
+    the quota. Other offers are unlimited."""
     left_out: tuple[LeftOut, ...] = ()
-    """Offers that were asked for, but that are not among `offers`."""
+    """Offers that the user named, but that no plan can use."""
 
     def __post_init__(self) -> None:
         if not self.offers:
@@ -38,26 +39,63 @@ class Market:
 
     @property
     def profile(self) -> Profile:
-        """Of the first offer: bytes, samples and batch are the same on all."""
+        """The profile on the first offer. Bytes, samples and batch size are the same on all offers."""
         return self.world.profile_of(self.offers[0])
 
-    def within_quotas(self, counts: Mapping[str, int]) -> bool:
-        """Whether so many members may stand on these offers."""
-        return all(
-            sum(number for offer, number in counts.items() if is_named(offer, name)) <= quota
-            for name, quota in self.quotas.items()
-        )
+    def within_quotas(self, offers: Iterable[Offer]) -> bool:
+        """Whether the quotas allow one member on each of these offers."""
+        names = [offer.name for offer in offers]
+        return all(sum(is_named(offer, name) for offer in names) <= quota for name, quota in self.quotas.items())
 
-    def most_on(self, offer: Offer, most: int) -> int:
-        """How many may stand on one offer, if none stands elsewhere."""
-        return min([most, *(quota for name, quota in self.quotas.items() if is_named(offer.name, name))])
+    def max_members_on(self, offer: Offer, max_members: int) -> int:
+        """Maximum number of members on one offer, if there are none on any other."""
+        return min([max_members, *(quota for name, quota in self.quotas.items() if is_named(offer.name, name))])
 
     def links_of(self, offer: Offer, *, is_direct: bool) -> tuple[DirectedLink, ...]:
-        """What a message between members on this offer crosses: the way to the store and that from it, or the one
-        between them; nothing where it was not measured."""
+        """The links that a message between members on this offer crosses; empty if one of them is unknown.
+
+        These are the link between members if they are connected, and otherwise those to the store and from it.
+        """
         site, links = offer.site, self.world.links
         ends = ((site, site),) if is_direct else ((site, STORE_SITE), (STORE_SITE, site))
         return tuple(links[end] for end in ends) if all(end in links for end in ends) else ()
+
+    def plan(
+        self,
+        partition: Sequence[tuple[int, int]],
+        offers: Sequence[Offer],
+        *,
+        num_replicas: int,
+        grain_size: int,
+        transport: TransportName,
+        schedule: ScheduleName = "1f1b",
+        ahead: int = 0,
+        reproducible: bool = False,
+        insured: bool = False,
+    ) -> Plan:
+        """A plan of the job without a prediction, whose stages have these layers [first, end) on these offers."""
+        profile = self.profile
+        return Plan(
+            job=profile.job,
+            model_fingerprint=profile.model_fingerprint,
+            why_whole=profile.why_whole,
+            autocast=profile.autocast,
+            batch_size=profile.batch_size,
+            grain_size=grain_size,
+            num_replicas=num_replicas,
+            stages=tuple(
+                StagePlan(first_layer=first, end_layer=end, offer=offer.name, memory_bytes=0)
+                for (first, end), offer in zip(partition, offers, strict=True)
+            ),
+            schedule=schedule,
+            ahead=ahead,
+            transport=transport,
+            all_reduce="auto",
+            reproducible=reproducible,
+            insured=insured,
+            offers=tuple({offer.name: offer for offer in offers}.values()),
+            store_at=self.world.prices.store_at,
+        )
 
 
 def is_named(offer: str, name: str) -> bool:
@@ -70,7 +108,7 @@ def is_named(offer: str, name: str) -> bool:
 
 
 def single(profile: Profile, offer: Offer, peers: Iterable[Link] = ()) -> Market:
-    """One offer, whose profile tells all about it but for the links between its members."""
+    """A market of one offer. Its profile has everything about it but the links between members, `peers`."""
     links = directed_links((*profile.links, *peers))
     looks: Looks = "folder" if offer.platform == "local" else "store"
     return Market((offer,), World({offer.name: profile}, links, looks=looks))

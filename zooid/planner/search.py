@@ -1,16 +1,15 @@
-"""From what can be had and the limits to the plan: closed forms propose, bounds discard, the simulator decides.
+"""The search for a plan: closed forms propose candidates, lower bounds prune them, and the simulator decides.
 
-Proposals come from exact optimisers of the papers' closed forms. Each has a lower bound of its simulated time, and so
-of its cost. They are simulated in the order of these bounds; one to which another is both faster and cheaper than it
-can be at best is discarded without. When all are simulated or discarded, the front is that of all proposals.
+Candidates come from exact optimisers of the papers' closed forms. Each has lower bounds of its simulated time and cost,
+and candidates are simulated in the order of these bounds. A candidate is pruned if a simulated plan is at least as fast
+and as cheap as its bounds. Once all are simulated or pruned, the front is the Pareto front of all candidates.
 """
 
 import heapq
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec import structs
@@ -18,42 +17,48 @@ from msgspec import structs
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdict
-from zooid.core.units import format_bytes, format_duration, format_usd
+from zooid.core.units import format_bytes
 from zooid.planner.drafts import Draft, draft, evaluate
-from zooid.planner.explaining import left_out_in_words, reasons
+from zooid.planner.families import MAX_PARTITIONS, Family, families, grain_sizes
+from zooid.planner.infeasible import (
+    broken_by_bounds,
+    broken_limit,
+    closest_to_fitting,
+    no_layout,
+    too_large,
+    what_binds,
+)
 from zooid.planner.market import Market
+from zooid.planner.mixed import mixed_plans
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
-from zooid.planner.proposing import PARTITIONS_EACH, Family, Known, families, grain_sizes
-from zooid.planner.refusals import broken_limit, no_layout, too_large, what_binds
-from zooid.planner.unlike import unlike
-from zooid.predictor import Proposal
+from zooid.planner.reasons import left_out_in_words, reasons
 from zooid.predictor.equations.array_checks import Array
 
-MOST_ACTIONS = 60_000
-"""What is simulated of all candidates together: about two seconds. The rest stays open, and the proof says so."""
-SLACK, MANY = 0.01, 300
-"""Of more families than this, one that can be better by less than this share, in time or in money, is not looked into;
-the proof says so."""
-LEAST_SIMULATED = 12
-"""So many are simulated, however large they are."""
-GRAINS_OF_UNLIKE = 2
-"""For so many sizes of grains, members that differ are looked for."""
+MAX_ACTIONS = 60_000
+"""Number of actions to simulate over all candidates, about two seconds. The rest stays open, as the proof says."""
+MIN_SIMULATED = 12
+"""Number of candidates to simulate, however large they are."""
+SLACK, SLACK_ABOVE = 0.01, 300
+"""If there are more candidates than 300, those that can be better by less than 1 % are pruned, as the proof says."""
+NUM_MIXED_GRAINS = 2
+"""Number of grain sizes for which mixed members are searched."""
 ROUNDING = 1e-12
 _PATIENCE = 5
-"""How many times as much is simulated where nothing within the limits was found so far."""
+"""Factor on the actions to simulate as long as no plan is within the limits."""
 _REST = 0.25
-"""What is simulated of the rest of the front when the pick is proven, as a share."""
-
-
-Item: TypeAlias = Family | Draft
+"""Fraction of the actions to simulate for the rest of the front, once the pick is proven."""
 
 
 @dataclass(frozen=True)
-class _Tried:
-    item: Item
+class _Outcome:
+    """What became of a candidate."""
+
+    candidate: Family | Draft
     verdict: Verdict
     plan: Plan | None = None
+    """The simulated plan, if it was simulated."""
     reason: str = ""
+    """Why the candidate is infeasible."""
 
 
 def search(
@@ -62,234 +67,206 @@ def search(
     goal: Goal = "balanced",
     hour_usd: float | None = None,
     *,
-    also: Sequence[Proposal] = (),
+    also: Sequence[Plan] = (),
 ) -> Search:
-    """The best plan within the limits, what it was chosen from, and why. PlanError says which limit nothing can meet.
+    """Find the best plan within the limits. PlanError says which limit no plan can meet.
 
-    Ties go to fewer members, then to less memory. `also` are proposals of others: those whose members fit are all
-    simulated, so that the pick is never worse than one of them; of the limits, they are held to deadline and budget.
+    Ties go to fewer members, then to less memory. `also` are other plans to consider. All that fit memory are
+    simulated, so the pick is never worse than any of them. They need to meet deadline and budget, but no other limit.
     """
     begin_s = time.perf_counter()
     objective = objective_of(goal, hour_usd)
-    given = [draft(proposal, market) for proposal in also]
-    items: list[Item] = list(families(market, limits))
+    extra = [draft(plan, market) for plan in also]
+    candidates: list[Family | Draft] = list(families(market, limits))
     if len(market.offers) > 1:
-        ordered = sorted(items, key=lambda item: _promise(item, objective))
-        grains = list(dict.fromkeys(item.grain_size for item in ordered)) or grain_sizes(market.profile)
-        items += [draft(proposal, market) for proposal in unlike(market, limits, grains[:GRAINS_OF_UNLIKE])]
-    if not items and not given:
+        promising = sorted(candidates, key=lambda candidate: _promise(candidate, objective))
+        sizes = list(dict.fromkeys(candidate.plan.grain_size for candidate in promising)) or grain_sizes(market.profile)
+        candidates += [draft(plan, market) for plan in mixed_plans(market, limits, sizes[:NUM_MIXED_GRAINS])]
+    if not candidates and not extra:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
-    aim = None if goal == "balanced" else objective
-    tried = _try(items, limits, objective, market, given, aim)
-    allowed = [each.plan for each in tried if each.plan is not None and not each.reason]
-    if not allowed:
-        raise PlanError(_refusal(items, tried, limits, market, given))
-    front = plans_on_front(allowed)
+    target = None if goal == "balanced" else objective
+    outcomes = _explore(candidates, extra, market, limits, objective, target)
+    feasible = _feasible(outcomes)
+    if not feasible:
+        raise PlanError(_why_infeasible(candidates, extra, outcomes, market, limits))
+    front = plans_on_front(feasible)
     pick = best(front, goal, objective)
-    runner_up = _runner_up(allowed, pick, objective)
-    tried = [replace(each, verdict=_verdict(each, pick, front)) for each in tried]
-    proof = _proof(tried, pick, aim, time.perf_counter() - begin_s)
-    beyond = [each.plan for each in tried if each.plan is not None and each.reason]
+    others = [plan for plan in feasible if _kind(plan) != _kind(pick)]
+    runner_up = min(others, key=lambda plan: order_of(plan, objective), default=None)
+    beyond = [outcome.plan for outcome in outcomes if outcome.plan is not None and outcome.reason]
     return Search(
         goal=goal,
         hour_usd=hour_usd,
         pick=pick,
         runner_up=runner_up,
         front=tuple(front),
-        candidates=tuple(map(_candidate, tried)),
+        candidates=tuple(_record(outcome, pick, front) for outcome in outcomes),
         left_out=market.left_out,
-        num_simulated=sum(each.plan is not None for each in tried),
-        proof=proof,
+        num_simulated=sum(outcome.plan is not None for outcome in outcomes),
+        proof=_proof(outcomes, pick, target, time.perf_counter() - begin_s),
         reasons=(
             *reasons(pick, runner_up, beyond, limits, objective),
-            *(left_out_in_words(each.offers, each.reason) for each in market.left_out),
+            *(left_out_in_words(left_out.offers, left_out.reason) for left_out in market.left_out),
         ),
     )
 
 
-def _try(
-    items: Sequence[Item],
+def _explore(
+    candidates: Sequence[Family | Draft],
+    extra: Sequence[Draft],
+    market: Market,
     limits: Limits,
     objective: Objective,
-    market: Market,
-    given: Sequence[Draft],
-    aim: Objective | None = None,
-) -> list[_Tried]:
-    """Simulate what is given, then take what may be best first: look into a family, simulate a draft, or discard
-    either as bounds tell, until nothing is left or it is enough. With an aim, that is soon after nothing that is left
-    can come nearer to it."""
-    tried = [
-        _too_large(made, made.missing_bytes) if made.missing_bytes > 0 else _simulated(made, limits, market)
-        for made in given
-    ]
-    found = [
-        (plan.prediction.run_s, plan.prediction.run_usd) for each in tried if (plan := each.plan) and not each.reason
-    ]
-    known = Known()
+    target: Objective | None = None,
+) -> list[_Outcome]:
+    """Simulate the extra drafts, then take candidates in the order of their promise: prune, expand or simulate each.
+
+    The exploration ends when no candidate is left, or after enough actions. With a target, these are fewer from when
+    no candidate left can improve on the incumbent.
+    """
+    outcomes = [_lacking(draft) if draft.missing_bytes > 0 else _simulate(draft, market, limits) for draft in extra]
+    points = [(plan.prediction.run_s, plan.prediction.run_usd) for plan in _feasible(outcomes)]
     count = itertools.count()
-    heap = [(_promise(item, objective), next(count), item) for item in items]
+    heap = [(_promise(candidate, objective), next(count), candidate) for candidate in candidates]
     heapq.heapify(heap)
     num_simulated = num_actions = 0
-    enough: float = MOST_ACTIONS
-    slack = 1 + SLACK * (len(items) > MANY)
+    max_actions: float = MAX_ACTIONS
+    slack = 1 + SLACK * (len(candidates) > SLACK_ABOVE)
     while heap:
-        _, _, item = heapq.heappop(heap)
-        least_s, least_usd = item.least
-        if aim is not None and enough == MOST_ACTIONS and found:
-            is_proven = min(itertools.starmap(aim, found)) <= aim(least_s, least_usd)
-            enough = num_actions + _REST * MOST_ACTIONS if is_proven else enough
-        patience = enough if found else _PATIENCE * MOST_ACTIONS
-        missing = item.missing_bytes if isinstance(item, Draft) else item.missing_bytes_at_least(known)
-        if missing > 0:
-            tried.append(_too_large(item, missing))
-        elif reason := _certainly_broken(least_s, least_usd, limits):
-            tried.append(_Tried(item, "beyond a limit", reason=reason))
-        elif any(run_s <= slack * least_s and run_usd <= slack * least_usd for run_s, run_usd in found):
-            tried.append(_Tried(item, "bounded out"))
-        elif isinstance(item, Family) and item.at_least_s is None:
-            sharper = known.sharper(item)
-            heapq.heappush(heap, (_promise(sharper, objective), next(count), sharper))
-        elif num_actions > patience and num_simulated >= LEAST_SIMULATED:
-            tried.append(_Tried(item, "open"))
-        elif isinstance(item, Family):
-            for made in item.drafts(known):
-                heapq.heappush(heap, (_promise(made, objective), next(count), made))
+        _, _, candidate = heapq.heappop(heap)
+        bound_s, bound_usd = candidate.lower_bound
+        if target is not None and max_actions == MAX_ACTIONS and points:
+            is_proven = min(itertools.starmap(target, points)) <= target(bound_s, bound_usd)
+            max_actions = num_actions + _REST * MAX_ACTIONS if is_proven else max_actions
+        patience = max_actions if points else _PATIENCE * MAX_ACTIONS
+        if candidate.missing_bytes > 0:
+            outcomes.append(_lacking(candidate))
+        elif reason := broken_by_bounds(bound_s, bound_usd, limits):
+            outcomes.append(_Outcome(candidate, "beyond a limit", reason=reason))
+        elif any(run_s <= slack * bound_s and run_usd <= slack * bound_usd for run_s, run_usd in points):
+            outcomes.append(_Outcome(candidate, "bounded out"))
+        elif isinstance(candidate, Family) and candidate.partition_bound_s is None:
+            sharpened = candidate.sharpened()
+            heapq.heappush(heap, (_promise(sharpened, objective), next(count), sharpened))
+        elif num_actions > patience and num_simulated >= MIN_SIMULATED:
+            outcomes.append(_Outcome(candidate, "open"))
+        elif isinstance(candidate, Family):
+            for expanded in candidate.drafts():
+                heapq.heappush(heap, (_promise(expanded, objective), next(count), expanded))
         else:
-            tried.append(_simulated(item, limits, market))
+            outcome = _simulate(candidate, market, limits)
+            outcomes.append(outcome)
             num_simulated += 1
-            num_actions += item.num_actions
-            if (plan := tried[-1].plan) and not tried[-1].reason:
-                found.append((plan.prediction.run_s, plan.prediction.run_usd))
-    return tried + _other_cuts(tried, [item for item in items if isinstance(item, Family)], known, limits, market)
+            num_actions += candidate.num_actions
+            points += [(plan.prediction.run_s, plan.prediction.run_usd) for plan in _feasible([outcome])]
+    return outcomes + _other_partitions(outcomes, candidates, market, limits)
 
 
-def _other_cuts(
-    tried: Sequence[_Tried], families: Sequence[Family], known: Known, limits: Limits, market: Market
-) -> list[_Tried]:
-    """Of what turned out well, the closed form's next best cuts."""
-    within = {id(each.plan): each.item for each in tried if each.plan is not None and not each.reason}
-    front = plans_on_front([each.plan for each in tried if each.plan is not None and not each.reason])
-    good = {(item.offers, item.layout, item.transport, item.grain_size) for plan in front if (item := within[id(plan)])}
-    seen = {each.item.proposal for each in tried if isinstance(each.item, Draft)}
-    again = [
-        made
-        for family in families
-        if (family.offers, family.layout, family.transport, family.grain_size) in good
-        for made in family.drafts(known, PARTITIONS_EACH)
-        if made.proposal not in seen and made.missing_bytes <= 0
+def _other_partitions(
+    outcomes: Sequence[_Outcome], candidates: Sequence[Family | Draft], market: Market, limits: Limits
+) -> list[_Outcome]:
+    """Simulate the closed form's next best partitions of the families on the front."""
+    kinds = {(_kind(plan), plan.grain_size) for plan in plans_on_front(_feasible(outcomes))}
+    seen = {outcome.candidate.plan for outcome in outcomes if isinstance(outcome.candidate, Draft)}
+    return [
+        _simulate(draft, market, limits)
+        for family in candidates
+        if isinstance(family, Family) and (_kind(family.plan), family.plan.grain_size) in kinds
+        for draft in family.drafts(MAX_PARTITIONS)
+        if draft.plan not in seen and draft.missing_bytes <= 0
     ]
-    return [_simulated(made, limits, market) for made in again]
 
 
-def _too_large(item: Item, missing_bytes: int) -> _Tried:
-    return _Tried(item, "too large", reason=f"it lacks {format_bytes(missing_bytes)} of memory")
+def _kind(plan: Plan) -> tuple[object, ...]:
+    """Plans of one kind differ at most in their cuts, their schedule and their grains."""
+    return _offer_names(plan), plan.layout, plan.transport
 
 
-def _simulated(made: Draft, limits: Limits, market: Market) -> _Tried:
-    plan = evaluate(made, market)
+def _offer_names(plan: Plan) -> tuple[str, ...]:
+    return plan.replica_offers or tuple(stage.offer for stage in plan.stages)
+
+
+def _feasible(outcomes: Sequence[_Outcome]) -> list[Plan]:
+    """The simulated plans that meet all limits."""
+    return [outcome.plan for outcome in outcomes if outcome.plan is not None and not outcome.reason]
+
+
+def _lacking(candidate: Family | Draft) -> _Outcome:
+    return _Outcome(candidate, "too large", reason=f"it lacks {format_bytes(candidate.missing_bytes)} of memory")
+
+
+def _simulate(draft: Draft, market: Market, limits: Limits) -> _Outcome:
+    plan = evaluate(draft, market)
     reason = broken_limit(plan, limits)
-    return _Tried(made, "beyond a limit" if reason else "dominated", plan, reason)
+    return _Outcome(draft, "beyond a limit" if reason else "dominated", plan, reason)
 
 
-def _promise(item: Item, objective: Objective) -> tuple[float, int, int, int]:
-    """For sorting: what may be best first; of equals what needs less, and small grains, which can be shared in more
-    ways when members come and go."""
-    memory_bytes = sum(item.memory_bytes) if isinstance(item, Draft) else 0
-    return objective(*item.least), item.num_members, memory_bytes, item.grain_size
+def _promise(candidate: Family | Draft, objective: Objective) -> tuple[float, int, int, int]:
+    """Sort key of the lower bound. Ties go to fewer members, less memory, and smaller grains.
+
+    Small grains divide more evenly among members that come and go.
+    """
+    plan = candidate.plan
+    memory_bytes = sum(stage.memory_bytes for stage in plan.stages)
+    return objective(*candidate.lower_bound), plan.num_members, memory_bytes, plan.grain_size
 
 
-def _certainly_broken(least_s: float, least_usd: float, limits: Limits) -> str:
-    if limits.deadline_s is not None and least_s > limits.deadline_s:
-        return f"the deadline: it takes at least {format_duration(least_s)}"
-    if limits.budget_usd is not None and least_usd > limits.budget_usd:
-        return f"the budget: it costs at least {format_usd(least_usd)}"
-    return ""
-
-
-def _refusal(
-    items: Sequence[Item], tried: Sequence[_Tried], limits: Limits, market: Market, given: Sequence[Draft]
+def _why_infeasible(
+    candidates: Sequence[Family | Draft],
+    extra: Sequence[Draft],
+    outcomes: Sequence[_Outcome],
+    market: Market,
+    limits: Limits,
 ) -> str:
-    """Nothing is within the limits: what the smallest change is that helps."""
-    if all(each.verdict == "too large" for each in tried):
-        return too_large(_closest([each.item for each in tried]), market)
-    without = structs.replace(limits, deadline_s=None, budget_usd=None)
-    every = _try(items, without, objective_of("balanced"), market, given)
-    return what_binds([each.plan for each in every if each.plan is not None], limits)
+    """Say which smallest change of the limits would make a plan feasible."""
+    if all(outcome.verdict == "too large" for outcome in outcomes):
+        return too_large(closest_to_fitting([outcome.candidate for outcome in outcomes]), market)
+    unlimited = structs.replace(limits, deadline_s=None, budget_usd=None)
+    return what_binds(_feasible(_explore(candidates, extra, market, unlimited, objective_of("balanced"))), limits)
 
 
-def _closest(items: Sequence[Item]) -> Draft:
-    """Of what is too large, what lacks the least."""
-    closest = min((item for item in items if isinstance(item, Draft)), key=_missing, default=None)
-    known = Known()
-    left = [(item.missing_bytes_at_least(known), item) for item in items if isinstance(item, Family)]
-    for missing, family in sorted(left, key=lambda pair: pair[0]):
-        if closest is not None and closest.missing_bytes <= missing:
-            break
-        own = min(family.drafts(known), key=_missing)
-        closest = own if closest is None else min(closest, own, key=_missing)
-    assert closest is not None, "there is something"
-    return closest
-
-
-def _missing(made: Draft) -> int:
-    return made.missing_bytes
-
-
-def _verdict(each: _Tried, pick: Plan, front: Sequence[Plan]) -> Verdict:
-    if each.plan is None or each.reason:
-        return each.verdict
-    if each.plan is pick:
-        return "pick"
-    return "front" if any(each.plan is plan for plan in front) else "dominated"
-
-
-def _candidate(each: _Tried) -> Candidate:
-    item, prediction = each.item, each.plan.prediction if each.plan is not None else None
-    least_s, least_usd = item.least
-    schedule, ahead = item.order
+def _record(outcome: _Outcome, pick: Plan, front: Sequence[Plan]) -> Candidate:
+    """The candidate as it is stored, with its final verdict."""
+    plan, prediction = outcome.candidate.plan, outcome.plan.prediction if outcome.plan is not None else None
+    bound_s, bound_usd = outcome.candidate.lower_bound
+    verdict = outcome.verdict
+    if outcome.plan is not None and any(outcome.plan is other for other in front):
+        verdict = "pick" if outcome.plan is pick else "front"
     return Candidate(
-        layout=item.layout,
-        offers=item.offers,
-        num_members=item.num_members,
-        grain_size=item.grain_size,
-        schedule=schedule,
-        ahead=ahead,
-        transport=item.transport,
-        run_s=least_s if prediction is None else prediction.run_s,
-        run_usd=least_usd if prediction is None else prediction.run_usd,
+        layout=plan.layout,
+        offers=_offer_names(plan),
+        num_members=plan.num_members,
+        grain_size=plan.grain_size,
+        schedule=plan.schedule,
+        ahead=plan.ahead,
+        transport=plan.transport,
+        run_s=bound_s if prediction is None else prediction.run_s,
+        run_usd=bound_usd if prediction is None else prediction.run_usd,
         is_simulated=prediction is not None,
-        verdict=each.verdict,
-        reason=each.reason,
+        verdict=verdict,
+        reason=outcome.reason,
     )
 
 
-def _runner_up(allowed: Sequence[Plan], pick: Plan, objective: Objective) -> Plan | None:
-    """Another cut or grain of the same is no other plan."""
+def _proof(outcomes: Sequence[_Outcome], pick: Plan, target: Objective | None, wall_s: float) -> Proof:
+    """Prove how much better a pruned or open candidate could be, since none is better than its lower bound.
 
-    def kind(plan: Plan) -> tuple[object, ...]:
-        return plan.layout, plan.transport, [offer.name for offer in plan.member_offers]
-
-    others = [plan for plan in allowed if kind(plan) != kind(pick)]
-    return min(others, key=lambda plan: order_of(plan, objective), default=None)
-
-
-def _proof(tried: Sequence[_Tried], pick: Plan, objective: Objective | None, wall_s: float) -> Proof:
-    """What was discarded, or is open, could be as good as its bound: against the pick by an objective, or against
-    whatever of the front it is nearest to, in time and money at once, where there is none."""
-    left = [each.item.least for each in tried if each.verdict in ("open", "bounded out")]
-    if objective is not None:
-        found = objective(pick.prediction.run_s, pick.prediction.run_usd)
-        gap = max((1 - objective(*least) / found for least in left), default=0.0) if found > 0 else 0.0
+    With a target, the gap is that of the pick. Without, it is the largest gap in time and cost at once to the front.
+    """
+    bounds = [outcome.candidate.lower_bound for outcome in outcomes if outcome.verdict in ("open", "bounded out")]
+    if target is not None:
+        value = target(pick.prediction.run_s, pick.prediction.run_usd)
+        gap = max((1 - target(*bound) / value for bound in bounds), default=0.0) if value > 0 else 0.0
     else:
-        plans = [each.plan.prediction for each in tried if each.plan is not None and not each.reason]
-        points = np.array([(plan.run_s, plan.run_usd) for plan in plans])
-        gap = max((_beyond(points, least) for least in left), default=0.0)
+        predictions = [plan.prediction for plan in _feasible(outcomes)]
+        points = np.array([(prediction.run_s, prediction.run_usd) for prediction in predictions])
+        gap = max((_gap_to_points(points, bound) for bound in bounds), default=0.0)
     return Proof(status="bounded" if gap > ROUNDING else "optimal", gap=gap if gap > ROUNDING else 0.0, wall_s=wall_s)
 
 
-def _beyond(points: Array, least: tuple[float, float]) -> float:
-    """By what share everything is worse than this, at best."""
+def _gap_to_points(points: Array, bound: tuple[float, float]) -> float:
+    """Fraction by which the nearest point is worse than a lower bound, in time or in cost."""
     worse = np.ones(len(points))
-    for found, own in zip(points.T, least, strict=True):
-        worse = np.maximum(worse, found / own if own > 0 else np.where(found > 0, np.inf, 1.0))
+    for values, value in zip(points.T, bound, strict=True):
+        worse = np.maximum(worse, values / value if value > 0 else np.where(values > 0, np.inf, 1.0))
     return 1 - 1 / float(worse.min())

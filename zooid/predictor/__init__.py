@@ -8,7 +8,7 @@ from zooid.predictor.costs.bill import bill_usd, run_cost, total_usd
 from zooid.predictor.estimated_profile import estimate_profile
 from zooid.predictor.forecasts import forecast
 from zooid.predictor.learned.scaling import ScalingModel, StepProbe, fit_scaling
-from zooid.predictor.prediction import Proposal, World, host_cores, lay_out, place, predict, startup_s
+from zooid.predictor.prediction import World, gradient_copies, host_cores, lay_out, layout_of, predict, startup_s
 from zooid.predictor.simulation.layout import DirectedLink, Layout, directed_links
 from zooid.predictor.simulation.step import Noise, Steps, simulate_step, simulate_steps
 from zooid.predictor.stage_memory import grain_bytes, least_memory_bytes, stage_memory_bytes, stage_memory_table
@@ -19,7 +19,6 @@ __all__ = [
     "DirectedLink",
     "Layout",
     "Noise",
-    "Proposal",
     "ScalingModel",
     "StepProbe",
     "Steps",
@@ -29,12 +28,13 @@ __all__ = [
     "estimate_profile",
     "fit_scaling",
     "forecast",
+    "gradient_copies",
     "grain_bytes",
     "host_cores",
     "lay_out",
+    "layout_of",
     "least_memory_bytes",
     "lower_bound_s",
-    "place",
     "predict",
     "run_cost",
     "simulate_step",

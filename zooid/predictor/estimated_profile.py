@@ -1,4 +1,4 @@
-"""A profile for an offer that was not measured: times of a device that was, scaled by what both can do at best."""
+"""Estimated profiles: times on an offer that was not measured, scaled from a measured device by peak speed."""
 
 from msgspec import structs
 
@@ -9,9 +9,9 @@ from zooid.core.resources.offer import Offer
 
 
 def estimate_profile(measured: Profile, offer: Offer) -> Profile:
-    """What the profile would be on this offer, if all work scaled with peak speed; marked as an estimate throughout.
+    """Estimate the profile on an offer, as if all work scaled with peak speed. The result is marked as an estimate.
 
-    Bytes stay as they are; so do links, which say nothing about another site. What copies take is not known.
+    Bytes and links stay as measured, though links say nothing about another site. The speed of copies is unknown.
     """
     if measured.is_estimate:
         raise PlanError(

@@ -1,22 +1,20 @@
-"""All that is said about a plan before it runs: its prediction, what it costs with the store's charges, what holds it
-back, and what one more replica or twice the batch would bring."""
+"""Forecasts of a plan before it runs: its prediction, its rates, its bottleneck, and what changes to it would bring."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from msgspec import structs
 
 from zooid.core.errors import PlanError
 from zooid.core.plans.forecast import Change, Forecast, Gain, Rate
-from zooid.core.plans.plan import Prediction
+from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.units import format_bytes
 from zooid.predictor.bottlenecks import find_bottleneck
 from zooid.predictor.costs.bill import samples_per_usd, usd_per_million_samples
 from zooid.predictor.costs.usage import DataSet
 from zooid.predictor.equations import speedup_of_batch, speedup_of_members
-from zooid.predictor.prediction import Proposal, World, lay_out, predict
+from zooid.predictor.prediction import World, gradient_copies, lay_out, predict
 from zooid.predictor.stage_memory import stage_memory_bytes
 from zooid.schedule.pipelines import most_kept
 
@@ -24,42 +22,44 @@ NUM_NOISY_STEPS = 20
 
 
 def forecast(
-    proposal: Proposal,
+    plan: Plan,
     world: World,
     *,
     prices: str,
     rule: CheckpointRule = DEFAULT_RULE,
     data: DataSet | None = None,
-    notes: Sequence[str] = (),
 ) -> Forecast:
-    """`prices` says whose they are, `rule` when checkpoints are written, and `data` what is loaded, if anything is."""
-    prediction, timeline = predict(proposal, world, rule, data, num_noisy_steps=NUM_NOISY_STEPS)
-    plain, _ = predict(proposal, world, rule, data)
+    """Forecast a plan.
+
+    `prices` says whose prices they are, `rule` when checkpoints are written, and `data` which data set members load.
+    """
+    prediction, timeline = predict(plan, world, rule, data, num_noisy_steps=NUM_NOISY_STEPS)
+    noiseless, _ = predict(plan, world, rule, data)
     parts = prediction.parts
     assert parts is not None, "predict always simulates a step"
-    profile = world.profile_of(proposal.offers[0])
-    rate = _rate(prediction, world, proposal)
-    gains = tuple(_gain(change, proposal, world, plain, rate, rule, data) for change in _CHANGES)
-    schedule, layout = lay_out(proposal, world)
+    rate = _rate(prediction, world, plan)
+    gains = tuple(_gain(change, plan, world, noiseless, rate, rule, data) for change in _CHANGES)
+    schedule, layout = lay_out(plan, world)
+    problem = _problem(plan, world)
     return Forecast(
-        job=profile.job,
-        layout=f"{proposal.num_replicas}x{len(proposal.partition)}",
+        job=world.profile_of(plan.offer_of(0)).job,
+        layout=plan.layout,
         prices=prices,
         prediction=prediction,
         step_p50_s=timeline.step_s,
         granularity=parts.granularity,
         rate=rate,
-        bottleneck=find_bottleneck(prediction, schedule, layout, gains, plain.step_s),
+        bottleneck=find_bottleneck(prediction, schedule, layout, gains, noiseless.step_s),
         gains=gains,
         timeline=timeline,
-        notes=(*notes, *([f"the plan does not fit: {problem}"] if (problem := _problem(proposal, world)) else [])),
+        notes=(f"the plan does not fit: {problem}",) if problem else (),
     )
 
 
-def _rate(prediction: Prediction, world: World, proposal: Proposal) -> Rate:
-    profile = world.profile_of(proposal.offers[0])
+def _rate(prediction: Prediction, world: World, plan: Plan) -> Rate:
+    profile = world.profile_of(plan.offer_of(0))
     if not prediction.step_s > 0:
-        raise PlanError(f"a step of {profile.job} takes no time by its profile; measure the job anew")
+        raise PlanError(f"a step of {profile.job} takes no time by its profile; measure the job again")
     num_samples = profile.num_samples * profile.epochs
     per_usd = samples_per_usd(num_samples, prediction.run_usd)
     return Rate(
@@ -74,98 +74,95 @@ _CHANGES: tuple[Change, ...] = ("replica", "batch")
 
 def _gain(
     change: Change,
-    proposal: Proposal,
+    plan: Plan,
     world: World,
     before: Prediction,
     rate: Rate,
     rule: CheckpointRule,
     data: DataSet | None,
 ) -> Gain:
-    """`before` is without noise, as what it is compared with is, so that the change alone is seen; `rate` is that of
-    the forecast, to which the difference is applied."""
+    """Simulate a change.
+
+    Both predictions, `before` and after, are without noise, so that only the change differs. The relative difference
+    is then applied to `rate`, which is the forecast's own.
+    """
     assert before.parts is not None, "predict always simulates a step"
-    communicated = math.inf if before.parts.granularity is None else before.parts.granularity
+    granularity = math.inf if before.parts.granularity is None else before.parts.granularity
     if change == "replica":
-        changed = replace(proposal, num_replicas=proposal.num_replicas + 1, shares=())
-        changed_world = world
-        at_best = float(speedup_of_members(communicated, proposal.num_replicas, changed.num_replicas))
+        num_replicas = plan.num_replicas + 1
+        changed, changed_world = structs.replace(plan, num_replicas=num_replicas, shares=(), replica_offers=()), world
+        ideal_speedup = float(speedup_of_members(granularity, plan.num_replicas, num_replicas))
     else:
-        changed, changed_world = _with_twice_the_batch(proposal, world)
-        at_best = float(speedup_of_batch(communicated))
-    batch_size = changed_world.profile_of(proposal.offers[0]).batch_size
-    gain = Gain(change=change, num_members=changed.num_members, batch_size=batch_size)
+        changed, changed_world = _with_twice_the_batch(plan, world)
+        ideal_speedup = float(speedup_of_batch(granularity))
+    gain = Gain(change=change, num_members=changed.num_members, batch_size=changed.batch_size)
+    if change == "replica" and plan.replica_offers:
+        return structs.replace(gain, problem="replicas differ, so the offer of one more replica is unknown")
     if problem := _problem(changed, changed_world):
         return structs.replace(gain, problem=problem)
     try:
         after, _ = predict(changed, changed_world, rule, data)
-    except PlanError as error:  # a library's all-reduce that was not measured among so many
+    except PlanError as error:  # a library's all-reduce was not measured among so many members
         return structs.replace(gain, problem=str(error))
-    was, now = _rate(before, world, proposal), _rate(after, changed_world, changed)
-    speedup = now.samples_per_s / was.samples_per_s - 1
+    old, new = _rate(before, world, plan), _rate(after, changed_world, changed)
+    speedup = new.samples_per_s / old.samples_per_s - 1
     usd_change = None
-    if was.usd_per_million_samples:
-        usd_change = now.usd_per_million_samples / was.usd_per_million_samples - 1
+    if old.usd_per_million_samples:
+        usd_change = new.usd_per_million_samples / old.usd_per_million_samples - 1
+    factor = 1 + (usd_change or 0.0)
     return structs.replace(
         gain,
-        rate=_changed(rate, speedup, usd_change),
+        rate=Rate(
+            samples_per_s=rate.samples_per_s * (1 + speedup),
+            usd_per_million_samples=rate.usd_per_million_samples * factor,
+            samples_per_usd=None if rate.samples_per_usd is None else rate.samples_per_usd / factor,
+        ),
         speedup=speedup,
         usd_change=usd_change,
-        by_granularity=at_best - 1,
+        by_granularity=ideal_speedup - 1,
     )
 
 
-def _with_twice_the_batch(proposal: Proposal, world: World) -> tuple[Proposal, World]:
-    """On the same members, with the same grains."""
-    is_even = world.profile_of(proposal.offers[0]).batch_size % proposal.grain_size == 0
+def _with_twice_the_batch(plan: Plan, world: World) -> tuple[Plan, World]:
+    """The same members and grains with a batch of twice the samples."""
+    is_even = plan.batch_size % plan.grain_size == 0
     profiles = {
         name: structs.replace(profile, batch_size=2 * profile.batch_size) for name, profile in world.profiles.items()
     }
-    shares = tuple(2 * share for share in proposal.shares) if is_even else ()
-    return replace(proposal, shares=shares), replace(world, profiles=profiles)
+    shares = tuple(2 * share for share in plan.shares) if is_even else ()
+    changed = structs.replace(plan, batch_size=2 * plan.batch_size, shares=shares)
+    return changed, replace(world, profiles=profiles)
 
 
-def _changed(rate: Rate, speedup: float, usd_change: float | None) -> Rate:
-    factor = 1 + (usd_change or 0.0)
-    return Rate(
-        samples_per_s=rate.samples_per_s * (1 + speedup),
-        usd_per_million_samples=rate.usd_per_million_samples * factor,
-        samples_per_usd=None if rate.samples_per_usd is None else rate.samples_per_usd / factor,
-    )
-
-
-def _problem(proposal: Proposal, world: World) -> str:
-    """Why a step cannot be done like this; empty where it can."""
-    profile = world.profile_of(proposal.offers[0])
-    num_grains = math.ceil(profile.batch_size / proposal.grain_size)
-    if num_grains < proposal.num_replicas:
-        return f"a batch of {profile.batch_size} has only {num_grains} grain(s) of {proposal.grain_size}"
+def _problem(plan: Plan, world: World) -> str:
+    """Reason why the plan is infeasible. Empty if it is feasible."""
+    profile = world.profile_of(plan.offer_of(0))
+    num_grains = math.ceil(profile.batch_size / plan.grain_size)
+    if num_grains < plan.num_replicas:
+        return f"a batch of {profile.batch_size} has only {num_grains} grain(s) of {plan.grain_size}"
     if profile.batch_size > profile.num_samples:
         return f"the data set has only {profile.num_samples} samples"
-    return _memory_problem(proposal, world)
+    return _memory_problem(plan, world)
 
 
-def _memory_problem(proposal: Proposal, world: World) -> str:
-    """Every stage has to fit into its offer, and members that share a machine into that."""
-    schedule, _ = lay_out(proposal, world)
-    needs = [
-        stage_memory_bytes(
-            world.profile_of(offer),
-            *span,
-            proposal.grain_size,
-            max(most_kept(stages[stage]) for stages in schedule.lists),
-            **proposal.gradient_copies([len(own) for own in schedule.grains]),
-        )
-        for stage, (offer, span) in enumerate(zip(proposal.offers, proposal.partition, strict=True))
-    ]
-    for stage, (offer, needed) in enumerate(zip(proposal.offers, needs, strict=True)):
+def _memory_problem(plan: Plan, world: World) -> str:
+    """Reason why a stage exceeds its offer's memory, or all members together exceed that of their machine."""
+    schedule, _ = lay_out(plan, world)
+    offers = plan.offer_rows[0]
+    copies = gradient_copies(plan, [len(grains) for grains in schedule.grains])
+    needs = []
+    for stage, (offer, span) in enumerate(zip(offers, plan.partition, strict=True)):
+        grains_kept = max(most_kept(actions[stage]) for actions in schedule.lists)
+        needed = stage_memory_bytes(world.profile_of(offer), *span, plan.grain_size, grains_kept, **copies)
+        needs.append(needed)
         if needed > offer.memory_bytes:
             return (
                 f"stage {stage} needs {format_bytes(needed)}, but {offer.name} has {format_bytes(offer.memory_bytes)}"
             )
-    together, shared = proposal.num_replicas * sum(needs), proposal.offers[0]
-    if shared.site == "local" and together > shared.memory_bytes:
+    together, machine = plan.num_replicas * sum(needs), offers[0]
+    if machine.site == "local" and together > machine.memory_bytes:
         return (
-            f"{proposal.num_members} members need {format_bytes(together)} together, but this machine has "
-            f"{format_bytes(shared.memory_bytes)}"
+            f"{plan.num_members} members need {format_bytes(together)} together, but this machine has "
+            f"{format_bytes(machine.memory_bytes)}"
         )
     return ""

@@ -16,8 +16,8 @@ from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import FREE, Prices
 from zooid.planner import Market
-from zooid.planner.explaining import left_out_in_words
 from zooid.planner.market import is_named
+from zooid.planner.reasons import left_out_in_words
 from zooid.predictor import DirectedLink, World, directed_links, estimate_profile
 
 

@@ -22,7 +22,7 @@ from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
-from zooid.predictor import Proposal, World, directed_links, forecast, lay_out
+from zooid.predictor import World, directed_links, forecast, lay_out
 from zooid.predictor.costs.usage import DataSet
 from zooid.predictor.learned.all_reduce_model import MemberKind, fit_all_reduce
 from zooid.predictor.simulation.layout import AllReduceTime
@@ -51,7 +51,7 @@ def predict(
     for offer_profile in profiles.values():
         check_fits(plan, offer_profile)
     given_links = () if links is None else links.links
-    proposal, prices = Proposal.of(plan), _prices(plan, store_at)
+    prices = _prices(plan, store_at)
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
@@ -59,11 +59,11 @@ def predict(
         looks="folder" if is_folder else "store",
         prices=prices,
     )
-    lay_out(proposal, world)  # rejects missing links before anything takes time
+    lay_out(plan, world)  # rejects missing links before anything takes time
     measured = None if compare is None else measured_run(compare, plan)
     notes: dict[str, None] = {}
     predicted = forecast(
-        proposal,
+        plan,
         replace(world, library=_library(plan, samples, notes)),
         prices=f"{prices_in_words(plan.offers[0])}; {_store_in_words(prices)}",
         rule=checkpoints,

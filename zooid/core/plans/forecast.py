@@ -1,4 +1,4 @@
-"""What is said of a plan beside its prediction: what holds it back, what changes would bring, what a run measured."""
+"""Everything said about a plan beside its prediction: its bottleneck, the gain of changes, and a measured run."""
 
 from typing import Literal
 
@@ -12,100 +12,99 @@ Change = Literal["replica", "batch"]
 
 
 class Rate(Record, frozen=True, kw_only=True):
-    """How fast samples are trained, and what they cost with everything that the whole run costs."""
+    """Throughput, and the cost of a sample with everything that the whole run costs."""
 
     samples_per_s: float
-    """Of full steps."""
+    """Throughput of full steps."""
     usd_per_million_samples: float
     samples_per_usd: float | None
-    """None where nothing is charged."""
+    """Samples trained for a dollar. None if nothing is charged."""
 
 
 class Bottleneck(Record, frozen=True, kw_only=True):
-    """What costs a step most, on the member that computes longest."""
+    """What costs most of a step, on the member that computes longest."""
 
     kind: BottleneckKind
-    """`requests` are round trips and looks into the store: how much sooner a step would end if messages took no longer
-    than their bytes; `transfer` and `reduce`, if these took no time either. `bubble` is what is left beside computing.
-    """
+    """`requests` are round trips and polls of the store: the time saved if messages took only as long as their bytes.
+    `transfer` and `reduce` are the time saved if bytes took no time either. `bubble` is the remaining idle time."""
     member: str
     share: float
-    """Of the step, that it costs."""
+    """Fraction of the step that the bottleneck costs."""
     sentence: str
-    """What it is, and what would help."""
+    """A sentence that says what the bottleneck is, and what would help."""
 
 
 class Gain(Record, frozen=True, kw_only=True):
-    """What a change of the plan would bring, simulated."""
+    """The simulated gain of a change to the plan."""
 
     change: Change
-    """One more `replica`, which is as many members as a pipeline has; or twice the `batch` on the same members."""
+    """`replica` adds one replica, and `batch` doubles the batch on the same members."""
     num_members: int
     batch_size: int
     rate: Rate | None = None
-    """None where the change cannot be made."""
+    """Throughput and cost after the change. None if the change is infeasible."""
     speedup: float | None = None
-    """Samples a second that it adds, as a part of those without it."""
+    """Relative increase of the throughput."""
     usd_change: float | None = None
-    """Of the dollars for a million samples, as a part of those without it; None where nothing is charged."""
+    """Relative change of the dollars for a million samples. None if nothing is charged."""
     by_granularity: float | None = None
-    """The speedup that follows from the granularity alone, as if communication took no longer than now."""
+    """Relative increase of the throughput by the granularity alone, as if communication took no longer than now."""
     problem: str = ""
-    """Why it cannot be made."""
+    """Reason why the change is infeasible. Empty if it is feasible."""
 
 
 class MeasuredRun(Record, frozen=True, kw_only=True):
-    """What a run of the plan took, as its members have recorded it."""
+    """Measured times and cost of a run of the plan, as its members recorded them."""
 
     run: str
-    """URL of its folder."""
+    """URL of the run's folder."""
     num_steps: int
-    """That were timed: full ones, the first left out."""
+    """Number of timed steps: all full steps but the first."""
     step_s: float
-    """On the average."""
+    """Mean step time."""
     step_p50_s: float
     step_p95_s: float
     timeline: Timeline | None
-    """Of its last full step; None where members have not ended well."""
+    """Timeline of the last full step. None if members did not exit cleanly."""
     run_s: float | None
-    """None where it has not ended, or was resumed."""
+    """Time of the whole run. None if it has not ended, or was resumed."""
     members_usd: float | None
-    """Bill of the members' time and starts, at the plan's prices."""
+    """Cost of the members' time and starts, at the plan's prices."""
 
 
 class Forecast(FileRecord, frozen=True, kw_only=True, tag="forecast"):
-    """A prediction, and what follows from it."""
+    """A plan's prediction with its rates, its bottleneck and the gain of changes."""
 
     job: str
     layout: str
-    """Replicas × stages."""
+    """The number of replicas and of stages, for example `2x2`."""
     prices: str
-    """Whose prices the dollars are, in words."""
+    """A phrase that says whose prices the dollars are."""
     prediction: Prediction
     step_p50_s: float
-    """Of the step whose parts and timeline are given: the one in the middle, by duration."""
+    """Median step time. The parts and the timeline are those of the median step."""
     granularity: float | None
-    """Time of computing over time of communicating; None where nothing is communicated."""
+    """Compute time divided by communication time. None if nothing is communicated."""
     rate: Rate
     bottleneck: Bottleneck
     gains: tuple[Gain, ...]
     timeline: Timeline
     notes: tuple[str, ...] = ()
-    """What the prediction could not know."""
+    """Sentences about what the prediction could not know."""
     measured: MeasuredRun | None = None
 
     @property
     def parts(self) -> StepParts:
-        """Where the time of the step in the middle goes."""
+        """How the time of the median step divides."""
         parts = self.prediction.parts
         assert parts is not None, "a forecast is made from a simulated step"
         return parts
 
     @property
     def members_usd(self) -> float:
-        """Of the bill, what members cost."""
+        """The part of the cost that members cause."""
         return sum(term.usd for term in self.prediction.cost_terms if term.kind in MEMBER_KINDS)
 
 
 MEMBER_KINDS = ("compute", "start-up", "starts")
-"""Of the kinds of cost, those that a run's own bill has."""
+"""The kinds of cost that a measured run also knows."""

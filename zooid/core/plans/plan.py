@@ -1,4 +1,4 @@
-"""The decision: who runs which layers, on what, and what that is expected to take and cost."""
+"""A plan says which members run which layers on which offers, and what that is predicted to take and cost."""
 
 from itertools import pairwise
 from typing import Literal, get_args
@@ -16,17 +16,16 @@ from zooid.core.text import quoted
 ScheduleName = Literal["gpipe", "1f1b"]
 OwnTransportName = Literal["store", "tcp"]
 TransportName = Literal["store", "tcp", "gloo", "nccl"]
-"""Ours, and the backends of torch that members may use instead."""
+"""The package has two transports of its own, and members may use two backends of torch instead."""
 AllReduceName = Literal["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
-
 DEFAULT_MAX_MEMBERS = 4
-MOST_MEMBERS = 2**16
-"""More than anybody starts at once; who reads a plan makes a list of its members."""
+MAX_MEMBERS = 2**16
+"""No run has more members. Readers of a plan list its members, so a corrupt number must not exhaust memory."""
 
 
 def num_holders(num_replicas: int, *, is_insured: bool) -> int:
-    """How many members hold each stage. An insured stage without replicas has a copy.
+    """Number of members that hold each stage. An insured stage without replicas has a copy.
 
     >>> num_holders(1, is_insured=True), num_holders(3, is_insured=True), num_holders(1, is_insured=False)
     (2, 3, 1)
@@ -35,33 +34,33 @@ def num_holders(num_replicas: int, *, is_insured: bool) -> int:
 
 
 class Limits(Record, frozen=True, kw_only=True):
-    """What the user allows; None where there is no limit."""
+    """The limits that a user sets. None means that there is no limit."""
 
     deadline_s: float | None = None
     budget_usd: float | None = None
     num_replicas: int | None = None
-    """Pins the number of full pipelines."""
+    """The required number of replicas."""
     num_stages: int | None = None
-    """Pins the number of stages of each pipeline."""
+    """The required number of stages."""
     max_members: int = DEFAULT_MAX_MEMBERS
     schedule: ScheduleName | None = None
-    """Pins the pipeline schedule; None lets the planner choose."""
+    """The required pipeline schedule. None lets the planner choose."""
     transport: TransportName | None = None
-    """How members exchange: through the store, which is what None means, or connected with one another."""
+    """The required transport. None lets the planner choose between the store and, where links are known, TCP."""
     reproducible: bool = False
-    """True asks for the same bits in every layout, and whatever members are lost."""
+    """Whether the trained bits must be the same in every layout and after every lost member."""
     insured: bool = False
-    """True asks for two members or more that hold each stage, so that no step is lost with one of them. A stage without
-    replicas gets a copy, which is a member of its own."""
+    """Whether at least two members must hold each stage, so that a lost member costs no step. A stage without replicas
+    gets a copy, which is a member of its own."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether members are to be connected with one another."""
+        """Whether members must be connected with one another."""
         return self.transport not in (None, "store")
 
     @property
     def least_members(self) -> int:
-        """The fewest members that any plan has, copies included."""
+        """The smallest number of members that the limits allow, copies included."""
         return num_holders(self.num_replicas or 1, is_insured=self.insured) * (self.num_stages or 1)
 
     def __post_init__(self) -> None:
@@ -69,21 +68,21 @@ class Limits(Record, frozen=True, kw_only=True):
             value = getattr(self, name)
             require(value is None or value > 0, f"`{name}` is {value}; it must be above 0")
         num_copies = self.least_members - (self.num_replicas or 1) * (self.num_stages or 1)
-        copies = f", {num_copies} of them copies," if num_copies else ""
+        copies = f", {num_copies} of them copies," if num_copies else ","
         require(
             self.least_members <= self.max_members,
-            f"a layout of {self.least_members} members{copies} is asked for, but `max_members` is {self.max_members}: "
-            "raise it",
+            f"the layout needs {self.least_members} members{copies} but `max_members` is {self.max_members}; raise it, "
+            "or ask for a smaller layout",
         )
         require(
             not self.insured or self.transport in (None, *get_args(OwnTransportName)),
-            f"`insured` is asked for with the transport {self.transport}, whose members cannot go on after a loss; "
-            "give the transport store or tcp",
+            f"`insured` is asked for with the transport {self.transport}, whose members cannot continue without a lost "
+            "one; give the transport store or tcp",
         )
 
 
 class FixedLayout(Record, frozen=True, kw_only=True):
-    """What a plan without a profile is made from, together with the traced model."""
+    """The layout of a job that is trained without a profile. With the traced model, it determines the plan."""
 
     num_replicas: int
     num_stages: int
@@ -92,18 +91,18 @@ class FixedLayout(Record, frozen=True, kw_only=True):
     reproducible: bool = False
     insured: bool = False
     offer: Offer
-    """What every member stands on."""
+    """The offer that every member runs on."""
 
 
 class StagePlan(Record, frozen=True, kw_only=True):
-    """A run of layers, and what each of its members stands on."""
+    """A contiguous run of layers, and the offer that its members run on."""
 
     first_layer: int
     end_layer: int
     """One past the last layer."""
     offer: str
     memory_bytes: int
-    """Predicted peak of one member; 0 in a plan that was made without a profile."""
+    """Predicted peak memory of one member. 0 in a plan that was made without a profile."""
 
     def __post_init__(self) -> None:
         require(0 <= self.first_layer < self.end_layer, f"stage {self.first_layer}:{self.end_layer} holds no layer")
@@ -111,32 +110,32 @@ class StagePlan(Record, frozen=True, kw_only=True):
 
 
 class CostTerm(Record, frozen=True, kw_only=True):
-    """One kind of expense; the terms of a prediction sum to its total."""
+    """One kind of expense. The terms of a prediction sum to its total cost."""
 
     kind: str
     usd: float
 
 
 class Prediction(Record, frozen=True, kw_only=True):
-    """What a plan is expected to take and to cost."""
+    """The predicted time and cost of a plan."""
 
     step_s: float
-    """One full step, from its first action to its last member's apply, on the average."""
+    """Mean time of a full step, from its first action until the last member has applied it."""
     step_p95_s: float | None = None
-    """What 95 of 100 steps do not exceed; None where nobody predicted it."""
+    """95th percentile of the step time. None if it was not predicted."""
     num_steps: int
     startup_s: float
     run_s: float
-    """Start-up and all steps."""
+    """Time of the whole run: start-up and all steps."""
     run_p95_s: float | None = None
-    """What 95 of 100 such runs do not exceed."""
+    """95th percentile of the run time."""
     run_usd: float
     run_p95_usd: float | None = None
     cost_terms: tuple[CostTerm, ...]
     parts: StepParts | None = None
-    """Where the time of a step goes."""
+    """How the time of a step divides into computing, transfers, reducing and waiting."""
     estimated_from: str = ""
-    """Name of the device that was measured, where the offer itself was not; empty where it was."""
+    """Name of the measured device from which the times were estimated. Empty if the offer itself was measured."""
 
     def __post_init__(self) -> None:
         require(self.num_steps >= 1, f"`num_steps` is {self.num_steps}; it must be at least 1")
@@ -145,53 +144,53 @@ class Prediction(Record, frozen=True, kw_only=True):
 
 
 class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
-    """The best layout found, complete enough to be launched."""
+    """Who runs what, complete enough to be launched. The search also plans without a prediction, to predict next."""
 
     job: str
     model_fingerprint: str
     why_whole: str = ""
-    """Why the model is trained as one stage, in words; empty where it can be cut."""
+    """Reason why the model is trained as one stage. Empty if it can be cut."""
     autocast: AutocastName | None = None
-    """As the job had it when it was measured."""
+    """The job's autocast type when it was measured."""
     batch_size: int
     grain_size: int
     num_replicas: int
     stages: tuple[StagePlan, ...]
     schedule: ScheduleName
     ahead: int = 0
-    """Of 1F1B: how many more grains than usual a stage takes on for every stage behind it, so that transfers hide."""
+    """Number of grains that a 1F1B stage starts early for every stage behind it, so that computing hides transfers."""
     shares: tuple[int, ...] = ()
-    """Whole grains of a full step for each replica; evenly where nothing is given."""
+    """Number of grains of a full step that each replica computes. Empty divides them evenly."""
     transport: TransportName
     all_reduce: AllReduceName
     reproducible: bool = False
-    """True adds up gradients in a fixed tree over grains, so that the trained bits do not depend on the layout."""
+    """Whether gradients are summed in a fixed tree over grains, so that the layout does not change the trained bits."""
     insured: bool = False
-    """True if each stage is held by two members or more. A stage without replicas then has a copy on the same offer: a
+    """Whether at least two members hold each stage. A stage without replicas then has a copy on the same offer: a
     member that computes no grains, but applies the stage's gradients."""
     replica_offers: tuple[str, ...] = ()
-    """What all members of each replica stand on, where replicas differ; otherwise what their stages say."""
+    """The offer of each replica, where replicas differ. Empty means that the stages name the offers."""
     offers: tuple[Offer, ...]
-    """The offers that stages and replicas name, with the prices the prediction used."""
+    """The offers that stages and replicas name, with the prices that the prediction used."""
     store_at: str = ""
-    """Place of the store whose prices the prediction used, as `aws.us-east-1` or `owned`; empty without prices."""
+    """Location of the store whose prices the prediction used: `aws.us-east-1`, or `owned`. Empty without prices."""
     links: tuple[Link, ...] = ()
-    """Links that were given or measured for the prediction, beside those of the profile and of the catalog."""
+    """Links that the user gave or measured, beside those of the profile and of the catalog."""
     predicted: Prediction | None = msgspec.field(default=None, name="prediction")
-    """None where the plan was made without a profile; stages then say nothing about memory."""
+    """The predicted time and cost. None if the plan was made without a profile, or has not been predicted yet."""
     unpredicted_steps: int = 0
-    """Steps of the whole run, where nothing is predicted."""
+    """Number of steps of the whole run, if nothing is predicted."""
 
     def __post_init__(self) -> None:
         require(len(self.stages) >= 1, "`stages` must not be empty")
         require(self.num_replicas >= 1, f"`num_replicas` is {self.num_replicas}; it must be at least 1")
         require(
-            self.num_members <= MOST_MEMBERS,
-            f"a plan of {quoted(str(self.num_members))} members is given; it may have at most {MOST_MEMBERS}",
+            self.num_members <= MAX_MEMBERS,
+            f"the plan has {quoted(str(self.num_members))} members; it may have at most {MAX_MEMBERS}",
         )
         require(
             not self.insured or self.survives_losses,
-            f"`insured` is true, but members connected over {self.transport} cannot go on after a loss",
+            f"`insured` is true, but members connected over {self.transport} cannot continue without a lost one",
         )
         require(self.batch_size >= 1, f"`batch_size` is {self.batch_size}; it must be at least 1")
         require(
@@ -206,28 +205,25 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
             "replica(s)",
         )
         require(self.stages[0].first_layer == 0, "`stages` must begin with layer 0")
-        for before, after in pairwise(self.stages):
-            require(
-                before.end_layer == after.first_layer,
-                f"`stages` leave a gap or overlap between layers {before.end_layer} and {after.first_layer}",
-            )
-        known = {offer.name for offer in self.offers}
-        for stage in self.stages:
-            require(stage.offer in known, f"`stages` name the offer {stage.offer!r}, which `offers` does not hold")
+        cuts = [(before.end_layer, after.first_layer) for before, after in pairwise(self.stages)]
+        gap = next(((end, first) for end, first in cuts if end != first), ())
+        require(not gap, f"`stages` leave a gap or overlap between layers {' and '.join(map(str, gap))}")
         require(
             len(self.replica_offers) in (0, self.num_replicas),
             f"`replica_offers` names {len(self.replica_offers)} offers for {self.num_replicas} replica(s)",
         )
-        for name in self.replica_offers:
-            require(name in known, f"`replica_offers` names the offer {name!r}, which `offers` does not hold")
+        known = {offer.name for offer in self.offers}
+        named = (*(stage.offer for stage in self.stages), *self.replica_offers)
+        unknown = next((name for name in named if name not in known), None)
+        require(unknown is None, f"stages or replicas name the offer {unknown!r}, which `offers` does not hold")
 
     @property
     def prediction(self) -> Prediction:
-        """What the plan is expected to take; refused where the plan was made without a profile."""
+        """The predicted time and cost. PlanError if the plan was made without a profile."""
         if self.predicted is None:
             raise PlanError(
-                f"the plan for {self.job} was made without a profile, so that its time, money and memory are not "
-                "known; make one that was measured with `zooid plan`"
+                f"the plan for {self.job} was made without a profile, so its time, cost and memory are unknown; make a "
+                "predicted plan with `zooid plan`"
             )
         return self.predicted
 
@@ -237,12 +233,12 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     @property
     def num_holders(self) -> int:
-        """How many members hold each stage: its replicas, or its only one and a copy."""
+        """Number of members that hold each stage, copies included."""
         return num_holders(self.num_replicas, is_insured=self.insured)
 
     @property
     def num_copies(self) -> int:
-        """Members that compute no grains."""
+        """Number of members that only copy a stage, and compute no grains."""
         return self.num_members - self.num_replicas * len(self.stages)
 
     @property
@@ -256,20 +252,34 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
 
     @property
     def survives_losses(self) -> bool:
-        """True if members notice when another one is lost, and can go on without it."""
+        """Whether members detect a lost member and can continue without it."""
         return self.transport in ("store", "tcp")
 
     @property
     def layout(self) -> str:
-        """Replicas × stages, as people write it: `2x2`."""
+        """The number of replicas and of stages, for example `2x2`."""
         return f"{self.num_replicas}x{len(self.stages)}"
 
+    @property
+    def partition(self) -> tuple[tuple[int, int], ...]:
+        """The layers [first, end) of each stage."""
+        return tuple((stage.first_layer, stage.end_layer) for stage in self.stages)
+
+    @property
+    def offer_rows(self) -> tuple[tuple[Offer, ...], ...]:
+        """Offers by replica and stage. A single row stands for all replicas, unless these differ."""
+        by_name = {offer.name: offer for offer in self.offers}
+        if self.replica_offers:
+            return tuple((by_name[name],) * len(self.stages) for name in self.replica_offers)
+        return (tuple(by_name[stage.offer] for stage in self.stages),)
+
     def offer_of(self, stage: int, replica: int = 0) -> Offer:
-        name = self.replica_offers[replica] if self.replica_offers else self.stages[stage].offer
-        return next(offer for offer in self.offers if offer.name == name)
+        """The offer of one member."""
+        rows = self.offer_rows
+        return rows[replica if len(rows) > 1 else 0][stage]
 
     @property
     def member_offers(self) -> list[Offer]:
         """The offer of every member. Members of the first replica come first, in stage order, and copies come last."""
-        holders = [*range(self.num_replicas), *([0] if self.num_copies else [])]
-        return [self.offer_of(stage, replica) for replica in holders for stage in range(len(self.stages))]
+        rows = self.offer_rows
+        return [offer for row in (rows if len(rows) > 1 else rows * self.num_holders) for offer in row]

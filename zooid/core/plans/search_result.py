@@ -1,4 +1,4 @@
-"""What a search for a plan found: the pick, what it was chosen from, and how sure it is that nothing is better."""
+"""The result of a search for a plan: the pick, the Pareto front, all candidates, and a proof."""
 
 from typing import Literal, get_args
 
@@ -6,7 +6,7 @@ from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import FileRecord, Record, require
 
 Goal = Literal["balanced", "fastest", "cheapest", "weighted"]
-"""Weighted: an hour is worth so many dollars, and the sum of both is to be the least."""
+"""`weighted` minimises the cost plus the run's hours, at a price for each hour."""
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
 Status = Literal["optimal", "bounded"]
@@ -14,14 +14,14 @@ Verdict = Literal["pick", "front", "dominated", "beyond a limit", "too large", "
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """How sure it is that nothing is better, for the model of time and cost that was searched."""
+    """How much better than the answer anything can be, by the model of time and cost that was searched."""
 
     status: Status
-    """`optimal`: nothing better exists. `bounded`: nothing is better by more than `gap`."""
+    """`optimal` means that nothing better exists, `bounded` that nothing is better by more than `gap`."""
     gap: float
-    """(found − lower bound) / found; 0 where optimal."""
+    """(incumbent − lower bound) / incumbent, which is 0 if optimal."""
     wall_s: float
-    """What the search took."""
+    """Wall time of the search."""
 
     def __post_init__(self) -> None:
         require(self.gap >= 0, f"`gap` is {self.gap}; it must be at least 0")
@@ -29,50 +29,50 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class Candidate(Record, frozen=True, kw_only=True):
-    """A plan that could be, and what became of it."""
+    """A plan, or a family of similar plans, that the search considered, and its verdict."""
 
     layout: str
     offers: tuple[str, ...]
-    """Of each stage; of each replica, where these differ."""
+    """The offer of each stage, or of each replica where replicas differ."""
     num_members: int
     grain_size: int
     schedule: ScheduleName
     ahead: int
     transport: TransportName
     run_s: float
-    """Simulated; otherwise what no simulation of it can be below, and so is `run_usd`."""
+    """Simulated time, or a lower bound of it if the candidate was not simulated. `run_usd` is likewise."""
     run_usd: float
     is_simulated: bool
     verdict: Verdict
-    """`dominated`: another is faster and cheaper. `bounded out`: another is faster and cheaper than it can be at best.
-    `open`: it was not looked at any more."""
+    """`dominated` means that another plan is as fast and as cheap, `bounded out` that one is at least as good as this
+    candidate's lower bounds, and `open` that the search ended before it."""
     reason: str = ""
-    """Of what could not be: which limit it breaks, or what it lacks."""
+    """The limit that the candidate breaks, or the memory that it lacks. Empty for feasible candidates."""
 
 
 class LeftOut(Record, frozen=True, kw_only=True):
-    """Offers that no plan can stand on, all for one reason."""
+    """Offers that no plan can use, all for the same reason."""
 
     offers: tuple[str, ...]
     reason: str
 
 
 class Search(FileRecord, frozen=True, kw_only=True, tag="search"):
-    """A pick with its reasons."""
+    """The outcome of a search: the pick and the reasons for it."""
 
     goal: Goal
     hour_usd: float | None = None
-    """What an hour is worth, where the goal is weighted."""
+    """Dollars that an hour is worth, if the goal is weighted."""
     pick: Plan
     runner_up: Plan | None = None
-    """The next best that is another plan and not only another cut."""
+    """The best plan that differs from the pick in more than its cuts and grains."""
     front: tuple[Plan, ...]
-    """All within the limits to which no other is both faster and cheaper, the fastest first."""
+    """The Pareto front of the plans within the limits, fastest first."""
     candidates: tuple[Candidate, ...]
     left_out: tuple[LeftOut, ...] = ()
-    """Offers that were asked for, but that nothing could be planned on."""
+    """Offers that the user named, but that no plan can use."""
     num_simulated: int
     proof: Proof
-    """Among the candidates, for the simulator."""
+    """Proof about the pick (or the front, if balanced), among the candidates and by the simulator's model."""
     reasons: tuple[str, ...] = ()
-    """Why this one, in sentences."""
+    """Sentences that explain the pick."""

@@ -15,7 +15,7 @@ from zooid.core.plans.profile import Profile
 from zooid.planner.partition.problem import span_sums, stage_forward_s
 from zooid.predictor import DirectedLink
 from zooid.predictor.equations.array_checks import Array
-from zooid.predictor.step_bounds import latency_s, reduced_share
+from zooid.predictor.step_bounds import latency_s, reduced_fraction
 
 
 class StepFloor:
@@ -56,7 +56,7 @@ class StepFloor:
         returned_s = computed_s + before_backward_s
         reduced_bytes = np.zeros_like(self.gradient_bytes)
         if num_replicas > 1 and is_reducing:
-            reduced_bytes = reduced_share(num_replicas) * self.gradient_bytes
+            reduced_bytes = reduced_fraction(num_replicas) * self.gradient_bytes
         reduce_s = np.where(reduced_bytes > 0, self.latency_s + reduced_bytes / self.down_bytes_per_s, 0.0)
         prepared_s = np.where(reduced_bytes > 0, computed_s - self.backward_s + reduce_s, 0.0)
         received_bytes = num_grains * (self.crossing_bytes[:, None] + self.crossing_bytes) + reduced_bytes
