@@ -38,6 +38,7 @@ from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.events import Event, StepCommitted
+from zooid.core.runs.step_parts import parts_by_member
 from zooid.planner import Market
 from zooid.planner.partition import StageTable, best_partitions
 from zooid.predictor import Layout, Noise, Steps, World, directed_links, simulate_steps
@@ -239,7 +240,7 @@ def real_plan(case: RealCase, profile: Profile, links: tuple[Link, ...]) -> tupl
     own_grains = math.ceil(num_grains / num_replicas)
     table = StageTable.of_profile(profile, case.grain_size, own_grains, crossed, num_replicas)
     partition = best_partitions(table, [num_stages], max_each=1)[num_stages][0]
-    world = World({here.name: profile}, ways)
+    world = World({here.name: profile}, directed)
     plan = Market((here,), world).plan(
         partition,
         (here,) * num_stages,

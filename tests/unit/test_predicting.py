@@ -21,7 +21,7 @@ from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile, Spread
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Links
-from zooid.core.runs.timeline import parts_by_member
+from zooid.core.runs.step_parts import parts_by_member
 from zooid.predictor import World, directed_links, predict
 from zooid.report import facts_in_words, prediction_page, prediction_tables
 

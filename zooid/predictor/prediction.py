@@ -16,7 +16,7 @@ from zooid.core.runs.step_parts import parts_of_step
 from zooid.core.runs.timeline import Timeline
 from zooid.predictor.costs.bill import run_cost, total_usd
 from zooid.predictor.costs.traffic import step_traffic
-from zooid.predictor.costs.usage import Checkpoints, DataSet, num_checkpoints, run_usage
+from zooid.predictor.costs.usage import Checkpoints, DataSet, RunUsage, num_checkpoints, run_usage
 from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
 from zooid.predictor.simulation.step import Noise, simulate_steps
 from zooid.predictor.stage_memory import more_gradients_of_tree
