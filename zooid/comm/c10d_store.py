@@ -17,7 +17,7 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommError, CommTimeout, ObjectExists
 from zooid.core.runs.keys import number_in
 from zooid.store import ObjectStore, RetryingStore, wait_for
-from zooid.store.privacy import make_private
+from zooid.store.folders import make_private
 
 _NONCE_BYTES = 16
 _COUNTER = re.compile(rb"-?[0-9]{1,19}")
