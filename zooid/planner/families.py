@@ -17,10 +17,9 @@ from zooid.core.plans.plan import Limits, Plan, ScheduleName, StagePlan, Transpo
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.offer import Offer
 from zooid.planner.drafts import Draft, draft
-from zooid.planner.family_bounds import least_step_s
+from zooid.planner.family_bounds import StepFloor, least_step_s
 from zooid.planner.market import Market
 from zooid.planner.partition import Partition, StageTable, best_partitions, smallest_need
-from zooid.planner.partition.step_floor import StepFloor
 from zooid.predictor import (
     DirectedLink,
     gradient_copies,
