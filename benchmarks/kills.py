@@ -25,7 +25,6 @@ import torch
 
 import zooid
 from lab.attempts import Attempt, left_behind
-from lab.history import read_history
 from lab.nursery import Nursery, nursery
 from lab.plans import bare_plan
 from lab.servers import moto_s3
@@ -35,7 +34,7 @@ from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.records import encode_record
 from zooid.core.runs.events import StepCommitted
 from zooid.layers import check_job, faithful_layers
-from zooid.store import ObjectStore, open_store
+from zooid.store import ObjectStore, open_store, read_history
 
 NUM_STEPS = 60
 LAYOUTS = {"1x1": (1, ()), "2x1": (2, ()), "1x2": (1, (2,))}

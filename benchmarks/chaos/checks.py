@@ -9,10 +9,9 @@ import torch
 
 import zooid
 from lab.footprints import Footprint, reads_by_step
-from lab.history import read_history
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, StepCommitted
-from zooid.store import EventReader, ObjectStore, open_store
+from zooid.store import EventReader, ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.rosters import read_roster
 

@@ -16,7 +16,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import save
 
-from lab.history import read_history
 from tests.fuzz.record_samples import records
 from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
@@ -55,7 +54,7 @@ from zooid.profiler.probes.probe_barrier import ProbeBarrier
 from zooid.profiler.probes.probe_listener import Address
 from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
 from zooid.report.progress import LineView
-from zooid.store import EventReader, ObjectStore, open_store
+from zooid.store import EventReader, ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim
 from zooid.store.shards import index_shards, shards

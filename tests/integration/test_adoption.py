@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import zooid
-from lab.history import read_history
 from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
@@ -28,7 +27,7 @@ from zooid.core.records import decode_record
 from zooid.core.runs import keys, liveness
 from zooid.core.runs.events import Event, MemberExited, MembersAdopted, RosterChanged, StepCommitted
 from zooid.core.runs.spec import MemberHandle
-from zooid.store import ObjectStore, open_store
+from zooid.store import ObjectStore, open_store, read_history
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import zooid
-from lab.history import read_history
 from tests.integration.hooked_jobs import EVALUATION, write_hooked_job
 from tests.integration.recording import RecordingPlatform, still_running
 from zooid.coordinator.runs.run_progress import RunResult
@@ -19,7 +18,7 @@ from zooid.core.errors import MemberFailed
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
-from zooid.store import open_store
+from zooid.store import open_store, read_history
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import zooid
-from lab.history import read_history
 from lab.servers import S3Server, moto_s3
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
@@ -25,7 +24,7 @@ from tests.processes import wait_until
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import CheckpointSaved, Event, PhaseStarted, RunStarted, StepCommitted
-from zooid.store import clear, open_store
+from zooid.store import clear, open_store, read_history
 from zooid.store.checkpoint_index import complete_steps
 
 pytestmark = pytest.mark.timeout(600)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from msgspec import structs
 
-from lab.history import read_history
 from tests.fuzz.record_samples import a_manifest
 from tests.unit.test_records import a_plan, a_roster
 from zooid.comm.c10d_store import ObjectRendezvous
@@ -34,7 +33,7 @@ from zooid.profiler.probes.probe_listener import Address
 from zooid.profiler.probes.probe_member import _check_complete
 from zooid.profiler.probes.probe_rounds import FlowIndex, ProbeFlow, ProbeRound
 from zooid.schedule.samples import SamplePlan
-from zooid.store import EventReader, EventWriter, open_store
+from zooid.store import EventReader, EventWriter, open_store, read_history
 from zooid.store.claims import last_claim
 from zooid.worker.checkpoints.contents import load_checkpoint
 from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors

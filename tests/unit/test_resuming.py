@@ -14,7 +14,6 @@ import pytest
 from msgspec import structs
 
 import zooid
-from lab.history import read_history
 from tests.unit.profiles import layer, link
 from tests.unit.profiles import profile as a_profile
 from tests.unit.scripted_runs import (
@@ -42,7 +41,7 @@ from zooid.core.runs.liveness import ProcessMark, is_alive, own_mark
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import MemberHandle, RunClaim
 from zooid.platforms import Exit, Launch
-from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store
+from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
 
 @pytest.fixture

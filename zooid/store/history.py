@@ -2,14 +2,15 @@
 
 from zooid.core.runs import keys
 from zooid.core.runs.events import CheckpointSaved, Evaluated, Event, StepCommitted, StoppedEarly
-from zooid.store import EventReader, ObjectStore
+from zooid.store.event_log import EventReader
 from zooid.store.rosters import read_roster
+from zooid.store.store_protocol import ObjectStore
 
 
 def read_history(store: ObjectStore) -> list[Event]:
-    """What happened in a run from its beginning, by roster and time, each step once.
+    """Return all events of a run from its beginning, by roster and time, with each step once.
 
-    What a roster told counts only for steps before the step with which the next roster went on.
+    Events of a roster count only for steps before the one with which the next roster resumed.
     """
     ends = {roster: _end_before(store, *roster) for roster in keys.rosters(store.list(keys.ROSTERS))}
     listed = store.list_folders(keys.EVENTS)
