@@ -19,7 +19,7 @@ from zooid.planner.market import Market
 from zooid.planner.partition.problem import span_sums, stage_forward_s
 from zooid.predictor import DirectedLink, host_cores
 from zooid.predictor.equations.array_checks import Array
-from zooid.predictor.step_bounds import downlink, latency_s, reduced_fraction
+from zooid.predictor.step_bounds import downlink, latency_s, message_s, reduced_fraction
 
 
 def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
@@ -38,22 +38,21 @@ def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
     layers = (0, len(market.profile.layers))
     whole = world.stage_times(offer, layers, plan.grain_size, crowded=crowded, is_direct=plan.is_direct)
     grain_s = whole.forward_s + whole.backward_s
-    message_s = latency_s(links)
+    hop_s = latency_s(links)
     step_s = num_grains * grain_s
     down_bytes_per_s = downlink(world.links, offer.site)
     if num_stages > 1:
-        crossing_s = message_s + sum(crossing_bytes / link.bytes_per_s for link in links)
-        step_s = _least_pipeline_s(grain_s, crossing_s * (crossing_bytes > 0), num_grains, num_stages)
+        step_s = _least_pipeline_s(grain_s, message_s(crossing_bytes, links), num_grains, num_stages)
         step_s = max(step_s, num_grains * crossing_bytes * (1 if num_stages == 2 else 2) / down_bytes_per_s)
     if cores is not None:
         step_s = max(step_s, step_grains * grain_s / cores)
     reduced_bytes = sum(bucket.num_bytes for bucket in whole.buckets)
     if plan.num_replicas > 1 and reduced_bytes and world.library is None:
-        reduce_s = message_s + reduced_fraction(plan.num_replicas) * reduced_bytes / num_stages / down_bytes_per_s
+        reduce_s = hop_s + reduced_fraction(plan.num_replicas) * reduced_bytes / num_stages / down_bytes_per_s
         begin_s = num_grains * grain_s - whole.backward_s if num_stages == 1 else 0.0
         step_s = max(step_s, begin_s + reduce_s)
     if plan.num_members > 1 and world.library is None:
-        step_s += message_s  # of the vote
+        step_s += hop_s  # of the vote
     return step_s
 
 
@@ -77,8 +76,7 @@ class StepFloor:
         self.crossing_bytes = np.array([0.0, *(layer.boundary.at(grain_size) for layer in layers)])
         self.crossing_bytes[-1] = 0.0
         self.latency_s = latency_s(links)
-        crossing_s = self.latency_s + sum(1 / link.bytes_per_s for link in links) * self.crossing_bytes
-        self.crossing_s = np.where(self.crossing_bytes > 0, crossing_s, 0.0)
+        self.crossing_s = np.array([message_s(num_bytes, links) for num_bytes in self.crossing_bytes])
         self.down_bytes_per_s = down_bytes_per_s
 
     def min_steps_s(self, num_grains: int, num_replicas: int, max_stages: int, *, is_reducing: bool) -> Array:

@@ -60,7 +60,9 @@ def _replica_s(
 ) -> tuple[float, list[float]]:
     """Lower bounds of the time that a replica's links need, and of the ends of its stages' last backwards."""
     crossing = [
-        _message_s(layout, stage.out_bytes, *sites[index : index + 2]) if index + 1 < len(stages) else 0.0
+        message_s(stage.out_bytes, _links_between(layout, *sites[index : index + 2]))
+        if index + 1 < len(stages)
+        else 0.0
         for index, stage in enumerate(stages)
     ]
     ends_s = [0.0] * len(stages)
@@ -159,20 +161,23 @@ def least_latency_s(layout: Layout) -> float:
     return there + min(layout.links[STORE_SITE, site].rtt_s for site in sites)
 
 
-def latency_s(ways: Sequence[DirectedLink]) -> float:
-    """Latency of a message over the link between two members, or over those to the store and from it."""
-    return sum(way.rtt_s for way in ways) * (0.5 if len(ways) == 1 else 1.0)
+def latency_s(links: Sequence[DirectedLink]) -> float:
+    """Latency of a message over the link between two members, or over the links to the store and from it.
+
+    A message reaches a connected member that waits for it after half a round trip. A put and a get take a whole round
+    trip each, since both are answered.
+    """
+    return sum(link.rtt_s for link in links) * (0.5 if len(links) == 1 else 1.0)
 
 
-def _message_s(layout: Layout, num_bytes: float, site: str, next_site: str) -> float:
-    """Time of one message between two sites, if nothing else is in flight."""
-    if num_bytes == 0:
-        return 0.0
-    if layout.is_direct:
-        link = layout.links[site, next_site]
-        return link.rtt_s / 2 + num_bytes / link.bytes_per_s
-    up, down = layout.links[site, STORE_SITE], layout.links[STORE_SITE, next_site]
-    return up.rtt_s + num_bytes / up.bytes_per_s + down.rtt_s + num_bytes / down.bytes_per_s
+def message_s(num_bytes: float, links: Sequence[DirectedLink]) -> float:
+    """Time of one message over these links, as in `latency_s`, if nothing else is in flight."""
+    return latency_s(links) + sum(num_bytes / link.bytes_per_s for link in links) if num_bytes else 0.0
+
+
+def _links_between(layout: Layout, site: str, next_site: str) -> list[DirectedLink]:
+    ends = [(site, next_site)] if layout.is_direct else [(site, STORE_SITE), (STORE_SITE, next_site)]
+    return [layout.links[end] for end in ends]
 
 
 def reduced_fraction(num_members: int) -> float:

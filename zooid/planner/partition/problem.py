@@ -13,6 +13,7 @@ from zooid.core.plans.profile import Profile
 from zooid.predictor import DirectedLink
 from zooid.predictor.equations import streaming_bound_s
 from zooid.predictor.equations.array_checks import Array, at_least
+from zooid.predictor.step_bounds import message_s
 
 Partition = tuple[tuple[int, int], ...]
 """The layers [first, end) of every stage."""
@@ -83,7 +84,7 @@ class StageTable:
         return cls(
             forward_s=forward_s,
             backward_s=span_sums([layer.backward_s(grain_size) for layer in layers]),
-            cut_s=np.array([0.0, *(_message_s(layer.boundary.at(grain_size), links) for layer in layers)]),
+            cut_s=np.array([0.0, *(message_s(layer.boundary.at(grain_size), links) for layer in layers)]),
             num_grains=num_grains,
             reduce_s=reduce_s,
             fits=np.ones(forward_s.shape, bool),
@@ -126,8 +127,3 @@ def span_sums(values: ArrayLike) -> Array:
 def partition_of(ends: NDArray[np.int64]) -> Partition:
     """Partition whose stages end at these layers."""
     return tuple(pairwise([0, *ends.tolist()]))
-
-
-def _message_s(num_bytes: float, links: Sequence[DirectedLink]) -> float:
-    """Time of one message between two stages, over one link or through the store."""
-    return sum(link.rtt_s + num_bytes / link.bytes_per_s for link in links) if num_bytes else 0.0
