@@ -143,7 +143,7 @@ def test_the_backends_page_counts_requests_as_the_lists_do() -> None:
 
 def test_every_document_is_linked_and_every_link_leads_somewhere() -> None:
     readme = (DOCS.parent / "README.md").read_text()
-    linked = set(re.findall(r"\]\((docs/[\w.-]+)\)", readme))
+    linked = set(re.findall(r"\]\((docs/[\w.-]+\.md)\)", readme))
     assert linked == {f"docs/{path.name}" for path in DOCS.glob("*.md")}
     for path in [DOCS.parent / "README.md", *DOCS.glob("*.md")]:
         for target, heading in re.findall(r"\]\(([\w./-]*)(?:#([\w-]+))?\)", path.read_text()):

@@ -36,7 +36,7 @@ class LayerCosts:
         if not all(np.isfinite(getattr(self, name)).all() for name in shapes):
             raise InputError("the costs of layers must be finite; leave out a size on which a layer cannot run")
         if not 1 <= num_layers <= MAX_LAYERS:
-            raise InputError(f"{num_layers} layers are given, but only 1 to {MAX_LAYERS} can be searched; merge layers")
+            raise InputError(f"{num_layers} layers are given, but 1 to {MAX_LAYERS} can be searched")
 
     def __len__(self) -> int:
         return len(self.forward_s)
