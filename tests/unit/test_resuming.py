@@ -33,7 +33,7 @@ from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, Superseded
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.records import decode_record, encode_record
-from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.link import STORE_SITE, Link, Links
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
@@ -190,8 +190,14 @@ class TestRefused:
     ) -> None:
         self.refuse(store, PlanError, message, plan=a_plan(**changed))
 
-    def test_a_plan_with_limits(self, store: ObjectStore) -> None:
-        self.refuse(store, InputError, "limits, a goal or `on`, .* give them when planning", plan=a_plan(), on="local")
+    @pytest.mark.parametrize(
+        "settled",
+        [{"on": "local"}, {"goal": "fastest"}, {"links": Links(zooid_version="0", date="2025-01-01", links=())}],
+        ids=["on", "goal", "links"],
+    )
+    def test_a_plan_with_what_it_settles(self, store: ObjectStore, settled: dict[str, Any]) -> None:
+        message = "limits, a goal, links or `on`, .* give them when planning"
+        self.refuse(store, InputError, message, plan=a_plan(), **settled)
 
     def test_a_job_that_has_changed_leaves_the_run_as_it_was(self, store: ObjectStore, tmp_path: Path) -> None:
         """The member that checks refuses it, before anybody trains; the next try finds the same run and job."""

@@ -11,13 +11,19 @@ from zooid.core.units import format_bytes
 
 
 def check_given(
-    plan: Plan, limits: Limits | None, goal: Goal | None, on: str | None, *, reproducible: bool = False
+    plan: Plan,
+    limits: Limits | None,
+    goal: Goal | None,
+    links: Links | None,
+    on: str | None,
+    *,
+    reproducible: bool = False,
 ) -> None:
     """Reject a given plan that this process cannot start, or that comes with options which it already settles."""
-    if limits is not None or goal is not None or on is not None:
+    if any(option is not None for option in (limits, goal, links, on)):
         raise InputError(
-            "a plan is given together with limits, a goal or `on`, which the plan already settles; give them when "
-            "planning, or leave out the plan"
+            "a plan is given together with limits, a goal, links or `on`, which the plan already settles; give them "
+            "when planning, or leave out the plan"
         )
     for offer in plan.offers:
         if offer.platform != LOCAL:

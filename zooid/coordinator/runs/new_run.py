@@ -61,7 +61,7 @@ def train(
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
-        check_given(plan, limits, goal, on, reproducible=reproducible)
+        check_given(plan, limits, goal, links, on, reproducible=reproducible)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),

@@ -73,7 +73,7 @@ def resume(
     file = _job_file(job_file, before, folder)
     offer = None if on is None else resolve_offer(on)
     if plan is not None:
-        check_given(plan, limits, goal, on)
+        check_given(plan, limits, goal, links, on)
     was_killed = reject_live_coordinator(folder, number - 1)
     if not was_killed:  # otherwise members may still run, and the checkpoint is read after they have ended
         manifest = _last_checkpoint(folder, past_stop=past_stop)
