@@ -89,7 +89,7 @@ def test_types_at_every_cut_are_those_of_a_real_run(build: Callable[[], nn.Modul
 
 
 def test_a_block_whose_types_depend_on_values_is_refused_with_the_way_out() -> None:
-    with pytest.raises(LayerError, match=r"leave job\.autocast out, or convert the model to a smaller type yourself"):
+    with pytest.raises(LayerError, match=r"leave out job\.autocast, or convert the model to a smaller type yourself"):
         traced(models.ChoosySequence)
 
 

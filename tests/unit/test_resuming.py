@@ -174,7 +174,7 @@ class TestRefused:
 
     def test_a_job_file_that_is_gone(self, store: ObjectStore, tmp_path: Path) -> None:
         (tmp_path / "job.py").unlink()
-        self.refuse(store, InputError, r"job.py any more; give its path with --job")
+        self.refuse(store, InputError, r"no longer exists at .*job.py; give its path with --job")
         self.refuse(store, JobError, "there is no job file", job_file=tmp_path / "other.py")
 
     @pytest.mark.parametrize(
@@ -362,7 +362,9 @@ class TestFenced:
                 Path(f"{store.url.removeprefix('file://')}/plan.json#1").write_bytes(b"being written")
 
         platform = EndlessPlatform(on_launch=replace)
-        with pytest.raises(Superseded, match=r"another coordinator has gone on .* claims/000002.json replaces claim 1"):
+        with pytest.raises(
+            Superseded, match=r"another coordinator has taken over .* claims/000002.json replaces claim 1"
+        ):
             zooid.resume(store.url, platform=platform)
         assert platform.terminated == set()
         listed = store.list("")
