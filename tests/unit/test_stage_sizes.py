@@ -266,7 +266,7 @@ def test_what_cannot_be_searched_is_refused() -> None:
         replace(layers, parameter_bytes=np.ones(2))
     with pytest.raises(InputError, match=r"`forward_s` has the shape \(3,\)"):
         replace(layers, forward_s=np.ones(3))
-    with pytest.raises(InputError, match="1 to 400 can be searched; merge layers"):
+    with pytest.raises(InputError, match="1 to 400 can be searched"):
         LayerCosts(np.ones((500, 1)), np.ones((500, 1)), np.ones(500), np.ones(500))
     with pytest.raises(InputError, match="times on 4 sizes, but 1 sizes are given"):
         replace(plain, sizes=MemberSizes(np.ones(1), np.ones(1), np.ones(1)))
