@@ -49,9 +49,11 @@ def main(spec_url: str, schedule: str, num_rounds: int) -> None:
     spec = decode_record(bytes(store.get(key)), WorkerSpec, key)
     torch.set_num_threads(1)
     abort = Abort()
+    stage = int(spec.member.removeprefix("r0s"))
+    dist.init_process_group("gloo", init_method=f"{store_url}/stock", rank=stage, world_size=2)
     with train_task.open_member(spec, store, abort) as member, member.under(member.role.first_roster) as (trainer, _):
         plan = decode_record(bytes(store.get(keys.plan(0))), Plan, keys.plan(0))
-        stock = stock_steps(spec, plan, schedule, dist.new_group(backend="gloo"))
+        stock = stock_steps(spec, plan, schedule, dist.group.WORLD)
         steps = {"zooid": trainer.run_step, "stock": stock}
         for step in steps.values():
             time_s(step, WARM_UP_STEPS)
@@ -62,6 +64,7 @@ def main(spec_url: str, schedule: str, num_rounds: int) -> None:
         if dist.get_rank() == 0:
             print(json.dumps(times_s), flush=True)
     abort.set("done")
+    dist.destroy_process_group()
 
 
 def time_s(step: Step, num_steps: int) -> float:
