@@ -29,7 +29,7 @@ class Launch:
     size: Size | None = None
     """The limits of the member; None means no limits of its own."""
     uses_gpus: bool = False
-    """Whether it may use the GPUs of the machine."""
+    """Whether the member may use the GPUs of the machine."""
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ class _Statement:
     """Top-level names that it, or a function in it, looks up."""
     is_import: bool
     is_compound: bool
-    """Whether it contains other statements, as a loop does."""
+    """Whether the statement contains other statements, as a loop does."""
     is_certain: bool
-    """Whether it always binds its names, so that earlier bindings do not matter."""
+    """Whether the statement always binds its names, so that earlier bindings do not matter."""
 
 
 def statements_for(variable: str, cells: Sequence[str], namespace: Mapping[str, Any]) -> str | None:

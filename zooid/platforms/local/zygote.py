@@ -48,7 +48,7 @@ class _Nursery:
         self._end = end
         self._idle_s = idle_s
         self._is_ending = False
-        """Whether it accepts only requests that were already sent."""
+        """Whether the zygote accepts only requests that were already sent."""
         self._is_heard = True
         """Whether there may be requests to read."""
         self._lines = Lines(Birth)

@@ -102,10 +102,11 @@ def hierarchical_s(
     between_latency_s: ArrayLike = 0.0,
     num_chunks: ArrayLike = 1,
 ) -> Array:
-    """By site: reduce inside each site, exchange between sites, spread inside (`transfer_lists.hierarchical`).
+    """Time of an all-reduce that reduces inside each site, then between sites, and spreads the sum inside again.
 
-    The last axis of the first four arguments but `num_bytes` is the site; a site of size 0 is absent. Of each member,
-    `inside_bytes_per_s` is w. Of a whole site to all others, `between_bytes_per_s` is C. For G sites of n members each:
+    The transfers are those of `schedule.site_hierarchy`. The last axis of the first four arguments but `num_bytes` is
+    the site; a site of size 0 is absent. `inside_bytes_per_s` is the rate w of each member, and `between_bytes_per_s`
+    the rate C of a whole site to all others. For G sites of n members each:
 
         inside, twice:   s(n−1)/n / w       of the slowest site
         between, twice:  s(G−1)/G / min(C, nw)
