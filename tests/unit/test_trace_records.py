@@ -325,9 +325,15 @@ def _nest(train: dict[str, Any]) -> None:
     train["operations"][0]["args"] = [argument]
 
 
+def _add_nothing(train: dict[str, Any]) -> None:
+    """In a sub-graph, whose code is generated at once."""
+    graph = next(entry["graph"] for entry in train["constants"] if entry.get("graph"))
+    graph["nodes"][0] |= {"operation": "operator.add", "args": []}
+
+
 HOSTILE = [_rename, _inject_argument, _quote, _keyword, _twice, _look_ahead, _refer_to_itself, _overlap, _shorten]
 HOSTILE += [_leave_out_a_crossing, _cross_nothing, _grow, _vary_a_parameter, _call_an_unknown_type, _return_more]
-HOSTILE += [_lose_a_constant, _nest]
+HOSTILE += [_lose_a_constant, _nest, _add_nothing]
 
 
 def rebuilt_from(data: bytes) -> LayeredModel | None:

@@ -28,7 +28,7 @@ from zooid.core.runs.trace import (
 )
 from zooid.layers.record.literals import decode_literal, named_dtype
 from zooid.layers.record.nests import decode_nest
-from zooid.layers.record.operations import named_operation
+from zooid.layers.record.operations import named_operation, takes_arguments
 from zooid.layers.stages.layered_model import LayeredModel, ParameterHooks
 from zooid.layers.tracing.traced_program import TracedProgram
 from zooid.layers.tracing.values import Facts, LinearSize, Value, note_facts
@@ -107,7 +107,9 @@ class _GraphBuilder:
             _require(_is_identifier(key), f"{key!r} is no name of an argument")
         args = tuple(decode_literal(argument, self.nodes) for argument in record.args)
         kwargs = {key: decode_literal(argument, self.nodes) for key, argument in record.kwargs.items()}
-        return self._add("call_function", record.name, named_operation(record.operation), args, kwargs)
+        operation = named_operation(record.operation)
+        _require(takes_arguments(operation, args, kwargs), f"{record.operation} does not take the arguments there")
+        return self._add("call_function", record.name, operation, args, kwargs)
 
     def _add(self, op: str, name: str, target: Any, args: Any = (), kwargs: Any = None) -> fx.Node:
         _require(_is_identifier(name), f"{name[:80]!r} is no name of a node")

@@ -1,5 +1,6 @@
 """The operations that a record may name; a record never causes an import or runs other code."""
 
+import inspect
 import math
 import operator
 from collections.abc import Callable
@@ -72,6 +73,17 @@ def named_operation(name: str) -> Callable[..., Any]:
         f"the trace names the operation {name!r}, which this version of torch does not have or a trace may not use; "
         "was it altered, or written by another version?"
     )
+
+
+def takes_arguments(operation: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function on numbers can be called with these arguments; torch checks its own operations."""
+    if operation not in _FUNCTION_NAMES:
+        return True
+    try:
+        inspect.signature(operation).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_allowed(operation: OpOverload[..., Any]) -> bool:
