@@ -253,7 +253,7 @@ def plain() -> torch.nn.Module:
 PREPARE = """
 from lab.plans import bare_plan
 from zooid.core.jobs.job import load_job
-from zooid.core.resources.machine import forget_peak, peak_resident_bytes
+from zooid.core.resources.process_memory import forget_peak, peak_resident_bytes
 from zooid.layers import check_job, trace_job
 from zooid.store import open_store
 from zooid.worker.checkpoints.contents import write_initial

@@ -9,7 +9,7 @@ from tests.integration.interpreters import run_python
 
 TRACE_LARGE = """
 import json, torch, transformers
-from zooid.core.resources.machine import forget_peak, peak_resident_bytes
+from zooid.core.resources.process_memory import forget_peak, peak_resident_bytes
 from zooid.layers import Batch, trace
 transformers.logging.set_verbosity_error()
 with torch.device("meta"):

@@ -10,7 +10,7 @@ from torch import nn
 
 from zooid.core.errors import InputError
 from zooid.core.jobs.job import Job
-from zooid.core.resources.machine import anonymous_bytes
+from zooid.core.resources.process_memory import anonymous_bytes
 from zooid.layers import build_model, check_job, disk_tensors, faithful_layers, trace
 from zooid.layers.disk_tensors import gradients_on_disk, is_on_disk, release_pages, to_disk
 from zooid.layers.stages.comparison import find_difference, run_model

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from zooid.core.jobs.job import Job
-from zooid.core.resources.machine import forget_peak, peak_resident_bytes
+from zooid.core.resources.process_memory import forget_peak, peak_resident_bytes
 from zooid.layers.disk_tensors import give_back_freed
 from zooid.profiler.update_times import measure_optimizer, measure_reduction
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from zooid.core.plans.profile import Bytes
-from zooid.core.resources.machine import forget_peak, memory_bytes, peak_resident_bytes
+from zooid.core.resources.machine import memory_bytes
+from zooid.core.resources.process_memory import forget_peak, peak_needed_bytes
 from zooid.layers import Batch
 from zooid.layers.disk_tensors import give_back_freed
 from zooid.predictor import grain_bytes
@@ -89,7 +90,7 @@ def _peak_of(timer: LayerTimer, batch: Batch, num_grains: int) -> int:
     losses = [timer.forward(batch) for _ in range(num_grains)]
     while losses:
         run_backward(losses.pop())
-    return peak_resident_bytes()
+    return peak_needed_bytes()
 
 
 def _gpu_runtime_bytes(timer: LayerTimer, batch: Batch, counted: float) -> int:

@@ -16,7 +16,7 @@ import torch
 from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import JobError
 from zooid.core.plans.profile import GradientReady
-from zooid.core.resources.machine import anonymous_bytes
+from zooid.core.resources.process_memory import anonymous_bytes
 from zooid.layers import Batch, CheckedJob, LayeredModel, collate
 from zooid.layers.disk_tensors import bring_to_memory, give_back_freed, room_for_state
 from zooid.profiler.grain_times import GrainTimes

@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from zooid.core.abort import Abort
 from zooid.core.records import encode_record
-from zooid.core.resources.machine import peak_resident_bytes
+from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
 from zooid.core.runs.events import MemberTrained, StepCommitted
 from zooid.core.runs.spec import RehearsalSpec

@@ -7,7 +7,6 @@ limit applies to everything below the folder that sets it.
 
 import math
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -112,26 +111,3 @@ def _read(file: Path) -> str:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-def peak_resident_bytes(process: Path = SELF) -> int:
-    """Return the peak resident memory of this process since its start, or since `forget_peak`.
-
-    The peak that getrusage reports is inherited from the parent process; this one is not.
-    """
-    return _status_bytes(process, "VmHWM:")
-
-
-def anonymous_bytes(process: Path = SELF) -> int:
-    """Return the anonymous memory of this process, which the kernel cannot reclaim."""
-    return _status_bytes(process, "RssAnon:")
-
-
-def _status_bytes(process: Path, field: str) -> int:
-    return int((process / "status").read_text().partition(field)[2].split()[0]) * 1024
-
-
-def forget_peak(process: Path = SELF) -> None:
-    """Reset the peak resident memory; does nothing where the kernel does not allow it."""
-    with suppress(OSError):
-        (process / "clear_refs").write_text("5")

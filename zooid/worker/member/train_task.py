@@ -14,7 +14,7 @@ import torch
 from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.records import encode_record
-from zooid.core.resources.machine import peak_resident_bytes
+from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
