@@ -44,6 +44,10 @@ class Vote:
     """1 if this member has written its part of the pending checkpoint."""
     num_due: float = 0.0
     """1 if this member finds that a checkpoint is due; one such member is enough."""
+    newest_change: float = 0.0
+    """The newest planned change of the roster, by its attempt; only the first member contributes it."""
+    ready_change: float = 0.0
+    """The planned change that this member is ready for, by its attempt; 0 if there is none."""
     wishes: float = 0.0
     """The flags of `Wish` that the job asks for; only the first member contributes them."""
     square_sums: tuple[float, ...] = ()
@@ -66,6 +70,13 @@ class Vote:
     def square_sum(self) -> float:
         """Σg² of the whole model, added up in stage order."""
         return sum(self.square_sums)
+
+    def agrees_on_change(self, num_members: int) -> bool:
+        """Whether all members are ready for the newest planned change, given the sum of their votes.
+
+        No member is ready for a newer change than the first member's newest.
+        """
+        return self.newest_change > 0 and self.ready_change == self.newest_change * num_members
 
 
 _NUM_SCALARS = len(Vote().values())
@@ -148,6 +159,8 @@ class StepState:
             return StepState.resumed(step)
         if ruling.kind == "stands" and self.num_applied == step:
             return StepState(step, Phase.PREPARED if self.phase is Phase.PREPARED else Phase.RUNNING)
+        if ruling.kind == "planned" and self.num_applied == step - 1 and self.phase is Phase.PREPARED:
+            return replace(self, is_bound=True)  # it has yet to apply the step before the change
         if self.num_applied != roster.first_computed:
             raise ScheduleError(
                 f"this member has applied {self.num_applied} steps, but roster {roster.label} begins with step "

@@ -39,7 +39,7 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     plan, roster = read_plan(store, spec.roster), read_roster(store, spec.roster)
     ties = tuple(tie.stages for tie in spec.ties)
     peers = open_peers(spec, store, plan, roster, _CPU, abort)
-    seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties))
+    seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties, lambda stage, guest: False))
     buckets = tuple(len(stage.buckets) for stage in spec.stages)
     shape = StepShape(plan.schedule, len(spec.stages), plan.ahead, buckets, ties)
     num_grains = -(-plan.batch_size // plan.grain_size)

@@ -86,6 +86,8 @@ class Crew:
         self._during = during
         self._is_replaced = is_replaced
         self._running: dict[str, _Running] = {}
+        self._recorded: set[str] = set()
+        """Members whose handles are in the store."""
         self._ended_s: dict[str, float] = {}
         """Time at which each exited member was first found to have exited."""
 
@@ -117,7 +119,10 @@ class Crew:
 
     def record_handles(self) -> None:
         """Write the members' handles, for a coordinator that may have to adopt them."""
-        for running in self._running.values():
+        for running in list(self._running.values()):
+            if running.member in self._recorded:
+                continue
+            self._recorded.add(running.member)
             record = MemberHandle(
                 member=running.member,
                 started_at_s=time.time() - (time.monotonic() - running.started_s),
@@ -135,8 +140,11 @@ class Crew:
         on_poll: Callable[[], None],
         on_lost: Callable[[str, str], None],
         is_left_out: Callable[[str], bool],
+        is_waiting: Callable[[str], bool] = lambda member: False,
     ) -> None:
-        """Wait until all members have exited. Killed members are reported to `on_lost`, and the survivors continue.
+        """Wait until all members have exited, except those that wait to join.
+
+        Killed members are reported to `on_lost`, and the survivors continue.
 
         Members without a seat end by themselves, and so do all if one finds that the run cannot continue. Those that
         hang, are stopped or are cut off are ended.
@@ -158,16 +166,20 @@ class Crew:
                     if failure is None:
                         on_lost(member, str(end))
             on_poll()
-            if all(end is not None for end in exits.values()):
+            if all(end is not None for member, end in exits.items() if not is_waiting(member)):
                 break
             for running in self._running.values():
-                if exits[running.member] is None and (not can_continue or is_left_out(running.member)):
+                has_exited = exits.get(running.member) is not None
+                if not has_exited and (not can_continue or is_left_out(running.member)):
                     since_s = left_out_s.setdefault(running.member, time.monotonic())
                     if time.monotonic() - since_s > _LEFT_OUT_S:
                         self._platform.terminate(running.handle)
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._error()
+
+    def has_ended(self, member: str) -> bool:
+        return self._platform.poll(self._running[member].handle) is not None
 
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""

@@ -15,8 +15,10 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.layout_requests import LayoutRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.relay import OnEvent, Relay
+from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.plan import FixedLayout, Plan
@@ -24,6 +26,7 @@ from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.events import Event, MemberExited, MembersAdopted, Metered, PhaseStarted, RunFinished
+from zooid.core.runs.roster import RosterMember
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
@@ -77,6 +80,8 @@ class Run:
         self._writer = EventWriter(self._store, name, self._roster, self._fence)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
+        self._changes: RosterChanges | None = None
+        """Planned changes of who trains, from when members train."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -199,7 +204,24 @@ class Run:
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
+            self._changes = self._new_changes(plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
+
+    def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
+        """The planned changes of this run, whose new members get the offers of their stages."""
+
+        def start(seats: Sequence[RosterMember]) -> None:
+            offers = [plan.member_offers[seat.stage] for seat in seats]
+            specs = [
+                structs.replace(
+                    self._spec(seat.name, "train", offer, plan), joins_stage=seat.stage, roster=self._roster
+                )
+                for seat, offer in zip(seats, offers, strict=True)
+            ]
+            crew.start("worker", specs, offers)
+            crew.record_handles()
+
+        return RosterChanges(self._store, self._roster, start, crew.has_ended)
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -233,7 +255,8 @@ class Run:
     def _watch(self, plan: Plan, crew: Crew, first_step: int, begin_s: float) -> RunResult:
         try:
             if plan.survives_losses:
-                crew.wait_for_survivors(self._meter(crew), self._report_exit, self._progress.is_left_out)
+                is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
+                crew.wait_for_survivors(self._meter(crew), self._report_exit, is_left_out, is_waiting)
             else:
                 wait_for_all([crew], self._meter(crew))
         except MemberFailed as failure:
@@ -280,6 +303,7 @@ class Run:
     def _meter(self, crew: Crew) -> Callable[[], None]:
         """Return a function that relays events, and now and then reports the cost, which is not worth an object."""
         last_s = 0.0
+        requests = LayoutRequests(self._store, self._roster)
 
         def poll() -> None:
             nonlocal last_s
@@ -287,6 +311,11 @@ class Run:
                 last_s = time.monotonic()
                 self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
             self.relay.poll()
+            if self._changes is not None:
+                for request in requests.read_new():
+                    cause = f"{request.num_replicas}x{request.num_stages} was asked for"
+                    self._changes.scale(request.num_replicas, cause)
+                self._changes.poll()
 
         return poll
 

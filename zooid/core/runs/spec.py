@@ -187,6 +187,10 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """Digest of the model's trace, for members that train; empty if they have to trace the model themselves."""
     layout: FixedLayout | None = None
     """The layout from which `prepare` makes the plan; None if there is a plan."""
+    joins_stage: int | None = None
+    """The stage of a process that joins with a planned change; None for a seat in the claim's first roster."""
+    plan: str = ""
+    """Digest of the plan that has this stage; empty if it is the plan of the claim."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):

@@ -1,0 +1,157 @@
+"""Planned changes of who trains: new members are started ahead, and the roster changes when they are ready.
+
+One change is carried out at a time. A change that cannot be carried out, since a new member has ended or another member
+was lost meanwhile, is planned again for the roster that there is then.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from zooid.core.errors import ObjectExists
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.roster import Roster, RosterMember
+from zooid.schedule.planned_rosters import with_replicas, with_successors
+from zooid.schedule.samples import even_shares
+from zooid.store import ObjectStore
+from zooid.store.planned_changes import find_newest_change
+from zooid.store.rosters import find_roster, last_roster
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 0.5
+_LOCAL_LOOK_S = 0.05
+"""Seconds between two looks, in a store that charges nothing."""
+
+Target = Callable[[Roster], tuple[RosterMember, ...]]
+"""(the present roster) -> the members that are wanted; they differ from the present ones."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A change that is wanted, whatever the roster is when it can be carried out."""
+
+    cause: str
+    target: Target
+
+
+@dataclass
+class RosterChanges:
+    """The planned changes of a run, one after the other."""
+
+    store: ObjectStore
+    number: int
+    """Number of the claim under which members train."""
+    start: Callable[[Sequence[RosterMember]], None]
+    """Starts processes that wait to join in these seats."""
+    has_ended: Callable[[str], bool]
+    """Returns whether the process of this name has ended."""
+    _queue: list[Wanted] = field(default_factory=list)
+    _started: dict[tuple[int, int], str] = field(default_factory=dict)
+    """Names of processes that wait to join, by replica and stage."""
+    _names: set[str] = field(default_factory=set)
+    """All names that were ever given."""
+    _planned: PlannedChange | None = None
+    _next_look_s: float = 0.0
+
+    def want(self, wanted: Wanted) -> None:
+        """Carry out this change after those that were wanted before."""
+        self._queue.append(wanted)
+
+    def scale(self, num_replicas: int, cause: str) -> None:
+        """Change the number of replicas. Members of the first replicas stay."""
+        self.want(Wanted(cause, lambda roster: with_replicas(roster, num_replicas, self._name_of)))
+
+    def succeed(self, members: Collection[str], cause: str) -> None:
+        """Let new processes take over the seats of these members, which then leave."""
+
+        def target(roster: Roster) -> tuple[RosterMember, ...]:
+            leaving = [member for member in roster.members if member.name in members]
+            return with_successors(roster, {each.name: self._name_of(each.replica, each.stage) for each in leaving})
+
+        self.want(Wanted(cause, target))
+
+    def poll(self) -> None:
+        """Go on with the first wanted change, unless the last look was a moment ago."""
+        pause_s = _LOCAL_LOOK_S if self.store.url.startswith("file://") else _LOOK_S
+        if not self._queue or time.monotonic() < self._next_look_s:
+            return
+        self._next_look_s = time.monotonic() + pause_s
+        roster = last_roster(self.store, self.number)
+        if roster is None or roster.guests:
+            return  # its guests become members with the next step
+        if self._is_done(roster):
+            self._queue.pop(0)
+            self._planned = None
+            self._started.clear()
+            return
+        self._drop_ended()
+        members = self._queue[0].target(roster)
+        joiners = [member for member in members if member.name not in roster.stages]
+        missing = [member for member in joiners if member.name not in self._started.values()]
+        if missing:
+            self._started |= {(member.replica, member.stage): member.name for member in missing}
+            self.start(missing)
+        if all(self._is_ready(member.name) for member in joiners):
+            self._plan(roster, members)
+
+    def _is_done(self, roster: Roster) -> bool:
+        planned = self._planned
+        return planned is not None and roster.members == planned.members and roster.change > planned.change
+
+    def _drop_ended(self) -> None:
+        """Forget processes that have ended before they could join, so that others are started."""
+        for seat, name in list(self._started.items()):
+            if self.has_ended(name):
+                logger.warning("%s has ended before it could join; another process is started", name)
+                del self._started[seat]
+                self._planned = None
+
+    def _name_of(self, replica: int, stage: int) -> str:
+        """The name of the process that waits for this seat, or a new name."""
+        if (replica, stage) in self._started:
+            return self._started[replica, stage]
+        base = f"r{replica}s{stage}"
+        used = self._names | {name for roster in self._rosters() for name in (*roster.stages, *roster.former)}
+        number = 1
+        while (name := f"{base}-{number}") in used:
+            number += 1
+        self._names.add(name)
+        return name
+
+    def _rosters(self) -> list[Roster]:
+        roster = last_roster(self.store, self.number)
+        return [] if roster is None else [roster]
+
+    def _is_ready(self, member: str) -> bool:
+        folder, _, _ = keys.joining(member, self.number).rpartition("/")
+        return keys.joining(member, self.number) in self.store.list(folder)
+
+    def _plan(self, roster: Roster, members: tuple[RosterMember, ...]) -> None:
+        """Write the change, unless it is planned already for this roster."""
+        if self._planned is not None and (self._planned.change, self._planned.members) == (roster.change, members):
+            return
+        newest = find_newest_change(self.store, roster)
+        num_replicas = max(member.replica for member in members) + 1
+        shares = even_shares(sum(roster.shares), num_replicas)
+        change = PlannedChange(
+            run=roster.run,
+            number=roster.number,
+            change=roster.change,
+            attempt=1 if newest is None else newest.attempt + 1,
+            cause=self._queue[0].cause,
+            members=members,
+            shares=roster.shares if num_replicas == roster.num_replicas else shares,
+            copies=roster.copies,
+            plan=roster.plan,
+        )
+        try:
+            key = keys.planned_change(change.number, change.change, change.attempt)
+            self.store.create(key, encode_record(change))
+        except ObjectExists:
+            return  # somebody else has planned one; the next look finds it
+        if find_roster(self.store, roster.number, roster.change + 1) is None:
+            self._planned = change

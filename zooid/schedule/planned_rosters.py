@@ -1,0 +1,84 @@
+"""The rosters of a planned change; every member derives the same ones.
+
+If processes join, they are guests of the members for one step, and receive the state of their layers meanwhile. The
+next roster then has their seats. A change without joiners needs only that last roster.
+
+A planned roster follows a step for which all members have voted, so all of them have applied it or can. Its first
+member writes it create-only, and votes under it only after that. So nothing is committed under a planned roster that
+another one has replaced.
+"""
+
+from collections.abc import Callable, Mapping
+
+from msgspec import structs
+
+from zooid.core.errors import ScheduleError
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.roster import Roster, RosterMember, Ruling, StepNumbers
+
+
+def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: StepNumbers) -> Roster:
+    """The roster that follows this one after `step` steps, when all its members are ready for the change.
+
+    `numbers` are those of the last step.
+    """
+    base = roster.change - 1 if roster.guests else roster.change
+    if (change.run, change.number, change.change) != (roster.run, roster.number, base):
+        raise ScheduleError(f"a change of roster {change.number}-{change.change} cannot follow roster {roster.label}")
+    if taken := {seat.name for seat in change.seats} & set(roster.former):
+        raise ScheduleError(f"a planned change names {', '.join(sorted(taken))}, who had a seat before and lost it")
+    joiners = () if roster.guests else change.joiners(roster)
+    if joiners:
+        return structs.replace(
+            roster,
+            change=roster.change + 1,
+            resume_step=step,
+            guests=joiners,
+            attempt=change.attempt,
+            newcomers=(),
+            num_planned_replicas=roster.num_planned_replicas or roster.num_replicas,
+            ruling=Ruling(kind="planned", numbers=numbers),
+            is_between_steps=False,
+            grains=(),
+            computed=(),
+        )
+    seated = {seat.name for seat in change.seats}
+    return Roster(
+        run=roster.run,
+        number=roster.number,
+        change=roster.change + 1,
+        resume_step=step,
+        members=change.members,
+        shares=change.shares,
+        copies=change.copies,
+        attempt=change.attempt,
+        plan=change.plan,
+        former=(*roster.former, *(seat.name for seat in roster.seats if seat.name not in seated)),
+        num_planned_replicas=max(member.replica for member in change.members) + 1,
+        ruling=Ruling(kind="planned", numbers=numbers),
+        optimizer_settings=roster.optimizer_settings,
+    )
+
+
+def source_replica(roster: Roster, guest: str) -> int:
+    """The replica whose members send their state to this guest, so that all replicas send to about as many."""
+    return [seat.name for seat in roster.guests].index(guest) % roster.num_replicas
+
+
+def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int], str]) -> tuple[RosterMember, ...]:
+    """The members of this roster with more or fewer replicas: the first ones stay.
+
+    `name_of` returns the name of a new member, given its replica and stage.
+    """
+    kept = [member for member in roster.members if member.replica < num_replicas]
+    new = [
+        RosterMember(name=name_of(replica, stage), stage=stage, replica=replica)
+        for replica in range(roster.num_replicas, num_replicas)
+        for stage in range(roster.num_stages)
+    ]
+    return (*kept, *new)
+
+
+def with_successors(roster: Roster, successors: Mapping[str, str]) -> tuple[RosterMember, ...]:
+    """The members of this roster, in which successors have taken over the seats of their predecessors."""
+    return tuple(structs.replace(member, name=successors.get(member.name, member.name)) for member in roster.members)
