@@ -14,7 +14,7 @@ from msgspec import structs
 
 from zooid.core.errors import ScheduleError
 from zooid.core.runs.planned_change import PlannedChange
-from zooid.core.runs.roster import Roster, RosterMember, Ruling, StepNumbers
+from zooid.core.runs.roster import Roster, RosterMember, RosterSeat, Ruling, StepNumbers
 
 
 def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: StepNumbers) -> Roster:
@@ -65,8 +65,12 @@ def source_replica(roster: Roster, guest: str) -> int:
     return [seat.name for seat in roster.guests].index(guest) % roster.num_replicas
 
 
-def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int], str]) -> tuple[RosterMember, ...]:
-    """The members of this roster with more or fewer replicas: the first ones stay.
+Seats = tuple[tuple[RosterMember, ...], tuple[RosterSeat, ...]]
+"""The members of a roster, and its copies."""
+
+
+def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int], str]) -> Seats:
+    """The seats of this roster with more or fewer replicas: the first ones stay.
 
     `name_of` returns the name of a new member, given its replica and stage.
     """
@@ -76,9 +80,27 @@ def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int
         for replica in range(roster.num_replicas, num_replicas)
         for stage in range(roster.num_stages)
     ]
-    return (*kept, *new)
+    return (*kept, *new), roster.copies
 
 
-def with_successors(roster: Roster, successors: Mapping[str, str]) -> tuple[RosterMember, ...]:
-    """The members of this roster, in which successors have taken over the seats of their predecessors."""
-    return tuple(structs.replace(member, name=successors.get(member.name, member.name)) for member in roster.members)
+def with_successors(roster: Roster, successors: Mapping[str, str]) -> Seats:
+    """The seats of this roster, some of which successors have taken over from their predecessors."""
+    members = [structs.replace(seat, name=successors.get(seat.name, seat.name)) for seat in roster.members]
+    copies = [structs.replace(seat, name=successors.get(seat.name, seat.name)) for seat in roster.copies]
+    return tuple(members), tuple(copies)
+
+
+def without_replica_of(roster: Roster, name: str) -> Seats:
+    """The seats of this roster without a member and the others of its replica.
+
+    ScheduleError is raised if there is only one replica.
+    """
+    if roster.num_replicas == 1:
+        raise ScheduleError(f"{name} cannot leave without a successor: no other replica has its layers")
+    left_out = roster.replica_of(name)
+    members = [
+        structs.replace(seat, replica=seat.replica - (left_out is not None and seat.replica > left_out))
+        for seat in roster.members
+        if seat.replica != left_out
+    ]
+    return tuple(members), tuple(seat for seat in roster.copies if seat.name != name)

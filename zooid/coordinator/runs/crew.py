@@ -111,7 +111,13 @@ class Crew:
         for spec, offer in zip(specs, offers, strict=True):
             spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
             launch = Launch(
-                spec.member, program, spec_url, spec.num_threads, size=enforced_size(offer), uses_gpus=_uses_gpus(offer)
+                spec.member,
+                program,
+                spec_url,
+                spec.num_threads,
+                size=enforced_size(offer),
+                uses_gpus=_uses_gpus(offer),
+                lifetime_s=offer.lifetime_s,
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
@@ -177,6 +183,15 @@ class Crew:
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._error()
+
+    def ages(self) -> dict[str, tuple[Offer, float]]:
+        """Return the offer and the age in seconds of every member that still runs."""
+        now_s = time.monotonic()
+        return {
+            running.member: (running.offer, now_s - running.started_s)
+            for running in self._running.values()
+            if running.member not in self._ended_s
+        }
 
     def has_ended(self, member: str) -> bool:
         return self._platform.poll(self._running[member].handle) is not None

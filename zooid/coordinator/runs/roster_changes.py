@@ -13,8 +13,8 @@ from zooid.core.errors import ObjectExists
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
-from zooid.core.runs.roster import Roster, RosterMember
-from zooid.schedule.planned_rosters import with_replicas, with_successors
+from zooid.core.runs.roster import Roster, RosterSeat
+from zooid.schedule.planned_rosters import Seats, with_replicas, with_successors
 from zooid.schedule.samples import even_shares
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
@@ -26,8 +26,8 @@ _LOOK_S = 0.5
 _LOCAL_LOOK_S = 0.05
 """Seconds between two looks, in a store that charges nothing."""
 
-Target = Callable[[Roster], tuple[RosterMember, ...]]
-"""(the present roster) -> the members that are wanted; they differ from the present ones."""
+Target = Callable[[Roster], Seats]
+"""(the present roster) -> the seats that are wanted."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,19 @@ class RosterChanges:
     store: ObjectStore
     number: int
     """Number of the claim under which members train."""
-    start: Callable[[Sequence[RosterMember]], None]
+    start: Callable[[Sequence[RosterSeat]], None]
     """Starts processes that wait to join in these seats."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
+    longest_s: float = 0.0
+    """The longest time so far from the start of a process until it had its seat."""
     _queue: list[Wanted] = field(default_factory=list)
-    _started: dict[tuple[int, int], str] = field(default_factory=dict)
-    """Names of processes that wait to join, by replica and stage."""
+    _started: dict[str, str] = field(default_factory=dict)
+    """Names of processes that wait to join, by the name of their seat."""
+    _started_s: float = 0.0
+    """When the first of them was started."""
+    _running: set[str] = field(default_factory=set)
+    """Names of processes that were started to join."""
     _names: set[str] = field(default_factory=set)
     """All names that were ever given."""
     _planned: PlannedChange | None = None
@@ -63,14 +69,18 @@ class RosterChanges:
 
     def scale(self, num_replicas: int, cause: str) -> None:
         """Change the number of replicas. Members of the first replicas stay."""
-        self.want(Wanted(cause, lambda roster: with_replicas(roster, num_replicas, self._name_of)))
+
+        def target(roster: Roster) -> Seats:
+            return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
+
+        self.want(Wanted(cause, target))
 
     def succeed(self, members: Collection[str], cause: str) -> None:
         """Let new processes take over the seats of these members, which then leave."""
 
-        def target(roster: Roster) -> tuple[RosterMember, ...]:
-            leaving = [member for member in roster.members if member.name in members]
-            return with_successors(roster, {each.name: self._name_of(each.replica, each.stage) for each in leaving})
+        def target(roster: Roster) -> Seats:
+            leaving = [name for name in roster.stages if name in members]
+            return with_successors(roster, {name: self._name_of(name.partition("-")[0]) for name in leaving})
 
         self.want(Wanted(cause, target))
 
@@ -86,41 +96,53 @@ class RosterChanges:
         if self._is_done(roster):
             self._queue.pop(0)
             self._planned = None
+            if self._started:
+                self.longest_s = max(self.longest_s, time.monotonic() - self._started_s)
             self._started.clear()
+            self._running.clear()
             return
         self._drop_ended()
-        members = self._queue[0].target(roster)
-        joiners = [member for member in members if member.name not in roster.stages]
-        missing = [member for member in joiners if member.name not in self._started.values()]
+        seats = self._queue[0].target(roster)
+        joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
+        missing = [seat for seat in joiners if seat.name not in self._running]
         if missing:
-            self._started |= {(member.replica, member.stage): member.name for member in missing}
+            if not self._running:
+                self._started_s = time.monotonic()
+            self._running |= {seat.name for seat in missing}
             self.start(missing)
-        if all(self._is_ready(member.name) for member in joiners):
-            self._plan(roster, members)
+        if all(self._is_ready(seat.name) for seat in joiners):
+            self._plan(roster, seats)
+
+    @property
+    def wanted(self) -> Sequence[Wanted]:
+        """Changes that are not carried out yet."""
+        return self._queue
 
     def _is_done(self, roster: Roster) -> bool:
-        planned = self._planned
-        return planned is not None and roster.members == planned.members and roster.change > planned.change
+        if self._planned is None:
+            return (roster.members, roster.copies) == self._queue[0].target(roster)
+        is_later = roster.change > self._planned.change
+        return is_later and (roster.members, roster.copies) == (self._planned.members, self._planned.copies)
 
     def _drop_ended(self) -> None:
         """Forget processes that have ended before they could join, so that others are started."""
         for seat, name in list(self._started.items()):
-            if self.has_ended(name):
+            if name in self._running and self.has_ended(name):
                 logger.warning("%s has ended before it could join; another process is started", name)
                 del self._started[seat]
+                self._running.remove(name)
                 self._planned = None
 
-    def _name_of(self, replica: int, stage: int) -> str:
+    def _name_of(self, seat: str) -> str:
         """The name of the process that waits for this seat, or a new name."""
-        if (replica, stage) in self._started:
-            return self._started[replica, stage]
-        base = f"r{replica}s{stage}"
-        used = self._names | {name for roster in self._rosters() for name in (*roster.stages, *roster.former)}
-        number = 1
-        while (name := f"{base}-{number}") in used:
-            number += 1
-        self._names.add(name)
-        return name
+        if seat not in self._started:
+            used = self._names | {name for roster in self._rosters() for name in (*roster.stages, *roster.former)}
+            number = 1
+            while (name := f"{seat}-{number}") in used:
+                number += 1
+            self._names.add(name)
+            self._started[seat] = name
+        return self._started[seat]
 
     def _rosters(self) -> list[Roster]:
         roster = last_roster(self.store, self.number)
@@ -130,9 +152,11 @@ class RosterChanges:
         folder, _, _ = keys.joining(member, self.number).rpartition("/")
         return keys.joining(member, self.number) in self.store.list(folder)
 
-    def _plan(self, roster: Roster, members: tuple[RosterMember, ...]) -> None:
+    def _plan(self, roster: Roster, seats: Seats) -> None:
         """Write the change, unless it is planned already for this roster."""
-        if self._planned is not None and (self._planned.change, self._planned.members) == (roster.change, members):
+        members, copies = seats
+        planned = self._planned
+        if planned is not None and planned.change == roster.change and (planned.members, planned.copies) == seats:
             return
         newest = find_newest_change(self.store, roster)
         num_replicas = max(member.replica for member in members) + 1
@@ -145,7 +169,7 @@ class RosterChanges:
             cause=self._queue[0].cause,
             members=members,
             shares=roster.shares if num_replicas == roster.num_replicas else shares,
-            copies=roster.copies,
+            copies=copies,
             plan=roster.plan,
         )
         try:

@@ -84,7 +84,7 @@ class RunProgress:
 
     def is_waiting(self, member: str) -> bool:
         """Whether a process waits to join and has never had a seat."""
-        return member not in self.former | (self.seated or set())
+        return self.seated is not None and member not in self.former | self.seated
 
     def is_left_out(self, member: str) -> bool:
         """Whether the other members continue without this one."""

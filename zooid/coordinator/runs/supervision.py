@@ -17,6 +17,7 @@ from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.layout_requests import LayoutRequests
 from zooid.coordinator.runs.lease import Lease
+from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
@@ -26,7 +27,7 @@ from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.events import Event, MemberExited, MembersAdopted, Metered, PhaseStarted, RunFinished
-from zooid.core.runs.roster import RosterMember
+from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
@@ -82,6 +83,7 @@ class Run:
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._changes: RosterChanges | None = None
         """Planned changes of who trains, from when members train."""
+        self._lifetimes: Lifetimes | None = None
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -205,12 +207,13 @@ class Run:
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
             self._changes = self._new_changes(plan, crew)
+            self._lifetimes = Lifetimes(self._changes, crew.ages)
             return self._watch(plan, crew, first_step, begin_s)
 
     def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
 
-        def start(seats: Sequence[RosterMember]) -> None:
+        def start(seats: Sequence[RosterSeat]) -> None:
             offers = [plan.member_offers[seat.stage] for seat in seats]
             specs = [
                 structs.replace(
@@ -315,6 +318,8 @@ class Run:
                 for request in requests.read_new():
                     cause = f"{request.num_replicas}x{request.num_stages} was asked for"
                     self._changes.scale(request.num_replicas, cause)
+                if self._lifetimes is not None:
+                    self._lifetimes.poll()
                 self._changes.poll()
 
         return poll
