@@ -25,6 +25,6 @@ def find_newest_change(store: ObjectStore, roster: Roster, known: int = 0) -> Pl
             return newest
 
 
-def read_plan_of(store: ObjectStore, number: int, digest: str) -> Plan:
-    """Read the plan with this digest, or the claim's own plan if the digest is empty."""
-    return read_record(store, keys.changed_plan(digest), Plan) if digest else read_plan(store, number)
+def read_plan_of(store: ObjectStore, number: int, name: str) -> Plan:
+    """Read the plan of this name, or the claim's own plan if the name is empty."""
+    return read_record(store, keys.changed_plan(name), Plan) if name else read_plan(store, number)

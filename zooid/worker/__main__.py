@@ -37,7 +37,8 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
         return
     from zooid.worker.member import prepare_task  # it traces, and so imports a compiler
 
-    {"prepare": prepare_task.prepare, "check": prepare_task.check}[spec.task](spec, store)
+    tasks = {"prepare": prepare_task.prepare, "check": prepare_task.check, "plan": prepare_task.plan_layout}
+    tasks[spec.task](spec, store)
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:

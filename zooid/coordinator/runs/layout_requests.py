@@ -33,11 +33,6 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             f"the run in {store.url} uses the transport {plan.transport}, over which members cannot join; train with "
             "the transport tcp or store"
         )
-    if num_stages != roster.num_stages:
-        raise InputError(
-            f"the layout {num_replicas}x{num_stages} has {num_stages} stages, but the run in {store.url} has "
-            f"{roster.num_stages}; give {num_replicas}x{roster.num_stages}, or stop the run and resume it so"
-        )
     if num_replicas > sum(roster.shares):
         raise InputError(
             f"{num_replicas} replicas are asked for, but a step has {sum(roster.shares)} grains; give at most as many"

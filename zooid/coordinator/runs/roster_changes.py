@@ -9,7 +9,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
+from zooid.coordinator.runs.first_roster import roster_for
 from zooid.core.errors import ObjectExists
+from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
@@ -36,6 +40,10 @@ class Wanted:
 
     cause: str
     target: Target
+    plan: str | None = None
+    """Name of the plan that the members follow then; None if they keep theirs."""
+    shares: tuple[int, ...] = ()
+    """Number of grains of each replica; empty if replicas get equally many or keep their shares."""
 
 
 @dataclass
@@ -45,8 +53,8 @@ class RosterChanges:
     store: ObjectStore
     number: int
     """Number of the claim under which members train."""
-    start: Callable[[Sequence[RosterSeat]], None]
-    """Starts processes that wait to join in these seats."""
+    start: Callable[[Sequence[RosterSeat], str], None]
+    """Starts processes that wait to join in these seats of the plan with this name."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
     longest_s: float = 0.0
@@ -84,6 +92,20 @@ class RosterChanges:
 
         self.want(Wanted(cause, target))
 
+    def follow(self, plan: Plan, name: str, cause: str) -> None:
+        """Let new processes follow another plan, which is in the store under this name; all present members leave."""
+
+        def target(roster: Roster) -> Seats:
+            if roster.plan == name:
+                return roster.members, roster.copies
+            first = roster_for(plan, roster.run, roster.number, 0)
+            members = [structs.replace(member, name=self._name_of(member.name)) for member in first.members]
+            copies = [structs.replace(copy, name=self._name_of(copy.name)) for copy in first.copies]
+            return tuple(members), tuple(copies)
+
+        shares = roster_for(plan, "run", 0, 0).shares
+        self.want(Wanted(cause, target, name, shares))
+
     def poll(self) -> None:
         """Go on with the first wanted change, unless the last look was a moment ago."""
         pause_s = _LOCAL_LOOK_S if self.store.url.startswith("file://") else _LOOK_S
@@ -109,7 +131,7 @@ class RosterChanges:
             if not self._running:
                 self._started_s = time.monotonic()
             self._running |= {seat.name for seat in missing}
-            self.start(missing)
+            self.start(missing, roster.plan if self._queue[0].plan is None else self._queue[0].plan)
         if all(self._is_ready(seat.name) for seat in joiners):
             self._plan(roster, seats)
 
@@ -168,9 +190,9 @@ class RosterChanges:
             attempt=1 if newest is None else newest.attempt + 1,
             cause=self._queue[0].cause,
             members=members,
-            shares=roster.shares if num_replicas == roster.num_replicas else shares,
+            shares=self._queue[0].shares or (roster.shares if num_replicas == roster.num_replicas else shares),
             copies=copies,
-            plan=roster.plan,
+            plan=roster.plan if self._queue[0].plan is None else self._queue[0].plan,
         )
         try:
             key = keys.planned_change(change.number, change.change, change.attempt)

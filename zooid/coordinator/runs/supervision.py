@@ -15,6 +15,7 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.layout_changes import LayoutChanges
 from zooid.coordinator.runs.layout_requests import LayoutRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
@@ -33,6 +34,7 @@ from zooid.platforms import Platform
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
+from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan
 
@@ -84,6 +86,7 @@ class Run:
         self._changes: RosterChanges | None = None
         """Planned changes of who trains, from when members train."""
         self._lifetimes: Lifetimes | None = None
+        self._layouts: LayoutChanges | None = None
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -208,16 +211,21 @@ class Run:
             self._has_begun = True
             self._changes = self._new_changes(plan, crew)
             self._lifetimes = Lifetimes(self._changes, crew.ages)
+            self._layouts = self._new_layouts(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
 
     def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
 
-        def start(seats: Sequence[RosterSeat]) -> None:
-            offers = [plan.member_offers[seat.stage] for seat in seats]
+        def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
+            followed = read_plan_of(self._store, self._roster, plan_name)
+            offers = [followed.member_offers[seat.stage] for seat in seats]
             specs = [
                 structs.replace(
-                    self._spec(seat.name, "train", offer, plan), joins_stage=seat.stage, roster=self._roster
+                    self._spec(seat.name, "train", offer, plan),
+                    joins_stage=seat.stage,
+                    plan=plan_name,
+                    roster=self._roster,
                 )
                 for seat, offer in zip(seats, offers, strict=True)
             ]
@@ -225,6 +233,16 @@ class Run:
             crew.record_handles()
 
         return RosterChanges(self._store, self._roster, start, crew.has_ended)
+
+    def _new_layouts(self, changes: RosterChanges, plan: Plan, crew: Crew) -> LayoutChanges:
+        """The requests for other layouts, which this run follows."""
+
+        def start_planner(name: str, layout: FixedLayout) -> None:
+            spec = structs.replace(self._spec(name, "plan", layout.offer, layout), plan=name, roster=self._roster)
+            crew.start("worker", [spec], [layout.offer])
+
+        requests = LayoutRequests(self._store, self._roster)
+        return LayoutChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -306,7 +324,6 @@ class Run:
     def _meter(self, crew: Crew) -> Callable[[], None]:
         """Return a function that relays events, and now and then reports the cost, which is not worth an object."""
         last_s = 0.0
-        requests = LayoutRequests(self._store, self._roster)
 
         def poll() -> None:
             nonlocal last_s
@@ -314,18 +331,14 @@ class Run:
                 last_s = time.monotonic()
                 self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
             self.relay.poll()
-            if self._changes is not None:
-                for request in requests.read_new():
-                    cause = f"{request.num_replicas}x{request.num_stages} was asked for"
-                    self._changes.scale(request.num_replicas, cause)
-                if self._lifetimes is not None:
-                    self._lifetimes.poll()
-                self._changes.poll()
+            for part in (self._layouts, self._lifetimes, self._changes):
+                if part is not None:
+                    part.poll()
 
         return poll
 
     def _spec(
-        self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, given: Plan | FixedLayout
+        self, member: str, task: Literal["prepare", "check", "plan", "train"], offer: Offer, given: Plan | FixedLayout
     ) -> WorkerSpec:
         return WorkerSpec(
             run=self._claim.run,

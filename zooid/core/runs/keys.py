@@ -80,9 +80,9 @@ def plan(roster_number: int) -> str:
     return PLAN if roster_number == 0 else f"plan-{roster_number:06d}.json"
 
 
-def changed_plan(digest: str) -> str:
+def changed_plan(name: str) -> str:
     """Key of a plan that members follow after a planned change."""
-    return f"{PLANS}/{digest}.json"
+    return f"{PLANS}/{name}.json"
 
 
 def label(number: int, change: int = 0) -> str:

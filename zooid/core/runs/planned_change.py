@@ -24,7 +24,7 @@ class PlannedChange(FileRecord, frozen=True, kw_only=True, tag="planned_change")
     """Number of grains of a full step that each replica computes."""
     copies: tuple[RosterSeat, ...] = ()
     plan: str = ""
-    """Digest of the plan that the members follow then; empty if it is the plan of the claim."""
+    """Name of the plan that the members follow then; empty if it is the plan of the claim."""
 
     def __post_init__(self) -> None:
         require_name("run", self.run)

@@ -130,7 +130,7 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     attempt: int = 0
     """Number of the planned change that this roster carries out, among those planned for the roster before it."""
     plan: str = ""
-    """Digest of the plan that the members follow; empty if it is the plan of the claim."""
+    """Name of the plan that the members follow; empty if it is the plan of the claim."""
     newcomers: tuple[str, ...] = ()
     """Members and copies that receive the state of their stage from another member before the first step."""
     former: tuple[str, ...] = ()

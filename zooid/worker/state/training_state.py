@@ -246,9 +246,10 @@ class TrainingState:
         """Hold the parts for these names that another member has handed over, besides what is held already."""
         own_names = [name for name in self._names if name in names]
         flags, gradients = parts[0].tolist(), parts[1 : 1 + len(own_names)]
-        self._held |= {
+        held = self._held | {
             name: gradient if flag else None for name, flag, gradient in zip(own_names, flags, gradients, strict=True)
         }
+        self._held = {name: held[name] for name in self._names if name in held}  # in the order of the parameters
         if self._held_changes is None:
             self._held_changes = self._statistics.like_changes()
         own_changes = self._statistics.parts_of(self._held_changes, names)
