@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from msgspec import structs
 
 from zooid.core.errors import ScheduleError
+from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterMember, RosterSeat, Ruling, StepNumbers
 
@@ -22,11 +23,7 @@ def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: St
 
     `numbers` are those of the last step.
     """
-    base = roster.change - 1 if roster.guests else roster.change
-    if (change.run, change.number, change.change) != (roster.run, roster.number, base):
-        raise ScheduleError(f"a change of roster {change.number}-{change.change} cannot follow roster {roster.label}")
-    if taken := {seat.name for seat in change.seats} & set(roster.former):
-        raise ScheduleError(f"a planned change names {', '.join(sorted(taken))}, who had a seat before and lost it")
+    check_follows(roster, change)
     joiners = () if roster.guests else change.joiners(roster)
     if joiners:
         return structs.replace(
@@ -58,6 +55,17 @@ def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: St
         ruling=Ruling(kind="planned", numbers=numbers),
         optimizer_settings=roster.optimizer_settings,
     )
+
+
+def check_follows(roster: Roster, change: PlannedChange) -> None:
+    """Raise ScheduleError if this change cannot follow this roster."""
+    base = roster.change - 1 if roster.guests else roster.change
+    if (change.run, change.number, change.change) != (roster.run, roster.number, base):
+        raise ScheduleError(
+            f"a change of roster {keys.label(change.number, change.change)} cannot follow roster {roster.label}"
+        )
+    if taken := {seat.name for seat in change.seats} & set(roster.former):
+        raise ScheduleError(f"a planned change names {', '.join(sorted(taken))}, who had a seat before and lost it")
 
 
 def source_replica(roster: Roster, guest: str) -> int:

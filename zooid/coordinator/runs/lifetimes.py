@@ -12,6 +12,8 @@ _FIRST_LEAD_FRACTION = 0.3
 _LEAD_FACTOR = 2.0
 """A successor is started this many times earlier than the slowest one so far has needed."""
 _MIN_LEAD_S = 2.0
+_MAX_LEAD_FRACTION = 0.5
+"""Largest fraction of its life that is left when a successor is started."""
 
 
 @dataclass
@@ -42,4 +44,4 @@ class Lifetimes:
         """How long before its end a member's successor is started."""
         known_s = self.changes.longest_s
         lead_s = _LEAD_FACTOR * known_s if known_s else _FIRST_LEAD_FRACTION * lifetime_s
-        return min(max(lead_s, _MIN_LEAD_S), 0.5 * lifetime_s)
+        return min(max(lead_s, _MIN_LEAD_S), _MAX_LEAD_FRACTION * lifetime_s)

@@ -18,7 +18,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterSeat
-from zooid.schedule.planned_rosters import Seats, with_replicas, with_successors
+from zooid.schedule.planned_rosters import Seats, with_replicas, with_successors, without_replica_of
 from zooid.schedule.samples import even_shares
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
@@ -92,6 +92,14 @@ class RosterChanges:
 
         self.want(Wanted(cause, target))
 
+    def leave(self, member: str, cause: str) -> None:
+        """Let a member leave without a successor, and with it the others of its replica."""
+
+        def target(roster: Roster) -> Seats:
+            return without_replica_of(roster, member) if member in roster.stages else (roster.members, roster.copies)
+
+        self.want(Wanted(cause, target))
+
     def follow(self, plan: Plan, name: str, cause: str) -> None:
         """Let new processes follow another plan, which is in the store under this name; all present members leave."""
 
@@ -123,7 +131,7 @@ class RosterChanges:
             self._started.clear()
             self._running.clear()
             return
-        self._drop_ended()
+        self._drop_ended(roster)
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
         missing = [seat for seat in joiners if seat.name not in self._running]
@@ -146,13 +154,13 @@ class RosterChanges:
         is_later = roster.change > self._planned.change
         return is_later and (roster.members, roster.copies) == (self._planned.members, self._planned.copies)
 
-    def _drop_ended(self) -> None:
+    def _drop_ended(self, roster: Roster) -> None:
         """Forget processes that have ended before they could join, so that others are started."""
         for seat, name in list(self._started.items()):
-            if name in self._running and self.has_ended(name):
+            if name in roster.former or (name in self._running and self.has_ended(name)):
                 logger.warning("%s has ended before it could join; another process is started", name)
                 del self._started[seat]
-                self._running.remove(name)
+                self._running.discard(name)
                 self._planned = None
 
     def _name_of(self, seat: str) -> str:

@@ -15,11 +15,11 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
-from zooid.coordinator.runs.layout_changes import LayoutChanges
-from zooid.coordinator.runs.layout_requests import LayoutRequests
+from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.relay import OnEvent, Relay
+from zooid.coordinator.runs.requested_changes import RequestedChanges
 from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
@@ -86,7 +86,7 @@ class Run:
         self._changes: RosterChanges | None = None
         """Planned changes of who trains, from when members train."""
         self._lifetimes: Lifetimes | None = None
-        self._layouts: LayoutChanges | None = None
+        self._requested: RequestedChanges | None = None
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -211,7 +211,7 @@ class Run:
             self._has_begun = True
             self._changes = self._new_changes(plan, crew)
             self._lifetimes = Lifetimes(self._changes, crew.ages)
-            self._layouts = self._new_layouts(self._changes, plan, crew)
+            self._requested = self._new_requests(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
 
     def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
@@ -234,15 +234,15 @@ class Run:
 
         return RosterChanges(self._store, self._roster, start, crew.has_ended)
 
-    def _new_layouts(self, changes: RosterChanges, plan: Plan, crew: Crew) -> LayoutChanges:
-        """The requests for other layouts, which this run follows."""
+    def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
+        """What people and members ask of this run."""
 
         def start_planner(name: str, layout: FixedLayout) -> None:
             spec = structs.replace(self._spec(name, "plan", layout.offer, layout), plan=name, roster=self._roster)
             crew.start("worker", [spec], [layout.offer])
 
-        requests = LayoutRequests(self._store, self._roster)
-        return LayoutChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
+        requests = IncomingRequests(self._store, self._roster)
+        return RequestedChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -331,7 +331,7 @@ class Run:
                 last_s = time.monotonic()
                 self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
             self.relay.poll()
-            for part in (self._layouts, self._lifetimes, self._changes):
+            for part in (self._requested, self._lifetimes, self._changes):
                 if part is not None:
                     part.poll()
 

@@ -123,6 +123,11 @@ def request(number: int, order: int) -> str:
     return f"{requests_under(number)}/{order:06d}.json"
 
 
+def notice(member: str, number: int) -> str:
+    """Key of the notice that a member will soon be ended."""
+    return f"{requests_under(number)}/notice-{member}.json"
+
+
 def joining(member: str, number: int) -> str:
     """Key of the record with which a process says that it is ready to join."""
     return f"{JOINING}/{label(number)}/{member}.json"

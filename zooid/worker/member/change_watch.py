@@ -5,9 +5,10 @@ import threading
 from contextlib import suppress
 
 from zooid.core.abort import Abort
-from zooid.core.errors import CommError, ObjectNotFound, StoreError, ZooidError
+from zooid.core.errors import StoreError, ZooidError
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
+from zooid.schedule.planned_rosters import check_follows
 from zooid.schedule.step_state import Vote
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change, read_change
@@ -75,8 +76,9 @@ class ChangeWatch:
     def _prepare(self, attempt: int) -> None:
         try:
             change = read_change(self._store, self._roster, attempt)
+            check_follows(self._roster, change)
             self._peers.connect(change, self._roster)
-        except (CommError, StoreError, ZooidError, ObjectNotFound) as error:
+        except ZooidError as error:
             logger.warning("this member is not ready for the planned change %d: %s", attempt, error)
             return
         if self._begun == attempt:
