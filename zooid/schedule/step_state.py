@@ -57,14 +57,21 @@ class Vote:
     votes.
     """
 
+    paces: tuple[float, ...] = ()
+    """Seconds in which each replica computed a grain of the step before; 0 if that is not known.
+
+    The member of a replica's first stage contributes that of its replica.
+    """
+
     def values(self) -> list[float]:
-        *numbers, square_sums = astuple(self)
-        return [*numbers, *square_sums]
+        *numbers, square_sums, paces = astuple(self)
+        return [*numbers, *square_sums, *paces]
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Vote":
-        numbers, square_sums = values[:_NUM_SCALARS], values[_NUM_SCALARS:]
-        return replace(Vote(*numbers), square_sums=tuple(square_sums))  # type: ignore[arg-type]
+    def of(values: Sequence[float], num_stages: int) -> "Vote":
+        numbers, rest = values[:_NUM_SCALARS], values[_NUM_SCALARS:]
+        square_sums, paces = tuple(rest[:num_stages]), tuple(rest[num_stages:])
+        return replace(Vote(*numbers), square_sums=square_sums, paces=paces)  # type: ignore[arg-type]
 
     @property
     def square_sum(self) -> float:
@@ -84,9 +91,9 @@ VOTE_ELEMENT_BYTES = 8
 """Bytes of each value of a Vote, which is a float64."""
 
 
-def vote_elements(num_stages: int) -> int:
-    """Number of values in a Vote of a roster with this many stages."""
-    return _NUM_SCALARS + num_stages
+def vote_elements(num_stages: int, num_replicas: int) -> int:
+    """Number of values in a Vote of a roster with this layout."""
+    return _NUM_SCALARS + num_stages + num_replicas
 
 
 @dataclass(frozen=True, slots=True)

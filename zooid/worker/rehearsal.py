@@ -125,7 +125,7 @@ class _RehearsedStage:
         if self._seat.groups.copies is not None:
             gradients = torch.zeros(sum(bucket.num_bytes for bucket in self._stage.buckets), dtype=torch.uint8)
             begin_broadcast(gradients, 0, self._seat.groups.copies).wait()
-        self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
+        self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages, self._seat.roster.num_replicas))
         self._abort.sleep(self._stage.update_s)
 
     def begin(self, action: Action) -> Pending:

@@ -6,9 +6,12 @@ from contextlib import suppress
 
 from zooid.core.abort import Abort
 from zooid.core.errors import StoreError, ZooidError
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.schedule.planned_rosters import check_follows
+from zooid.schedule.share_rule import PaceWatch
 from zooid.schedule.step_state import Vote
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change, read_change
@@ -37,12 +40,42 @@ class ChangeWatch:
         self._ended = threading.Event()
         self._newest = 0
         self._prepared: PlannedChange | None = None
+        self._pace_watch = PaceWatch()
+        self._proposing: threading.Thread | None = None
         self._begun = 0
         """Number of the change that this member gets ready for."""
         self.agreed: PlannedChange | None = read_change(store, roster, roster.attempt) if roster.guests else None
         """The change that all members are ready for."""
         if is_first and not roster.guests:
             threading.Thread(target=self._look, name="zooid-changes", daemon=True).start()
+
+    def note_paces(self, paces: tuple[float, ...]) -> None:
+        """Plan other shares if a replica is slower than its share allows. Only the first member does."""
+        if not self._is_first or self.agreed is not None or self._roster.guests:
+            return
+        self._pace_watch.note(paces)
+        shares = self._pace_watch.better_than(self._roster.shares)
+        if shares is not None and self._proposing is None:
+            self._proposing = threading.Thread(target=self._propose, args=(shares,), name="zooid-shares", daemon=True)
+            self._proposing.start()
+
+    def _propose(self, shares: tuple[int, ...]) -> None:
+        """Plan a change of the shares alone, unless another change is planned already."""
+        roster = self._roster
+        change = PlannedChange(
+            run=roster.run,
+            number=roster.number,
+            change=roster.change,
+            attempt=self._newest + 1,
+            cause=f"replicas are not equally fast: shares become {', '.join(map(str, shares))}",
+            members=roster.members,
+            shares=shares,
+            copies=roster.copies,
+            plan=roster.plan,
+        )
+        with suppress(StoreError):
+            self._store.create(keys.planned_change(roster.number, roster.change, change.attempt), encode_record(change))
+            self._newest = max(self._newest, change.attempt)
 
     def close(self) -> None:
         self._ended.set()

@@ -76,6 +76,9 @@ class Transactions:
         self._start_s = 0.0
         self._unjudged: StepCounts | None = None
         """A step that is applied, but has no verdict yet."""
+        self._pace_s = 0.0
+        """Seconds for each grain of the last step that this member has run."""
+        self._uses_gpu = assignment.device.type == "cuda"
         is_alone_on_gpu = self._seat.roster.num_voters == 1 and assignment.device.type == "cuda"
         self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
         self._schedules: dict[tuple[tuple[int, ...], ...], StepSchedule] = {}
@@ -118,6 +121,7 @@ class Transactions:
         )
         stage = self._seat.stage
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+        self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
         if self._samples.step_size(step) == self._samples.batch_size:
             self.last_full = (step, recording)
 
@@ -215,7 +219,7 @@ class Transactions:
             progress.step = progress.step.prepare()
         vote = replace(self._ballot(), num_prepared=1.0, square_sums=(0.0,) * seat.roster.num_stages)
         total = replace(
-            Vote.of(seat.add_up(vote.values())),
+            Vote.of(seat.add_up(vote.values()), seat.roster.num_stages),
             num_finite=float(seat.roster.num_voters) if ruling.numbers.is_finite else 0.0,
             loss_sum=ruling.numbers.loss_sum,
             weight=ruling.numbers.weight,
@@ -260,7 +264,7 @@ class Transactions:
         seat = self._seat
         seat.confirm()
         vote = numbers.vote(self._ballot(), seat.stage, seat.roster.num_stages, is_first_replica=seat.replica == 0)
-        return self._decide(step, numbers, Vote.of(seat.add_up(vote.values())), nominal_weight)
+        return self._decide(step, numbers, Vote.of(seat.add_up(vote.values()), seat.roster.num_stages), nominal_weight)
 
     def _decide(self, step: StepState, numbers: StageNumbers, total: Vote, nominal_weight: float) -> Verdict:
         may_skip = self._job.autocast == "fp16" and self.progress.scale.factor > _MIN_SCALE
@@ -271,12 +275,21 @@ class Transactions:
         """The part of this member's vote that does not depend on the results of the step."""
         newest, ready = self._changes.ballot()
         return Vote(
+            paces=self._paces(),
             newest_change=float(newest),
             ready_change=float(ready),
             num_saved=float(self._keeper.is_written()),
             num_due=float(self._keeper.is_due(self.progress.step.step + 1)),
             wishes=float(self.progress.agenda.noted.value),
         )
+
+    def _paces(self) -> tuple[float, ...]:
+        """The pace of this member's replica in the step before, if this member tells it; a GPU computes unseen."""
+        roster = self._seat.roster
+        paces = [0.0] * roster.num_replicas
+        if self._seat.replica is not None and self._seat.stage == 0 and not self._uses_gpu:
+            paces[self._seat.replica] = self._pace_s
+        return tuple(paces)
 
     def _carry_out(self, verdict: Verdict) -> None:
         """Apply or skip the step, as all members have decided."""
@@ -312,6 +325,8 @@ class Transactions:
     def _agree(self, total: Vote) -> None:
         """Note what the vote says besides the step itself."""
         self._changes.take(total)
+        if len(total.paces) == self._seat.roster.num_replicas:
+            self._changes.note_paces(total.paces)
         if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
         self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
