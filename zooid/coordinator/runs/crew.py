@@ -165,10 +165,12 @@ class Crew:
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
                     failure = self._read_failure(member)
-                    if failure is not None and not failure.is_consequence:
+                    if failure is not None and not failure.is_consequence and not is_waiting(member):
                         raise self._error()
                     lost.add(member)
-                    can_continue &= failure is None or is_left_out(member)
+                    can_continue &= failure is None or is_left_out(member) or is_waiting(member)
+                    if failure is not None and is_waiting(member):
+                        logger.warning("%s could not join: %s", member, failure.message)
                     if failure is None:
                         on_lost(member, str(end))
             on_poll()

@@ -30,6 +30,9 @@ _LOOK_S = 0.5
 _LOCAL_LOOK_S = 0.05
 """Seconds between two looks, in a store that charges nothing."""
 
+_MAX_FAILED = 5
+"""A change is given up after so many processes have ended before they could join."""
+
 Target = Callable[[Roster], Seats]
 """(the present roster) -> the seats that are wanted."""
 
@@ -68,6 +71,8 @@ class RosterChanges:
     """Names of processes that were started to join."""
     _names: set[str] = field(default_factory=set)
     """All names that were ever given."""
+    _num_failed: int = 0
+    """Number of processes that have ended before they could join in the present change."""
     _planned: PlannedChange | None = None
     _next_look_s: float = 0.0
 
@@ -124,14 +129,15 @@ class RosterChanges:
         if roster is None or roster.guests:
             return  # its guests become members with the next step
         if self._is_done(roster):
-            self._queue.pop(0)
-            self._planned = None
             if self._started:
                 self.longest_s = max(self.longest_s, time.monotonic() - self._started_s)
-            self._started.clear()
-            self._running.clear()
+            self._forget()
             return
         self._drop_ended(roster)
+        if self._num_failed >= _MAX_FAILED:
+            logger.warning("the run stays as it is, although %s: new members fail", self._queue[0].cause)
+            self._forget()
+            return
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
         missing = [seat for seat in joiners if seat.name not in self._running]
@@ -142,6 +148,14 @@ class RosterChanges:
             self.start(missing, roster.plan if self._queue[0].plan is None else self._queue[0].plan)
         if all(self._is_ready(seat.name) for seat in joiners):
             self._plan(roster, seats)
+
+    def _forget(self) -> None:
+        """Turn to the next change that is wanted."""
+        self._queue.pop(0)
+        self._planned = None
+        self._started.clear()
+        self._running.clear()
+        self._num_failed = 0
 
     @property
     def wanted(self) -> Sequence[Wanted]:
@@ -158,7 +172,8 @@ class RosterChanges:
         """Forget processes that have ended before they could join, so that others are started."""
         for seat, name in list(self._started.items()):
             if name in roster.former or (name in self._running and self.has_ended(name)):
-                logger.warning("%s has ended before it could join; another process is started", name)
+                logger.warning("%s has ended before it could join", name)
+                self._num_failed += 1
                 del self._started[seat]
                 self._running.discard(name)
                 self._planned = None
