@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.coordinator.plans.offer_names import enforced_size, num_threads
+from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size, num_threads
 from zooid.coordinator.runs.relay import Relay
 from zooid.core import errors
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
@@ -117,7 +117,7 @@ class Crew:
                 spec.num_threads,
                 size=enforced_size(offer),
                 uses_gpus=_uses_gpus(offer),
-                lifetime_s=offer.lifetime_s,
+                lifetime_s=enforced_lifetime_s(offer),
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from zooid.coordinator.plans.offer_names import enforced_lifetime_s
 from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.core.resources.offer import Offer
 from zooid.core.units import format_duration
@@ -28,9 +29,9 @@ class Lifetimes:
     def poll(self) -> None:
         """Ask for successors of members that will soon be ended."""
         limited = {
-            name: (offer.lifetime_s, age_s)
+            name: (lifetime_s, age_s)
             for name, (offer, age_s) in self.ages().items()
-            if offer.lifetime_s is not None and name not in self._succeeded
+            if (lifetime_s := enforced_lifetime_s(offer)) is not None and name not in self._succeeded
         }
         due = {name for name, (lifetime_s, age_s) in limited.items() if age_s > lifetime_s - self._lead_s(lifetime_s)}
         if due:
