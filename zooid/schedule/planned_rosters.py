@@ -8,7 +8,7 @@ member writes it create-only, and votes under it only after that. So nothing is 
 another one has replaced.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -89,6 +89,28 @@ def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int
         for stage in range(roster.num_stages)
     ]
     return (*kept, *new), roster.copies
+
+
+def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callable[[str], str]) -> Seats:
+    """The seats of this roster with as many replicas and copies as planned.
+
+    Copies that survivors of broken pipelines became take seats first. `name_of` returns the name of a new member, given
+    that of its seat. `plan_copies` are the copies that were planned.
+    """
+    num_replicas = max(roster.num_planned_replicas, roster.num_replicas)
+    spare = list(roster.copies)
+    members = list(roster.members)
+    for replica in range(roster.num_replicas, num_replicas):
+        for stage in range(roster.num_stages):
+            copy = next((seat for seat in spare if seat.stage == stage), None)
+            if copy is not None:
+                spare.remove(copy)
+            name = copy.name if copy is not None else name_of(f"r{replica}s{stage}")
+            members.append(RosterMember(name=name, stage=stage, replica=replica))
+    for planned in plan_copies:
+        if not any(seat.stage == planned.stage for seat in spare):
+            spare.append(RosterSeat(name=name_of(planned.name), stage=planned.stage))
+    return tuple(members), tuple(spare)
 
 
 def with_successors(roster: Roster, successors: Mapping[str, str]) -> Seats:

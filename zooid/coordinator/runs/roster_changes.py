@@ -18,7 +18,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterSeat
-from zooid.schedule.planned_rosters import Seats, with_replicas, with_successors, without_replica_of
+from zooid.schedule.planned_rosters import Seats, refilled, with_replicas, with_successors, without_replica_of
 from zooid.schedule.samples import even_shares
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
@@ -30,6 +30,7 @@ _LOOK_S = 0.5
 _LOCAL_LOOK_S = 0.05
 """Seconds between two looks, in a store that charges nothing."""
 
+_LOST = "members were lost"
 _MAX_FAILED = 5
 """A change is given up after so many processes have ended before they could join."""
 
@@ -96,6 +97,11 @@ class RosterChanges:
             return with_successors(roster, {name: self._name_of(name.partition("-")[0]) for name in leaving})
 
         self.want(Wanted(cause, target))
+
+    def refill(self, plan_copies: Sequence[RosterSeat]) -> None:
+        """Replace lost members by new ones, unless that is wanted already. `plan_copies` are the planned copies."""
+        if not any(wanted.cause == _LOST for wanted in self._queue):
+            self.want(Wanted(_LOST, lambda roster: refilled(roster, plan_copies, self._name_of)))
 
     def leave(self, member: str, cause: str) -> None:
         """Let a member leave without a successor, and with it the others of its replica."""

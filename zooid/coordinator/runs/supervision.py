@@ -27,7 +27,15 @@ from zooid.core.plans.plan import FixedLayout, Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, MemberExited, MembersAdopted, Metered, PhaseStarted, RunFinished
+from zooid.core.runs.events import (
+    Event,
+    MemberExited,
+    MembersAdopted,
+    Metered,
+    PhaseStarted,
+    RosterChanged,
+    RunFinished,
+)
 from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
@@ -319,6 +327,8 @@ class Run:
 
     def _take(self, event: Event) -> None:
         self._progress.take(event)
+        if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
+            self._changes.refill(read_roster(self._store, self._roster).copies)
         self._on_event(event)
 
     def _meter(self, crew: Crew) -> Callable[[], None]:
