@@ -122,7 +122,7 @@ def zooid_steps() -> Iterator[Step]:
         abort = Abort()
         with (
             train_task.open_member(spec, store, abort) as member,
-            member.under(member.role.first_roster) as (trainer, _),
+            member.under(member.first_roster) as (trainer, _),
         ):
             yield trainer.run_step
         abort.set("the benchmark ends")

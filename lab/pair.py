@@ -51,7 +51,7 @@ def main(spec_url: str, schedule: str, num_rounds: int) -> None:
     abort = Abort()
     stage = int(spec.member.removeprefix("r0s"))
     dist.init_process_group("gloo", init_method=f"{store_url}/stock", rank=stage, world_size=2)
-    with train_task.open_member(spec, store, abort) as member, member.under(member.role.first_roster) as (trainer, _):
+    with train_task.open_member(spec, store, abort) as member, member.under(member.first_roster) as (trainer, _):
         plan = decode_record(bytes(store.get(keys.plan(0))), Plan, keys.plan(0))
         stock = stock_steps(spec, plan, schedule, dist.group.WORLD)
         steps = {"zooid": trainer.run_step, "stock": stock}

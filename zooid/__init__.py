@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         profiles,
         rehearse,
         resume,
+        scale,
         search,
         train,
     )
@@ -52,6 +53,7 @@ __all__ = [
     "rehearse",
     "resume",
     "save_pretrained",
+    "scale",
     "search",
     "shards",
     "train",
@@ -67,6 +69,7 @@ _LAZY = {
     "profiles": "zooid.coordinator",
     "rehearse": "zooid.coordinator",
     "resume": "zooid.coordinator",
+    "scale": "zooid.coordinator",
     "search": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoints.contents",

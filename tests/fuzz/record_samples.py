@@ -10,7 +10,9 @@ from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
 from zooid.core.runs.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
-from zooid.core.runs.roster import Answer, Joining, RosterSeat, Ruling, StepNumbers
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.requests import LayoutRequest, Notice
+from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
 from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.runs.spec import (
     Adoption,
@@ -24,6 +26,7 @@ from zooid.core.runs.spec import (
     SweepSpec,
     WorkerSpec,
 )
+from zooid.core.runs.state_header import StateHeader, TensorHeader
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
 
@@ -119,6 +122,34 @@ def records() -> list[FileRecord]:
         ),
         Answer(member="m0", change=2, num_applied=7, is_prepared=True, applied=_NUMBERS, suspects=("m1",)),
         Joining(member="m5", change=2),
+        a_roster(
+            change=4,
+            guests=(RosterSeat(name="g0", stage=0),),
+            attempt=2,
+            plan="planner-1",
+            ruling=Ruling(kind="planned", numbers=_NUMBERS),
+        ),
+        PlannedChange(
+            run="run-7",
+            number=1,
+            change=3,
+            attempt=2,
+            cause="2x1 was asked for",
+            members=(RosterMember(name="m0", stage=0, replica=0), RosterMember(name="m5", stage=0, replica=1)),
+            shares=(2, 1),
+            copies=(RosterSeat(name="c0", stage=0),),
+            plan="planner-1",
+        ),
+        LayoutRequest(num_replicas=2, num_stages=3),
+        Notice(member="m5", source="the signal SIGUSR1", left_s=30.0),
+        StateHeader(
+            step=7,
+            loss_scale=2.0,
+            num_good_steps=3,
+            ledger=Ledger(best_step=4),
+            model=(TensorHeader(name="weight", dtype="float32", shape=(2, 3)),),
+            optimizer=(TensorHeader(name="exp_avg:weight", dtype="float32", shape=(2, 3)),),
+        ),
         Links(
             zooid_version="1",
             date="2025-01-01",

@@ -110,7 +110,7 @@ def at_work_alone(
         try:
             with (
                 train_task.open_member(spec, store, abort or Abort()) as member,
-                member.under(member.role.first_roster) as (trainer, keeper),
+                member.under(member.first_roster) as (trainer, keeper),
             ):
                 yield trainer, keeper, member.events, store
         finally:

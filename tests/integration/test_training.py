@@ -306,14 +306,14 @@ class TestDroppedStep:
     ) -> None:
         """This member had applied the step that stands, and computed its grains of the next one."""
         with run_by_hand(hooked, 1) as (store, specs), train_task.open_member(specs[0], store, Abort()) as own:
-            first = own.role.first_roster
+            first = own.first_roster
             with pytest.MonkeyPatch.context() as patch, own.under(first) as (trainer, _):
                 for _ in range(self.STEP):
                     trainer.run_step()
                 patch.setattr(Transactions, "_judge", lose_a_member)
                 with pytest.raises(PeerLost):
                     trainer.run_step()
-            own._lost_at_s = time.perf_counter()
+            own._changed_at_s = time.perf_counter()
             assert own._answer(first).has_finished
             ruling = Ruling(kind="stands", numbers=own._state.progress.applied)
             second = structs.replace(first, change=1, resume_step=self.STEP - 1, ruling=ruling)

@@ -232,7 +232,7 @@ def test_a_door_without_file_descriptors_opens_again(
 def test_what_a_rank_sends_while_others_are_missing_is_left_for_the_transport() -> None:
     """Rank 1 is done with its door and sends frames; rank 2 comes only then."""
     listener = socket.create_server(("127.0.0.1", 0))
-    door = Admission(listener, SECRET, 0, 3)
+    door = Admission(listener, SECRET, 0, range(1, 3))
     with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
         admitting = pool.submit(door.admit_all, time.monotonic() + 20.0, 20.0, lambda: None)
         for rank in (1, 2):

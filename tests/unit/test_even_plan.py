@@ -63,7 +63,7 @@ def layout(num_replicas: int, num_stages: int) -> FixedLayout:
 def test_a_plan_has_what_a_run_needs_and_says_what_is_not_known() -> None:
     job = checked()
     layered = faithful_layers(job)
-    plan = even_plan(job, layered, layout(2, 2), "/somewhere/job.py")
+    plan = even_plan(job.job, job.num_samples, layered, layout(2, 2), "/somewhere/job.py")
     assert (plan.job, plan.layout, plan.schedule, plan.transport) == ("job", "2x2", "1f1b", "store")
     assert plan.num_steps == 3 * 3
     assert plan.grain_size == 2, "8 grains: 2 for each of 2 stages of 2 replicas"
@@ -77,8 +77,13 @@ def test_a_plan_has_what_a_run_needs_and_says_what_is_not_known() -> None:
 def test_a_replica_of_one_stage_has_one_grain_unless_the_job_says() -> None:
     job = checked()
     layered = faithful_layers(job)
-    assert even_plan(job, layered, layout(2, 1), "job.py").grain_size == 8
-    assert even_plan(checked(grain_size=4), layered, layout(2, 1), "job.py").grain_size == 4
+    assert even_plan(job.job, job.num_samples, layered, layout(2, 1), "job.py").grain_size == 8
+    assert (
+        even_plan(
+            checked(grain_size=4).job, checked(grain_size=4).num_samples, layered, layout(2, 1), "job.py"
+        ).grain_size
+        == 4
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_a_replica_of_one_stage_has_one_grain_unless_the_job_says() -> None:
 def test_what_is_too_small_for_a_layout_is_refused(wanted: FixedLayout, message: str) -> None:
     job = checked()
     with pytest.raises(PlanError, match=message):
-        even_plan(job, faithful_layers(job), wanted, "job.py")
+        even_plan(job.job, job.num_samples, faithful_layers(job), wanted, "job.py")
 
 
 @pytest.mark.parametrize(

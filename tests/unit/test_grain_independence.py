@@ -191,7 +191,7 @@ def step_of_replicas(
         total = [sum(pair) for pair in zip(total, vote.values(), strict=True)] if total else vote.values()
         for name, gradient in own.items():
             gradients[name] = gradients[name] + gradient if name in gradients else gradient
-    return Verdict(checked.job, step, numbers, Vote.of(total), Decision.APPLY, nominal_weight), gradients
+    return Verdict(checked.job, step, numbers, Vote.of(total, 1), Decision.APPLY, nominal_weight), gradients
 
 
 def step_of_replica(

@@ -81,8 +81,8 @@ def test_a_vote_without_everyone_is_refused(num_prepared: int) -> None:
 
 
 def test_a_vote_survives_its_values() -> None:
-    vote = Vote(num_prepared=1.0, num_finite=0.0, loss_sum=math.pi, weight=12.0, square_sums=(0.5, 0.25))
-    assert Vote.of(vote.values()) == vote
+    vote = Vote(num_prepared=1.0, num_finite=0.0, loss_sum=math.pi, weight=12.0, square_sums=(0.5, 0.25), paces=(0.1,))
+    assert Vote.of(vote.values(), 2) == vote
 
 
 @pytest.mark.parametrize("transition", [StepState.prepare, lambda state: state.decide(total(4, 4), 4), StepState.apply])

@@ -21,7 +21,6 @@ from zooid.schedule.samples import even_shares, split_grains
 from zooid.schedule.step_state import vote_elements
 
 MIB = 2**20
-VOTE_BYTES = 8 * vote_elements(1)
 ALGORITHMS: list[AllReduceName] = ["auto", "exchange", "three_phase", "pipelined", "streaming", "ring"]
 
 
@@ -43,13 +42,17 @@ def through_store(stages: Sequence[StageTimes], num_replicas: int = 1, num_grain
     return step_traffic(schedule, stages, all_reduce="auto", is_direct=False, ties=())
 
 
+def vote_bytes(num_replicas: int) -> int:
+    return 8 * vote_elements(1, num_replicas)
+
+
 # By hand
 
 
 def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it() -> None:
     found = through_store([stage(1000.0), stage()])
     messages = 4 * (1000 + TRAILER_BYTES)
-    vote = 8 * vote_elements(2) + TRAILER_BYTES
+    vote = 8 * vote_elements(2, 1) + TRAILER_BYTES
     each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * SETTLED_MISSES[True] + SETTLED_MISSES[False])
     assert found.seats == {(0, 0): each, (0, 1): each}
     assert found.passed_bytes == {}
@@ -58,7 +61,7 @@ def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it()
 
 def test_what_is_small_is_exchanged_whole() -> None:
     found = through_store([stage(0.0, 4000)], num_replicas=3)
-    sent = 4000 + VOTE_BYTES + 2 * TRAILER_BYTES
+    sent = 4000 + vote_bytes(3) + 2 * TRAILER_BYTES
     misses = 2 * SETTLED_MISSES[True] + 2 * SETTLED_MISSES[False]  # of gradients, and of votes
     assert found.seats[1, 0] == SeatTraffic(sent, 2 * sent, 2, 4, misses)
 
@@ -71,7 +74,7 @@ def test_what_is_large_is_received_as_often_as_the_bound_says(name: AllReduceNam
     found = step_traffic(schedule, [stage(0.0, size)], all_reduce=name, is_direct=False)
     for own in found.seats.values():
         num_puts, num_gets = own.num_puts - 1, own.num_gets - 3  # without the vote
-        vote, seal = VOTE_BYTES + TRAILER_BYTES, TRAILER_BYTES
+        vote, seal = vote_bytes(4) + TRAILER_BYTES, TRAILER_BYTES
         assert own.sent_bytes == size + num_puts * seal + vote
         assert own.received_bytes == 2 * size * (number - 1) // number + num_gets * seal + 3 * vote
 
@@ -83,9 +86,9 @@ def test_connected_members_pass_as_much_around_their_ring_and_ask_nothing_of_a_s
     around = 2 * size * (number - 1) // number
     for replica in range(number):
         own = found.seats[replica, 0]
-        assert own == SeatTraffic(around + 3 * VOTE_BYTES, around + 3 * VOTE_BYTES)
-        assert found.passed_bytes[(replica, 0), ((replica + 1) % number, 0)] == around + VOTE_BYTES
-        assert found.passed_bytes[(replica, 0), ((replica + 2) % number, 0)] == VOTE_BYTES
+        assert own == SeatTraffic(around + 3 * vote_bytes(number), around + 3 * vote_bytes(number))
+        assert found.passed_bytes[(replica, 0), ((replica + 1) % number, 0)] == around + vote_bytes(number)
+        assert found.passed_bytes[(replica, 0), ((replica + 2) % number, 0)] == vote_bytes(number)
 
 
 def test_a_replica_without_grains_only_reduces_and_votes() -> None:
@@ -163,7 +166,7 @@ def walked(
                     tie = ties[action.number or 0]
                     reduce([(replica, number) for number in tie.stages], tie.num_bytes, element_bytes)
     everyone = [(replica, number) for replica in range(schedule.num_replicas) for number in range(schedule.num_stages)]
-    reduce(everyone, 8 * vote_elements(schedule.num_stages), 8)
+    reduce(everyone, 8 * vote_elements(schedule.num_stages, schedule.num_replicas), 8)
     return sent, received, puts, gets
 
 

@@ -21,7 +21,7 @@ EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128
 """Added to the number of the signal that ended the command, as shells do."""
 VERBOSE = "--verbose"
-COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "resume", "save", "timeline", "probe", "clean")
+COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "scale", "resume", "save", "timeline", "probe", "clean")
 """The commands in the order of the help. Each has its own file, such as `plan_command.py`."""
 
 app = typer.Typer(

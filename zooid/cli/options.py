@@ -104,10 +104,7 @@ def limits_from(
         return None
     num_replicas = num_stages = None
     if layout is not None:
-        match = _LAYOUT.fullmatch(layout.strip())
-        if match is None:
-            raise InputError(f"--layout is {layout!r}; write REPLICASxSTAGES, for example 2x2")
-        num_replicas, num_stages = int(match[1]), int(match[2])
+        num_replicas, num_stages = parse_layout("--layout", layout)
         members = num_holders(num_replicas, is_insured=insured) * num_stages if members is None else members
     return Limits(
         deadline_s=None if deadline is None else parse_duration_s(deadline),
@@ -120,6 +117,14 @@ def limits_from(
         reproducible=reproducible,
         insured=insured,
     )
+
+
+def parse_layout(option: str, text: str) -> tuple[int, int]:
+    """Parse the numbers of replicas and stages."""
+    match = _LAYOUT.fullmatch(text.strip())
+    if match is None or 0 in (layout := (int(match[1]), int(match[2]))):
+        raise InputError(f"{option} is {text!r}; write REPLICASxSTAGES, for example 2x2")
+    return layout
 
 
 def one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from zooid.coordinator.plans.plan_forecast import predict
     from zooid.coordinator.plans.plan_search import plan, search
     from zooid.coordinator.runs.cleanup import clean
+    from zooid.coordinator.runs.layout_requests import scale
     from zooid.coordinator.runs.new_run import train
     from zooid.coordinator.runs.recorded_steps import RecordedStep, timeline
     from zooid.coordinator.runs.resumed_run import resumable_step, resume
@@ -35,6 +36,7 @@ __all__ = [
     "rehearse",
     "resumable_step",
     "resume",
+    "scale",
     "search",
     "timeline",
     "train",
@@ -54,6 +56,7 @@ _LAZY = {
     "rehearse": "zooid.coordinator.measurements.rehearsed_run",
     "resumable_step": "zooid.coordinator.runs.resumed_run",
     "resume": "zooid.coordinator.runs.resumed_run",
+    "scale": "zooid.coordinator.runs.layout_requests",
     "search": "zooid.coordinator.plans.plan_search",
     "timeline": "zooid.coordinator.runs.recorded_steps",
     "train": "zooid.coordinator.runs.new_run",

@@ -30,6 +30,8 @@ class Launch:
     """The limits of the member; None means no limits of its own."""
     uses_gpus: bool = False
     """Whether the member may use the GPUs of the machine."""
+    lifetime_s: float | None = None
+    """The time after which the platform ends the member; None if it never does."""
 
 
 @dataclass(frozen=True)

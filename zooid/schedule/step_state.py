@@ -44,6 +44,10 @@ class Vote:
     """1 if this member has written its part of the pending checkpoint."""
     num_due: float = 0.0
     """1 if this member finds that a checkpoint is due; one such member is enough."""
+    newest_change: float = 0.0
+    """The newest planned change of the roster, by its attempt; only the first member contributes it."""
+    ready_change: float = 0.0
+    """The planned change that this member is ready for, by its attempt; 0 if there is none."""
     wishes: float = 0.0
     """The flags of `Wish` that the job asks for; only the first member contributes them."""
     square_sums: tuple[float, ...] = ()
@@ -53,19 +57,33 @@ class Vote:
     votes.
     """
 
+    paces: tuple[float, ...] = ()
+    """Seconds in which each replica computed a grain of the step before; 0 if that is not known.
+
+    The member of a replica's first stage contributes that of its replica.
+    """
+
     def values(self) -> list[float]:
-        *numbers, square_sums = astuple(self)
-        return [*numbers, *square_sums]
+        *numbers, square_sums, paces = astuple(self)
+        return [*numbers, *square_sums, *paces]
 
     @staticmethod
-    def of(values: Sequence[float]) -> "Vote":
-        numbers, square_sums = values[:_NUM_SCALARS], values[_NUM_SCALARS:]
-        return replace(Vote(*numbers), square_sums=tuple(square_sums))  # type: ignore[arg-type]
+    def of(values: Sequence[float], num_stages: int) -> "Vote":
+        numbers, rest = values[:_NUM_SCALARS], values[_NUM_SCALARS:]
+        square_sums, paces = tuple(rest[:num_stages]), tuple(rest[num_stages:])
+        return replace(Vote(*numbers), square_sums=square_sums, paces=paces)  # type: ignore[arg-type]
 
     @property
     def square_sum(self) -> float:
         """Σg² of the whole model, added up in stage order."""
         return sum(self.square_sums)
+
+    def agrees_on_change(self, num_members: int) -> bool:
+        """Whether all members are ready for the newest planned change, given the sum of their votes.
+
+        No member is ready for a newer change than the first member's newest.
+        """
+        return self.newest_change > 0 and self.ready_change == self.newest_change * num_members
 
 
 _NUM_SCALARS = len(Vote().values())
@@ -73,9 +91,9 @@ VOTE_ELEMENT_BYTES = 8
 """Bytes of each value of a Vote, which is a float64."""
 
 
-def vote_elements(num_stages: int) -> int:
-    """Number of values in a Vote of a roster with this many stages."""
-    return _NUM_SCALARS + num_stages
+def vote_elements(num_stages: int, num_replicas: int) -> int:
+    """Number of values in a Vote of a roster with this layout."""
+    return _NUM_SCALARS + num_stages + num_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,8 @@ class StepState:
             return StepState.resumed(step)
         if ruling.kind == "stands" and self.num_applied == step:
             return StepState(step, Phase.PREPARED if self.phase is Phase.PREPARED else Phase.RUNNING)
+        if ruling.kind == "planned" and self.num_applied == step - 1 and self.phase is Phase.PREPARED:
+            return replace(self, is_bound=True)  # it has yet to apply the step before the change
         if self.num_applied != roster.first_computed:
             raise ScheduleError(
                 f"this member has applied {self.num_applied} steps, but roster {roster.label} begins with step "

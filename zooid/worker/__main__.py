@@ -29,15 +29,17 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
         import torch
 
         from zooid.worker.member import train_task
+        from zooid.worker.member.notices import passed_on
 
     torch.set_num_threads(spec.num_threads)
     if spec.task == "train":
-        with _aborting() as abort:
+        with _aborting() as abort, passed_on(spec, store):
             train_task.train(spec, store, abort)
         return
     from zooid.worker.member import prepare_task  # it traces, and so imports a compiler
 
-    {"prepare": prepare_task.prepare, "check": prepare_task.check}[spec.task](spec, store)
+    tasks = {"prepare": prepare_task.prepare, "check": prepare_task.check, "plan": prepare_task.plan_layout}
+    tasks[spec.task](spec, store)
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:

@@ -39,7 +39,7 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     plan, roster = read_plan(store, spec.roster), read_roster(store, spec.roster)
     ties = tuple(tie.stages for tie in spec.ties)
     peers = open_peers(spec, store, plan, roster, _CPU, abort)
-    seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties))
+    seat = Seat(roster, roster.rank_of(spec.member), _CPU, peers.groups(roster, ties, lambda stage, guest: False))
     buckets = tuple(len(stage.buckets) for stage in spec.stages)
     shape = StepShape(plan.schedule, len(spec.stages), plan.ahead, buckets, ties)
     num_grains = -(-plan.batch_size // plan.grain_size)
@@ -125,7 +125,7 @@ class _RehearsedStage:
         if self._seat.groups.copies is not None:
             gradients = torch.zeros(sum(bucket.num_bytes for bucket in self._stage.buckets), dtype=torch.uint8)
             begin_broadcast(gradients, 0, self._seat.groups.copies).wait()
-        self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages))
+        self._seat.add_up([0.0] * vote_elements(self._seat.roster.num_stages, self._seat.roster.num_replicas))
         self._abort.sleep(self._stage.update_s)
 
     def begin(self, action: Action) -> Pending:

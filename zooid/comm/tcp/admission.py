@@ -11,7 +11,7 @@ import selectors
 import socket
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from zooid.comm.tcp.handshake import CONFIRM_BYTES, DONE, HELLO_BYTES, SETTLED, Hello, is_confirm, welcome
 from zooid.comm.tcp.sockets import prepare
@@ -50,9 +50,10 @@ class _Handshake:
 
 
 class Admission:
-    """Admits ranks `rank + 1` to `size - 1` at a listener."""
+    """Admits ranks at a listener."""
 
-    def __init__(self, listener: socket.socket, secret: bytes, rank: int, size: int) -> None:
+    def __init__(self, listener: socket.socket, secret: bytes, rank: int, admitted: Iterable[int]) -> None:
+        """`rank` is the one that listens."""
         self._listener = listener
         self._secret = secret
         self._rank = rank
@@ -61,7 +62,7 @@ class Admission:
         """Connections without a hello, the oldest first."""
         self._known: dict[tuple[int, int], _Handshake] = {}
         """The latest connection of each stream, by rank and stream number."""
-        self._missing = set(range(rank + 1, size))
+        self._missing = set(admitted)
         """Ranks that have not confirmed all of their streams."""
 
     def admit_all(self, deadline_s: float, timeout_s: float, check: Callable[[], None]) -> None:

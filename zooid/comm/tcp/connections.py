@@ -4,7 +4,7 @@ Members rendezvous once. A new group among connected members is a channel on the
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zooid.comm.group_options import Options
@@ -58,6 +58,16 @@ class MemberLinks:
             connection.open(channel, transport, peer)
         return group
 
+    def join(self, store: Any, names: Sequence[str], num_connected: int, *, timeout_s: float, abort: Abort) -> None:
+        """Connect members that are connected already with new ones, through a rendezvous of all of them.
+
+        All give the same names in the same order. The first `num_connected` are connected with each other already.
+        """
+        connections, latency_s = _connect(store, self.name, names, self._options, timeout_s, abort, num_connected)
+        self._connections = {**self._connections, **{each.name: each for each in connections.values()}}
+        self._latency_s = latency_s
+        self._heartbeats.watch(_watched(connections, names.index(self.name), len(names)))
+
     def close(self) -> None:
         """Leave all members after everything sent has arrived, without waiting for lost members."""
         self._heartbeats.close()
@@ -78,25 +88,49 @@ class MemberLinks:
 
 
 def connect_members(
-    store: Any, name: str, names: Sequence[str], options: Options, *, timeout_s: float, abort: Abort
+    store: Any,
+    name: str,
+    names: Sequence[str],
+    options: Options,
+    *,
+    timeout_s: float,
+    abort: Abort,
+    num_connected: int = 0,
 ) -> MemberLinks:
     """Rendezvous with all members through a c10d store, and connect with each.
 
-    Every member gives the same names in the same order.
+    Every member gives the same names in the same order. The first `num_connected` are connected with each other
+    already, and call `MemberLinks.join`.
     """
-    rank = names.index(name)
-    mesh = Mesh(store, rank, len(names), options, timeout_s, abort)
+    connections, latency_s = _connect(store, name, names, options, timeout_s, abort, num_connected)
+    heartbeats = Heartbeats(_watched(connections, names.index(name), len(names)))
+    heartbeats.start()
+    return MemberLinks(name, list(connections.values()), options, latency_s, heartbeats)
+
+
+def _connect(
+    store: Any,
+    name: str,
+    names: Sequence[str],
+    options: Options,
+    timeout_s: float,
+    abort: Abort,
+    num_connected: int,
+) -> tuple[dict[int, Connection], float | None]:
+    """Return new connections by rank, and the round trip that all ranks agree on."""
+    mesh = Mesh(store, names.index(name), len(names), options, timeout_s, abort, num_connected)
     connections = {}
     for peer, sockets in mesh.connect().items():
         connection = connections[peer] = Connection(names[peer])
         connection.start(streams_over(sockets, peer, connection))
-    watched = watched_by(rank, len(names))
-    heartbeats = Heartbeats([connection for peer, connection in connections.items() if peer in watched])
     try:
-        latency_s = mesh.agree_on_latency()
+        return connections, mesh.agree_on_latency()
     except BaseException:
         for connection in connections.values():
             connection.lose("the rendezvous failed")
         raise
-    heartbeats.start()
-    return MemberLinks(name, list(connections.values()), options, latency_s, heartbeats)
+
+
+def _watched(connections: Mapping[int, Connection], rank: int, num_members: int) -> list[Connection]:
+    """The connections to the members that this rank watches."""
+    return [connection for peer, connection in connections.items() if peer in watched_by(rank, num_members)]

@@ -6,6 +6,7 @@ on a busy machine heartbeats come late, and are waited for longer.
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 
 from zooid.comm.tcp.connection import Connection
@@ -33,8 +34,8 @@ class Heartbeats:
     """The thread of one member that sends heartbeats and watches for those of others."""
 
     def __init__(self, connections: Sequence[Connection]) -> None:
-        self._connections = connections
-        self._longest_s = dict.fromkeys((connection.name for connection in connections), 0.0)
+        self._connections = list(connections)
+        self._longest_s: defaultdict[str, float] = defaultdict(float)
         """The longest silence of each member that ended by itself."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="zooid-heartbeats", daemon=True)
@@ -42,20 +43,26 @@ class Heartbeats:
     def start(self) -> None:
         self._thread.start()
 
+    def watch(self, connections: Sequence[Connection]) -> None:
+        """Send heartbeats to these members, too, and watch for theirs."""
+        self._connections = [*self._connections, *connections]
+
     def close(self) -> None:
         self._ended.set()
 
     def _run(self) -> None:
-        heard_s = {connection.name: connection.heard_s for connection in self._connections}
+        heard_s: dict[str, float] = {}
         checked_s = time.monotonic()
         while not self._ended.is_set():
-            for connection in self._connections:
+            connections = [connection for connection in self._connections if connection.lost is None]
+            for connection in connections:
+                heard_s.setdefault(connection.name, connection.heard_s)
                 connection.send_heartbeat()
             self._ended.wait(HEARTBEAT_S)
             now_s = time.monotonic()
             own_delay_s = max(0.0, now_s - checked_s - 2 * HEARTBEAT_S)
             checked_s = now_s
-            for connection in self._connections:
+            for connection in connections:
                 name = connection.name
                 if connection.lost is not None:
                     continue

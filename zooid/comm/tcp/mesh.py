@@ -1,4 +1,4 @@
-"""Connects every rank of a group with every other.
+"""Connects every rank of a group with every other, or new ranks with ranks that are connected already.
 
 A rank publishes its endpoint and a secret in the rendezvous store. Higher ranks connect there and prove that they know
 the secret; strangers and ranks of other runs are rejected.
@@ -60,10 +60,21 @@ def streams_over(sockets: dict[int, socket.socket], peer: int, receiver: Receive
 class Mesh:
     """One rank's part in connecting all ranks."""
 
-    def __init__(self, store: Any, rank: int, size: int, options: Options, timeout_s: float, abort: Abort) -> None:
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        options: Options,
+        timeout_s: float,
+        abort: Abort,
+        num_connected: int = 0,
+    ) -> None:
+        """The first `num_connected` ranks are connected with each other already."""
         self._store = store
         self._rank = rank
         self._size = size
+        self._num_connected = num_connected
         self._options = options
         self._deadline_s = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
@@ -73,15 +84,16 @@ class Mesh:
         self._round_trips_s: list[float] = []
 
     def connect(self) -> Streams:
-        """Return the sockets to all other ranks: lower ranks are dialed, higher ranks are admitted."""
-        admission = self._listen() if self._rank + 1 < self._size else None
+        """Return the sockets to all other ranks that are new: lower ranks are dialed, higher ranks are admitted."""
+        num_dialed = self._rank if self._rank >= self._num_connected else 0
+        admission = self._listen() if self._first_admitted < self._size else None
         dialer = Dialer(self._rank, own_network(), self._options.num_streams, self._deadline_s, self._check)
         streams: Streams = {}
         dials: dict[int, Future[tuple[dict[int, socket.socket], float]]] = {}
-        with ThreadPoolExecutor(1 + min(self._rank, _MAX_DIALS), "zooid-connect") as pool:
+        with ThreadPoolExecutor(1 + min(num_dialed, _MAX_DIALS), "zooid-connect") as pool:
             admitting = pool.submit(self._admit, admission)
             try:
-                for peer in range(self._rank):
+                for peer in range(num_dialed):
                     dials[peer] = pool.submit(dialer.connect, peer, self._endpoint_of(peer))
                 for peer, dial in dials.items():
                     streams[peer], round_trip_s = dial.result()
@@ -97,11 +109,15 @@ class Mesh:
                     admission.close()
                 raise
 
+    @property
+    def _first_admitted(self) -> int:
+        return max(self._rank + 1, self._num_connected)
+
     def agree_on_latency(self) -> float | None:
-        """Return the round trip from rank 1 to rank 0, which counts for all, since all must choose alike."""
+        """Return the round trip from the first new rank that dials, which counts for all: all must choose alike."""
         if self._size <= 2:
             return None
-        if self._rank == 1:
+        if self._rank == max(1, self._num_connected):
             self._store.set(_ROUND_TRIP_KEY, repr(min(self._round_trips_s)))
         return decode_round_trip_s(bytes(self._store.get(_ROUND_TRIP_KEY)))
 
@@ -126,7 +142,7 @@ class Mesh:
         except BaseException:
             listener.close()
             raise
-        return Admission(listener, secret, self._rank, self._size)
+        return Admission(listener, secret, self._rank, range(self._first_admitted, self._size))
 
     def _admit(self, admission: Admission | None) -> Streams:
         if admission is None:

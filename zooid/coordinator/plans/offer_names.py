@@ -90,6 +90,11 @@ def enforced_size(chosen: Offer) -> Size | None:
     return None
 
 
+def enforced_lifetime_s(chosen: Offer) -> float | None:
+    """Return the time after which members on this offer are ended; None if only its prices count here."""
+    return None if chosen.name.startswith(f"{LOCAL}:") else chosen.lifetime_s
+
+
 def prices_in_words(chosen: Offer) -> str:
     """Describe the source of the prices in a bill."""
     model = chosen.name.partition(":")[2]

@@ -48,7 +48,7 @@ def clean(store: str, *, force: bool = False) -> int:
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
     """Remove the messages, answers and handles of one claim's members, under all of its rosters."""
-    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES):
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.JOINING):
         _clear_claims(store, folder, range(number, number + 1))
 
 
@@ -57,7 +57,7 @@ def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None =
 
     `claim` is the number of the newest claim, if that is an adoption of this roster.
     """
-    for folder in (f"{keys.COMM}/{run}", keys.FAILURES, keys.SPECS, keys.ANSWERS, keys.HANDLES):
+    for folder in (f"{keys.COMM}/{run}", keys.FAILURES, keys.SPECS, keys.ANSWERS, keys.HANDLES, keys.JOINING):
         _clear_claims(store, folder, range(number))
     newest = number if claim is None else claim
     leases = [keys.lease(lease) for lease in keys.numbers(store.list(keys.LEASES)) if lease < newest]

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.coordinator.plans.offer_names import enforced_size, num_threads
+from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size, num_threads
 from zooid.coordinator.runs.relay import Relay
 from zooid.core import errors
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
@@ -86,6 +86,8 @@ class Crew:
         self._during = during
         self._is_replaced = is_replaced
         self._running: dict[str, _Running] = {}
+        self._recorded: set[str] = set()
+        """Members whose handles are in the store."""
         self._ended_s: dict[str, float] = {}
         """Time at which each exited member was first found to have exited."""
 
@@ -109,7 +111,13 @@ class Crew:
         for spec, offer in zip(specs, offers, strict=True):
             spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
             launch = Launch(
-                spec.member, program, spec_url, spec.num_threads, size=enforced_size(offer), uses_gpus=_uses_gpus(offer)
+                spec.member,
+                program,
+                spec_url,
+                spec.num_threads,
+                size=enforced_size(offer),
+                uses_gpus=_uses_gpus(offer),
+                lifetime_s=enforced_lifetime_s(offer),
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
@@ -117,7 +125,10 @@ class Crew:
 
     def record_handles(self) -> None:
         """Write the members' handles, for a coordinator that may have to adopt them."""
-        for running in self._running.values():
+        for running in list(self._running.values()):
+            if running.member in self._recorded:
+                continue
+            self._recorded.add(running.member)
             record = MemberHandle(
                 member=running.member,
                 started_at_s=time.time() - (time.monotonic() - running.started_s),
@@ -135,8 +146,11 @@ class Crew:
         on_poll: Callable[[], None],
         on_lost: Callable[[str, str], None],
         is_left_out: Callable[[str], bool],
+        is_waiting: Callable[[str], bool] = lambda member: False,
     ) -> None:
-        """Wait until all members have exited. Killed members are reported to `on_lost`, and the survivors continue.
+        """Wait until all members have exited, except those that wait to join.
+
+        Killed members are reported to `on_lost`, and the survivors continue.
 
         Members without a seat end by themselves, and so do all if one finds that the run cannot continue. Those that
         hang, are stopped or are cut off are ended.
@@ -151,23 +165,38 @@ class Crew:
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
                     failure = self._read_failure(member)
-                    if failure is not None and not failure.is_consequence:
+                    if failure is not None and not failure.is_consequence and not is_waiting(member):
                         raise self._error()
                     lost.add(member)
-                    can_continue &= failure is None or is_left_out(member)
+                    can_continue &= failure is None or is_left_out(member) or is_waiting(member)
+                    if failure is not None and is_waiting(member):
+                        logger.warning("%s could not join: %s", member, failure.message)
                     if failure is None:
                         on_lost(member, str(end))
             on_poll()
-            if all(end is not None for end in exits.values()):
+            if all(end is not None for member, end in exits.items() if not is_waiting(member)):
                 break
             for running in self._running.values():
-                if exits[running.member] is None and (not can_continue or is_left_out(running.member)):
+                has_exited = exits.get(running.member) is not None
+                if not has_exited and (not can_continue or is_left_out(running.member)):
                     since_s = left_out_s.setdefault(running.member, time.monotonic())
                     if time.monotonic() - since_s > _LEFT_OUT_S:
                         self._platform.terminate(running.handle)
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._error()
+
+    def ages(self) -> dict[str, tuple[Offer, float]]:
+        """Return the offer and the age in seconds of every member that still runs."""
+        now_s = time.monotonic()
+        return {
+            running.member: (running.offer, now_s - running.started_s)
+            for running in self._running.values()
+            if running.member not in self._ended_s
+        }
+
+    def has_ended(self, member: str) -> bool:
+        return self._platform.poll(self._running[member].handle) is not None
 
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""

@@ -12,6 +12,7 @@ from zooid.core.runs.events import (
     ModelTraced,
     OptimizerChanged,
     RosterChanged,
+    RunStarted,
     StepCommitted,
 )
 
@@ -53,7 +54,9 @@ class RunProgress:
     trained: set[str] = field(default_factory=set)
     """Members that have done all their steps."""
     seated: frozenset[str] | None = None
-    """Members in the current roster; None before members have replaced the first one."""
+    """Members in the current roster; None before there is one."""
+    former: set[str] = field(default_factory=set)
+    """Members that had a seat in an earlier roster."""
     has_lost_members: bool = False
     last_event_s: float = field(default_factory=time.monotonic)
     """Time of the last relayed event."""
@@ -62,6 +65,8 @@ class RunProgress:
         """Update the progress with an event."""
         self.last_event_s = time.monotonic()
         match event:
+            case RunStarted():
+                self.seated = frozenset(event.members)
             case MemberTrained():
                 self.trained.add(event.member)
             case StepCommitted():
@@ -71,14 +76,19 @@ class RunProgress:
             case OptimizerChanged():
                 self.optimizer_settings = event.settings
             case RosterChanged():
+                self.former |= self.seated or set()
                 self.seated = frozenset(event.members)
-                self.has_lost_members = True
+                self.has_lost_members |= event.ruling != "planned"
             case ModelTraced():
                 self.trace = event.digest
 
+    def is_waiting(self, member: str) -> bool:
+        """Whether a process waits to join and has never had a seat."""
+        return self.seated is not None and member not in self.former | self.seated
+
     def is_left_out(self, member: str) -> bool:
         """Whether the other members continue without this one."""
-        return self.seated is not None and member not in self.seated
+        return self.seated is not None and member in self.former - self.seated
 
     def last_heard_s(self, member: str) -> float:
         """Return when a member last gave a sign in the store.

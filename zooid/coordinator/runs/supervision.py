@@ -15,20 +15,34 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
+from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.relay import OnEvent, Relay
+from zooid.coordinator.runs.requested_changes import RequestedChanges
+from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.plan import FixedLayout, Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, MemberExited, MembersAdopted, Metered, PhaseStarted, RunFinished
+from zooid.core.runs.events import (
+    Event,
+    MemberExited,
+    MembersAdopted,
+    Metered,
+    PhaseStarted,
+    RosterChanged,
+    RunFinished,
+)
+from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
+from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan
 
@@ -77,6 +91,10 @@ class Run:
         self._writer = EventWriter(self._store, name, self._roster, self._fence)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
+        self._changes: RosterChanges | None = None
+        """Planned changes of who trains, from when members train."""
+        self._lifetimes: Lifetimes | None = None
+        self._requested: RequestedChanges | None = None
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -199,7 +217,40 @@ class Run:
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
+            self._changes = self._new_changes(plan, crew)
+            self._lifetimes = Lifetimes(self._changes, crew.ages)
+            self._requested = self._new_requests(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
+
+    def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
+        """The planned changes of this run, whose new members get the offers of their stages."""
+
+        def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
+            followed = read_plan_of(self._store, self._roster, plan_name)
+            offers = [followed.member_offers[seat.stage] for seat in seats]
+            specs = [
+                structs.replace(
+                    self._spec(seat.name, "train", offer, plan),
+                    joins_stage=seat.stage,
+                    plan=plan_name,
+                    roster=self._roster,
+                )
+                for seat, offer in zip(seats, offers, strict=True)
+            ]
+            crew.start("worker", specs, offers)
+            crew.record_handles()
+
+        return RosterChanges(self._store, self._roster, start, crew.has_ended)
+
+    def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
+        """What people and members ask of this run."""
+
+        def start_planner(name: str, layout: FixedLayout) -> None:
+            spec = structs.replace(self._spec(name, "plan", layout.offer, layout), plan=name, roster=self._roster)
+            crew.start("worker", [spec], [layout.offer])
+
+        requests = IncomingRequests(self._store, self._roster)
+        return RequestedChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -233,7 +284,8 @@ class Run:
     def _watch(self, plan: Plan, crew: Crew, first_step: int, begin_s: float) -> RunResult:
         try:
             if plan.survives_losses:
-                crew.wait_for_survivors(self._meter(crew), self._report_exit, self._progress.is_left_out)
+                is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
+                crew.wait_for_survivors(self._meter(crew), self._report_exit, is_left_out, is_waiting)
             else:
                 wait_for_all([crew], self._meter(crew))
         except MemberFailed as failure:
@@ -275,6 +327,8 @@ class Run:
 
     def _take(self, event: Event) -> None:
         self._progress.take(event)
+        if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
+            self._changes.refill(read_roster(self._store, self._roster).copies)
         self._on_event(event)
 
     def _meter(self, crew: Crew) -> Callable[[], None]:
@@ -287,11 +341,14 @@ class Run:
                 last_s = time.monotonic()
                 self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
             self.relay.poll()
+            for part in (self._requested, self._lifetimes, self._changes):
+                if part is not None:
+                    part.poll()
 
         return poll
 
     def _spec(
-        self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, given: Plan | FixedLayout
+        self, member: str, task: Literal["prepare", "check", "plan", "train"], offer: Offer, given: Plan | FixedLayout
     ) -> WorkerSpec:
         return WorkerSpec(
             run=self._claim.run,

@@ -24,6 +24,10 @@ JOB = "job.py"
 SHARD_SUFFIX = ".safetensors"
 LEASES = "leases"
 ROSTERS = "rosters"
+REQUESTS = "requests"
+CHANGES = "changes"
+JOINING = "joining"
+PLANS = "plans"
 ANSWERS = "answers"
 SPECS = "specs"
 HANDLES = "handles"
@@ -76,6 +80,11 @@ def plan(roster_number: int) -> str:
     return PLAN if roster_number == 0 else f"plan-{roster_number:06d}.json"
 
 
+def changed_plan(name: str) -> str:
+    """Key of a plan that members follow after a planned change."""
+    return f"{PLANS}/{name}.json"
+
+
 def label(number: int, change: int = 0) -> str:
     """Name of a roster: the number of its claim, and how often members have replaced the claim's first roster."""
     return f"{number:06d}-{change:06d}" if change else f"{number:06d}"
@@ -98,6 +107,34 @@ def roster_in(key: str) -> tuple[int, int] | None:
         _log_stray(quoted(key))
         return None
     return int(match[1]), int(match[2] or 0)
+
+
+def changes_under(number: int, change: int) -> str:
+    """Prefix of the changes that are planned for this roster."""
+    return f"{CHANGES}/{label(number, change)}"
+
+
+def requests_under(number: int) -> str:
+    """Prefix of what people ask of the members of a claim."""
+    return f"{REQUESTS}/{label(number)}"
+
+
+def request(number: int, order: int) -> str:
+    return f"{requests_under(number)}/{order:06d}.json"
+
+
+def notice(member: str, number: int) -> str:
+    """Key of the notice that a member will soon be ended."""
+    return f"{requests_under(number)}/notice-{member}.json"
+
+
+def joining(member: str, number: int) -> str:
+    """Key of the record with which a process says that it is ready to join."""
+    return f"{JOINING}/{label(number)}/{member}.json"
+
+
+def planned_change(number: int, change: int, attempt: int) -> str:
+    return f"{changes_under(number, change)}/{attempt:06d}.json"
 
 
 def answers_under(number: int, change: int) -> str:
@@ -146,6 +183,16 @@ def events_of(writer: str, number: int = 0, change: int = 0) -> str:
 def comm_of(run: str, number: int, change: int = 0) -> str:
     """Prefix of the messages under one roster; process groups append their names."""
     return f"{COMM}/{run}/{label(number, change)}"
+
+
+def heartbeats_of(run: str, number: int) -> str:
+    """Prefix of the heartbeats of members that reach only the store, under all rosters of a claim."""
+    return f"{comm_of(run, number)}/heartbeats"
+
+
+def joining_of(run: str, number: int, change: int, attempt: int) -> str:
+    """Prefix of the objects with which the members of a planned change connect."""
+    return f"{comm_of(run, number, change)}/joining-{attempt:06d}"
 
 
 def session(name: str) -> str:

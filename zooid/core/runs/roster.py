@@ -39,15 +39,16 @@ class StepNumbers(Record, frozen=True, kw_only=True):
 class Ruling(Record, frozen=True, kw_only=True):
     """The verdict on the step that the previous roster could not finish. It is never judged again."""
 
-    kind: Literal["stands", "unfinished", "rolled_back"]
+    kind: Literal["stands", "unfinished", "rolled_back", "planned"]
     """A step that `stands` is applied with its `numbers`, after all members hold its gradients. Nobody applied an
-    `unfinished` step: its lost grains are computed again. A `rolled_back` run continues from a checkpoint."""
+    `unfinished` step: its lost grains are computed again. A `rolled_back` run continues from a checkpoint. After a
+    `planned` change all members have applied the step before, or hold its gradients and apply it with its `numbers`."""
     numbers: StepNumbers | None = None
 
     def __post_init__(self) -> None:
         require(
-            (self.numbers is not None) == (self.kind == "stands"),
-            f"`kind` is {self.kind}; give `numbers` for a step that stands, and for no other",
+            (self.numbers is not None) == (self.kind in ("stands", "planned")),
+            f"`kind` is {self.kind}; give `numbers` for a step that stands or a planned change, and for no other",
         )
 
 
@@ -121,6 +122,15 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
     """Number of grains of a full step that each replica computes."""
     copies: tuple[RosterSeat, ...] = ()
     """Members that compute no grains, but vote and apply their stage's gradients, so that its state is not lost."""
+    guests: tuple[RosterSeat, ...] = ()
+    """Processes that will have a seat in the next roster, with their stage there.
+
+    They receive the state of their layers while the members compute one step, and vote and apply it.
+    """
+    attempt: int = 0
+    """Number of the planned change that this roster carries out, among those planned for the roster before it."""
+    plan: str = ""
+    """Name of the plan that the members follow; empty if it is the plan of the claim."""
     newcomers: tuple[str, ...] = ()
     """Members and copies that receive the state of their stage from another member before the first step."""
     former: tuple[str, ...] = ()
@@ -140,7 +150,7 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
-        require_at_least(0, self, "number", "change", "resume_step")
+        require_at_least(0, self, "number", "change", "resume_step", "attempt")
         require(len(self.members) >= 1, "`members` must not be empty")
         names = [seat.name for seat in self.seats]
         require(len(set(names)) == len(names), f"`members` names a member twice: {quoted(str(names))}")
@@ -164,6 +174,10 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
             all(0 <= copy.stage < self.num_stages for copy in self.copies),
             f"`copies` is {quoted(str(self.copies))}; every copy must have one of the {self.num_stages} stages",
         )
+        require(
+            not self.guests or self.is_planned,
+            f"`guests` is {quoted(str(self.guests))}; only a planned change has guests",
+        )
         self._check_newcomers()
         require(
             self.num_planned_replicas == 0 or self.num_planned_replicas >= self.num_replicas,
@@ -186,7 +200,7 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
         if not self.newcomers:
             return
         require(
-            self.ruling is not None and self.ruling.kind != "rolled_back",
+            self.ruling is not None and self.ruling.kind not in ("rolled_back", "planned"),
             "`newcomers` are given, but all members read their state from a checkpoint",
         )
         require(
@@ -213,18 +227,23 @@ class Roster(FileRecord, frozen=True, kw_only=True, tag="roster"):
 
     @property
     def stages(self) -> dict[str, int]:
-        """The stage of every member, copies included."""
-        return {seat.name: seat.stage for seat in self.seats}
+        """The stage of every member, copies included, but not guests."""
+        return {seat.name: seat.stage for seat in (*self.members, *self.copies)}
 
     @property
     def seats(self) -> tuple[RosterSeat, ...]:
-        """All seats in rank order: those of the replicas, then those of the copies."""
-        return (*self.members, *self.copies)
+        """All seats in rank order: those of the replicas, then those of the copies, then those of the guests."""
+        return (*self.members, *self.copies, *self.guests)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the roster was planned ahead, and not written because a member was lost."""
+        return self.ruling is not None and self.ruling.kind == "planned"
 
     @property
     def num_voters(self) -> int:
-        """Number of votes that a commit needs: one from every member, copies included."""
-        return len(self.members) + len(self.copies)
+        """Number of votes that a commit needs: one from every seat."""
+        return len(self.seats)
 
     @property
     def first_computed(self) -> int:

@@ -177,16 +177,20 @@ class SweepSpec(TogetherSpec, frozen=True, kw_only=True, tag="sweep_spec"):
 class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """For `python -m zooid.worker`."""
 
-    task: Literal["prepare", "check", "train"]
+    task: Literal["prepare", "check", "plan", "train"]
     """`prepare` checks the job against the plan and writes checkpoint 0. `check` compares the job with the last
-    checkpoint. `train` takes a seat in the roster."""
+    checkpoint. `plan` makes a plan in another layout. `train` takes a seat in the roster."""
     timeout_s: float
     """Time of silence after which a peer counts as lost."""
     checkpoints: CheckpointRule = DEFAULT_RULE
     trace: str = ""
     """Digest of the model's trace, for members that train; empty if they have to trace the model themselves."""
     layout: FixedLayout | None = None
-    """The layout from which `prepare` makes the plan; None if there is a plan."""
+    """The layout from which `prepare` or `plan` makes the plan; None if there is a plan."""
+    joins_stage: int | None = None
+    """The stage of a process that joins with a planned change; None for a seat in the claim's first roster."""
+    plan: str = ""
+    """Name of the plan that has this stage, or that `plan` makes; empty if it is the plan of the claim."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -60,7 +61,7 @@ class LocalPlatform:
         environment = member_environment(launch.num_threads, uses_gpus=launch.uses_gpus)
         prefix = list(self._prefix(launch))
         if self._forks and launch.size is None and not prefix:
-            return LocalHandle(fork_member(launch, environment, log), log)
+            return _mortal(LocalHandle(fork_member(launch, environment, log), log), launch.lifetime_s)
         command = [*prefix, sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
         confinement = None
         if launch.size is not None:
@@ -76,7 +77,7 @@ class LocalPlatform:
                 env=environment,
                 start_new_session=True,
             )
-        return LocalHandle(process, log, confinement)
+        return _mortal(LocalHandle(process, log, confinement), launch.lifetime_s)
 
     def locate(self, handle: LocalHandle) -> dict[str, str]:
         pid = handle.process.pid
@@ -119,6 +120,20 @@ class LocalPlatform:
         if handle.confinement is not None:
             handle.confinement.remove()
             self._confinements.discard(handle.confinement)
+
+
+def _mortal(handle: LocalHandle, lifetime_s: float | None) -> LocalHandle:
+    """End the member after its lifetime, as a platform of functions does."""
+    if lifetime_s is not None:
+
+        def end() -> None:
+            if handle.process.poll() is None:
+                _signal_session(handle.process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(lifetime_s, end)
+        timer.daemon = True
+        timer.start()
+    return handle
 
 
 def _remove_all(confinements: set[Confinement]) -> None:

@@ -101,7 +101,7 @@ def step_traffic(
         joined[Kind.COMMIT, 0, 0].append(number)
     for (kind, owner, bucket), members in joined.items():
         if kind is Kind.COMMIT:
-            size, width = vote_elements(len(stages)), VOTE_ELEMENT_BYTES
+            size, width = vote_elements(len(stages), schedule.num_replicas), VOTE_ELEMENT_BYTES
         else:
             num_bytes = stages[owner].buckets[bucket].num_bytes if kind is Kind.REDUCE else ties[bucket].num_bytes
             size, width = -(-num_bytes // element_bytes), element_bytes

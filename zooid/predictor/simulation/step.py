@@ -309,7 +309,7 @@ class _StepSimulation:
         if len(members) == 1:
             done()
         else:
-            num_bytes = vote_elements(self._num_stages) * VOTE_ELEMENT_BYTES
+            num_bytes = vote_elements(self._num_stages, self._num_replicas) * VOTE_ELEMENT_BYTES
             self._join("commit", "all", members, num_bytes, VOTE_ELEMENT_BYTES, member, done)
 
     def _join(

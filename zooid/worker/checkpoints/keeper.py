@@ -54,6 +54,16 @@ class CheckpointKeeper:
         """Whether a checkpoint that the job has wished for is still being written."""
         return self._pending is not None and self._is_wished
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether a checkpoint is being written; equal on all members between two steps."""
+        return self._pending is not None
+
+    def close(self) -> None:
+        """Wait until the manifest of the last complete checkpoint is written."""
+        if self._written is not None:
+            self._written.result()
+
     def is_due(self, num_steps: int) -> bool:
         """Whether this member finds that a checkpoint is due after so many steps. Only the first member does."""
         if self._seat.rank != 0 or self._pending is not None:

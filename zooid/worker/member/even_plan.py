@@ -11,26 +11,37 @@ from functools import cache
 from pathlib import Path
 
 from zooid.core.errors import PlanError
+from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import FixedLayout, Plan, StagePlan
-from zooid.layers import CheckedJob, LayeredModel
+from zooid.layers import LayeredModel
 from zooid.schedule.samples import SamplePlan
 
 _GRAINS_PER_STAGE = 2
 """Number of grains of a replica for each of its stages: a pipeline of 4 stages then idles for 3 of 11 turns."""
 
 
-def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, job_file: str) -> Plan:
-    """A plan in this layout, without predictions. Raises PlanError if the model or the batch is too small for it."""
+def even_plan(
+    job: Job,
+    num_samples: int,
+    layered: LayeredModel,
+    layout: FixedLayout,
+    job_file: str,
+    grain_size: int | None = None,
+) -> Plan:
+    """A plan in this layout, without predictions. Raises PlanError if the model or the batch is too small for it.
+
+    `grain_size` is that of a run that trains already.
+    """
     if layout.num_stages > layered.num_layers:
         raise PlanError(
             f"{layout.num_stages} stages are asked for, but the model has {layered.num_layers} layer(s); ask for at "
             f"most {layered.num_layers}"
         )
-    grain_size = _grain_size(checked, layout)
-    num_grains = math.ceil(checked.job.batch_size / grain_size)
+    grain_size = grain_size or _grain_size(job, layout)
+    num_grains = math.ceil(job.batch_size / grain_size)
     if num_grains < layout.num_replicas:
         raise PlanError(
-            f"{layout.num_replicas} replicas are asked for, but a batch of {checked.job.batch_size} samples has "
+            f"{layout.num_replicas} replicas are asked for, but a batch of {job.batch_size} samples has "
             f"{num_grains} grain(s) of {grain_size}; ask for at most {num_grains}, or give a smaller job.grain_size"
         )
     ends = even_cuts(_weights(layered), layout.num_stages)
@@ -38,8 +49,8 @@ def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, j
         job=Path(job_file).stem,
         model_fingerprint=layered.fingerprint,
         why_whole=layered.why_whole,
-        autocast=checked.job.autocast,
-        batch_size=checked.job.batch_size,
+        autocast=job.autocast,
+        batch_size=job.batch_size,
         grain_size=grain_size,
         num_replicas=layout.num_replicas,
         stages=tuple(
@@ -52,7 +63,7 @@ def even_plan(checked: CheckedJob, layered: LayeredModel, layout: FixedLayout, j
         reproducible=layout.reproducible,
         insured=layout.insured,
         offers=(layout.offer,),
-        unpredicted_steps=SamplePlan.of(checked.job, checked.num_samples, grain_size).num_steps,
+        unpredicted_steps=SamplePlan.of(job, num_samples, grain_size).num_steps,
     )
 
 
@@ -74,12 +85,12 @@ def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
     return best(0, num_stages)[1]
 
 
-def _grain_size(checked: CheckedJob, layout: FixedLayout) -> int:
+def _grain_size(job: Job, layout: FixedLayout) -> int:
     """The job's grain size, or one that gives every replica enough grains for its stages."""
-    if checked.job.grain_size is not None:
-        return checked.job.grain_size
+    if job.grain_size is not None:
+        return job.grain_size
     num_grains = 1 if layout.num_stages == 1 else _GRAINS_PER_STAGE * layout.num_stages
-    return max(1, checked.job.batch_size // (layout.num_replicas * num_grains))
+    return max(1, job.batch_size // (layout.num_replicas * num_grains))
 
 
 def _weights(layered: LayeredModel) -> list[float]:

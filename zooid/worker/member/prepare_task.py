@@ -13,7 +13,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import OptimizerChanged
 from zooid.core.runs.spec import WorkerSpec
-from zooid.layers import CheckedJob, LayeredModel, check_job, faithful_layers, trace_job
+from zooid.layers import CheckedJob, LayeredModel, check_data, check_job, faithful_layers, trace_job
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.stored_records import read_plan, read_record
@@ -21,7 +21,7 @@ from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.optimizer_state import optimizer_settings
 from zooid.worker.member.even_plan import even_plan
 from zooid.worker.member.job_fit import changes_since, check_plan
-from zooid.worker.member.stored_trace import write_trace
+from zooid.worker.member.stored_trace import layers_of, write_trace
 
 
 def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
@@ -35,13 +35,25 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
     if layered.why_whole and num_stages > 1:
         raise JobError(f"the model cannot be trained in {num_stages} stages: {layered.why_whole}; plan again")
     if spec.layout is not None:
-        store.put(keys.plan(spec.roster), encode_record(even_plan(checked, layered, spec.layout, spec.job_file)))
+        made = even_plan(checked.job, checked.num_samples, layered, spec.layout, spec.job_file)
+        store.put(keys.plan(spec.roster), encode_record(made))
     plan = read_plan(store, spec.roster)
     check_plan(plan, layered, checked.job, checked.num_samples)
     with EventWriter(store, spec.member, spec.roster) as events:
         digest = write_trace(store, layered, events.write)
         contents.write_initial(store, checked, layered, plan)
     return digest
+
+
+def plan_layout(spec: WorkerSpec, store: ObjectStore) -> None:
+    """Make a plan in another layout for members that train already; its grains stay the same."""
+    assert spec.layout is not None
+    before = read_plan(store, spec.roster)
+    job = load_job(spec.job_file)
+    data = check_data(job)
+    layered = layers_of(store, spec.trace, job, data, why_whole=before.why_whole)
+    plan = even_plan(job, len(data), layered, spec.layout, spec.job_file, before.grain_size)
+    store.put(keys.changed_plan(spec.plan), encode_record(plan))
 
 
 def check(spec: WorkerSpec, store: ObjectStore) -> None:

@@ -20,9 +20,9 @@ from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan, even_shares
 from zooid.schedule.tied_parameters import shared_between
 from zooid.store import ObjectStore, wait_for
-from zooid.store.checkpoint_index import read_manifest
-from zooid.store.rosters import read_roster
-from zooid.store.stored_records import read_plan
+from zooid.store.checkpoint_index import last_step, read_manifest
+from zooid.store.planned_changes import read_plan_of
+from zooid.store.rosters import last_roster, read_roster
 from zooid.worker.checkpoints import contents
 from zooid.worker.member.job_fit import changes_since, check_plan
 from zooid.worker.member.stored_trace import layers_of
@@ -38,12 +38,11 @@ class Role:
     """Everything that stays the same under all rosters of a claim."""
 
     plan: Plan
-    first_roster: Roster
     job: Job
     data: Any
     layered: LayeredModel
     manifest: CheckpointManifest
-    """The checkpoint that the first roster starts from."""
+    """The checkpoint that the member starts from."""
     device: torch.device
 
     @property
@@ -66,6 +65,7 @@ class Role:
 
     @property
     def shape(self) -> StepShape:
+        """The shape of a step, whatever the number of replicas."""
         sizes = [self.layered.trained_bytes(*span) for span in self.spans]
         return StepShape(
             self.plan.schedule,
@@ -77,26 +77,33 @@ class Role:
         )
 
 
-def manifest_of(store: ObjectStore, roster: Roster) -> CheckpointManifest:
-    """The checkpoint that this roster starts from, with the present settings of the optimizer."""
-    manifest = read_manifest(store, roster.resume_step)
+def manifest_of(store: ObjectStore, roster: Roster, step: int) -> CheckpointManifest:
+    """The checkpoint of a step, with the present settings of the optimizer."""
+    manifest = read_manifest(store, step)
     if roster.optimizer_settings:
         manifest = structs.replace(manifest, optimizer_settings=roster.optimizer_settings)
     return manifest
 
 
-def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
-    """Read the role of a member from its spec and the store, and check that job, plan and checkpoint fit."""
-    plan, roster = read_plan(store, spec.roster), read_roster(store, spec.roster)
+def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> tuple[Role, Roster]:
+    """Read the role of a member from its spec and the store, and check that job, plan and checkpoint fit.
+
+    Also returns the roster under which the member begins. A process that joins has no seat there yet.
+    """
+    plan = read_plan_of(store, spec.roster, spec.plan)
+    roster = read_roster(store, spec.roster)
+    if spec.joins_stage is not None:
+        roster = last_roster(store, spec.roster) or roster
     with lasting_imports():
         job = load_job(spec.job_file)
     lighten_optimizers()
     data = check_data(job)
     layered = layers_of(store, spec.trace, job, data, why_whole=plan.why_whole)
     check_plan(plan, layered, job, len(data))
-    if roster.resume_step == 0:  # another member may still be writing the initial weights
+    if roster.resume_step == 0 and spec.joins_stage is None:  # another member may still be writing the initial weights
         wait_for(store, keys.checkpoint_manifest(0), timeout_s=_WEIGHTS_TIMEOUT_S, abort=abort)
-    manifest = manifest_of(store, roster)
+    step = roster.resume_step if spec.joins_stage is None else last_step(store)
+    manifest = manifest_of(store, roster, step)
     facts = contents.sample_facts(job, data, plan.grain_size)
     if changes := changes_since(manifest, facts, data, layered.fingerprint):
         raise CheckpointError(
@@ -105,6 +112,7 @@ def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Role:
         )
     device = default_device()
     if device.type == "cuda":
-        device = torch.device("cuda", roster.rank_of(spec.member) % torch.cuda.device_count())
+        rank = roster.rank_of(spec.member) if spec.joins_stage is None else spec.joins_stage
+        device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    return Role(plan, roster, job, data, layered, manifest, device)
+    return Role(plan, job, data, layered, manifest, device), roster

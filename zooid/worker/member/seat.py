@@ -1,6 +1,6 @@
 """The seat of a member in its roster, and sums over all members."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,8 @@ class Seat:
     device: torch.device
     """Device of small sums over all members: NCCL needs them on a GPU."""
     groups: Groups = field(default_factory=Groups)
+    confirm: Callable[[], None] = lambda: None
+    """Returns when the roster is in the store, on the member that writes it. Raises if it has lost to another one."""
 
     @property
     def name(self) -> str:
@@ -26,12 +28,16 @@ class Seat:
 
     @property
     def replica(self) -> int | None:
-        """The member's replica; None for a copy, which computes no grains."""
+        """The member's replica; None for a copy or a guest, which compute no grains."""
         return self.roster.replica_of(self.name)
 
     @property
     def stage(self) -> int:
         return self.roster.seats[self.rank].stage
+
+    @property
+    def is_guest(self) -> bool:
+        return self.name not in self.roster.stages
 
     def add_up(self, numbers: Sequence[float]) -> list[float]:
         """The sums of these numbers over all members."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from zooid.core.jobs.run_requests import NO_WISH, Wish
 from zooid.core.runs.checkpoint import Ledger
 from zooid.core.runs.events import Evaluated, StoppedEarly
+from zooid.core.runs.roster import Roster, StepNumbers
 from zooid.core.runs.timeline import Timeline
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
@@ -56,8 +57,8 @@ class Trainer:
     def ledger(self) -> Ledger:
         return self._history.ledger
 
-    def run(self) -> int:
-        """Train to the end of the run, and return the number of steps that the state then contains.
+    def run(self) -> Roster | None:
+        """Train until a planned change gives the next roster, or to the end of the run, and then return None.
 
         Work that the roster before has left undone comes first.
         """
@@ -67,8 +68,15 @@ class Trainer:
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
             self.end_step()
+            is_over = self.num_applied == self._samples.num_steps or self.ledger.stopped
+            if not is_over and (following := self._transactions.following_roster()) is not None:
+                return following
         self._transactions.settle()
-        return self.num_applied
+        return None
+
+    def apply_planned(self, numbers: StepNumbers) -> None:
+        """Apply the step before a planned change, whose votes this member has not seen, but all others have."""
+        self._transactions.apply_planned(numbers)
 
     def run_step(self) -> None:
         """Run one step. If anything goes wrong, nothing of it remains."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 from torch import distributed as dist
 
-from zooid.comm import MemberLinks, ProcessGroup
+from zooid.comm import MemberLinks, ObjectRendezvous, ProcessGroup
 from zooid.core.abort import Abort
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
-from zooid.worker.peers.roster_groups import Groups, own_groups
+from zooid.worker.peers.roster_groups import Groups, Overlaps, own_groups
 
 _MAX_GROUPS = 2**16
 """Largest number of groups under one roster; each group has its own channel."""
@@ -21,6 +22,8 @@ class DirectPeers:
     links: MemberLinks
     timeout_s: float
     abort: Abort
+    rendezvous: Callable[[PlannedChange], ObjectRendezvous]
+    """Returns the rendezvous of a planned change."""
     on_left: Callable[[], None]
     """Called after a clean close."""
     _groups: list[ProcessGroup] = field(default_factory=list)
@@ -29,7 +32,7 @@ class DirectPeers:
     def lost(self) -> Collection[str]:
         return self.links.lost.keys()
 
-    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
         first_channel = 1 + roster.change * _MAX_GROUPS
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
@@ -38,7 +41,13 @@ class DirectPeers:
             self._groups.append(group)
             return group
 
-        return own_groups(roster, self.links.name, ties, make)
+        return own_groups(roster, self.links.name, ties, overlaps, make)
+
+    def connect(self, change: PlannedChange, roster: Roster) -> None:
+        if joiners := change.joiners(roster):
+            names = [seat.name for seat in (*roster.seats, *joiners)]
+            rendezvous, num_connected = self.rendezvous(change), len(roster.seats)
+            self.links.join(rendezvous, names, num_connected, timeout_s=self.timeout_s, abort=self.abort)
 
     def announce_survey(self) -> None:
         """Do nothing: the others notice that connections break."""

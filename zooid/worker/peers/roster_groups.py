@@ -6,11 +6,21 @@ from typing import Protocol
 
 from torch import distributed as dist
 
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterMember
 from zooid.schedule.actions import Kind
+from zooid.schedule.planned_rosters import source_replica
 
 DISTANCES = {Kind.SEND_FORWARD: 1, Kind.RECEIVE_FORWARD: -1, Kind.SEND_BACKWARD: -1, Kind.RECEIVE_BACKWARD: 1}
 """Distance in stages to the neighbour that a message of this kind goes to or comes from."""
+
+
+_FIRST_OF_GUESTS = 2**15
+"""Number of the first group with a guest. Others have lower numbers."""
+
+
+Overlaps = Callable[[int, str], bool]
+"""(stage of a member, name of a guest) -> whether the guest will have layers of that stage."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,11 @@ class Groups:
     """
     neighbours: dict[Kind, tuple[dist.ProcessGroup, int]] = field(default_factory=dict)
     """The group that carries each kind of message, and the neighbour's rank in this group."""
+    guests: dict[str, dist.ProcessGroup] = field(default_factory=dict)
+    """A group with each guest to which this member sends its state, by the guest's name.
+
+    For a guest, the groups with its sources by their names. The source always has rank 0.
+    """
 
 
 class Peers(Protocol):
@@ -41,14 +56,17 @@ class Peers(Protocol):
     def lost(self) -> Collection[str]:
         """Names of members that this member knows to be lost."""
 
-    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
         """The member's groups under this roster. `ties` are stages that share parameters."""
+
+    def connect(self, change: PlannedChange, roster: Roster) -> None:
+        """Connect to the processes that join with a planned change of this roster, where the transport needs it."""
 
     def announce_survey(self) -> None:
         """Tell the others that the present roster must be replaced, where they do not notice by themselves."""
 
     def end(self, *, is_clean: bool) -> None:
-        """Leave the groups of the present roster. It is a clean end if all members are done with them."""
+        """Leave the groups of the present roster. It is a clean end if all members will be done with them."""
 
     def close(self, *, is_clean: bool) -> None:
         """Leave for good, after `end`."""
@@ -63,17 +81,22 @@ MakeGroup = Callable[[int, Sequence[str]], dist.ProcessGroup]
 """(number, names of its members) -> the group of this number under the present roster."""
 
 
-def own_groups(roster: Roster, name: str, ties: Sequence[tuple[int, ...]], make: MakeGroup) -> Groups:
+def own_groups(
+    roster: Roster, name: str, ties: Sequence[tuple[int, ...]], overlaps: Overlaps, make: MakeGroup
+) -> Groups:
     """The groups of one member, over a transport on which each member makes only its own groups."""
     names = [seat.name for seat in roster.seats]
+    guests = _guest_groups(roster, name, overlaps, make)
+    everyone = make(0, names) if len(names) > 1 else None
+    if name not in roster.stages:
+        return Groups(everyone=everyone, guests=guests)
     seat = roster.seats[roster.rank_of(name)]
     num_stages, num_replicas = roster.num_stages, roster.num_replicas
     holders = [names[rank] for rank in roster.ranks_of_stage(seat.stage)]
     replicas, copies = holders[:num_replicas], holders[num_replicas:]
     first = 1 + num_stages + num_replicas
-    everyone = make(0, names) if len(names) > 1 else None
     stage = make(1 + seat.stage, replicas) if num_replicas > 1 and name in replicas else None
-    groups = Groups(everyone=everyone, stage=stage, holders=stage)
+    groups = Groups(everyone=everyone, stage=stage, holders=stage, guests=guests)
     if copies:
         groups = replace(groups, holders=make(first + seat.stage, holders))
         if name == replicas[0] or name in copies:
@@ -96,3 +119,15 @@ def own_groups(roster: Roster, name: str, ties: Sequence[tuple[int, ...]], make:
         if seat.stage in stages
     }
     return replace(groups, ties=tied, neighbours=neighbours)
+
+
+def _guest_groups(roster: Roster, name: str, overlaps: Overlaps, make: MakeGroup) -> dict[str, dist.ProcessGroup]:
+    """A group for each pair of a guest and a member that sends its state there."""
+    groups = {}
+    for number, guest in enumerate(roster.guests):
+        sources = roster.pipeline(source_replica(roster, guest.name))
+        for stage, source in enumerate(sources):
+            if name in (source, guest.name) and overlaps(stage, guest.name):
+                other = guest.name if name == source else source
+                groups[other] = make(_FIRST_OF_GUESTS + number * roster.num_stages + stage, [source, guest.name])
+    return groups

@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from zooid.core.errors import ObjectNotFound, StoreError
 from zooid.schedule.heartbeats import CALL_S, HEARTBEAT_S, LOOK_S, SILENCE_S
@@ -58,8 +59,11 @@ class StoreHeartbeats:
         self._store.put(key, ",".join(sorted(self.lost)).encode())
 
     def close(self) -> None:
+        """End the heartbeats of this member, and delete the last one."""
         self._ended.set()
         self._thread.join()
+        with suppress(StoreError):
+            self._store.delete([self._key(self._name)])
 
     def _run(self) -> None:
         next_beat_s = next_look_s = 0.0

@@ -9,9 +9,10 @@ from zooid.comm import Options, StoreGroups
 from zooid.core.abort import Abort
 from zooid.core.errors import PeerLost
 from zooid.core.runs import keys
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.store import ObjectStore
-from zooid.worker.peers.roster_groups import Groups, own_groups, pipeline_group_number
+from zooid.worker.peers.roster_groups import Groups, Overlaps, own_groups, pipeline_group_number
 from zooid.worker.peers.store_heartbeats import StoreHeartbeats
 
 
@@ -30,28 +31,36 @@ class StorePeers:
         self._roster = roster
         self._groups: StoreGroups | None = None
         self._heartbeats: StoreHeartbeats | None = None
-        if len(roster.seats) > 1:
-            prefix = f"{keys.comm_of(roster.run, roster.number)}/signs"
-            self._heartbeats = StoreHeartbeats(store, prefix, name, self._on_lost)
-            self._heartbeats.start()
+        self._begin_heartbeats(len(roster.seats))
 
     @property
     def lost(self) -> frozenset[str]:
         return frozenset() if self._heartbeats is None else frozenset(self._heartbeats.lost)
 
-    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
-        prefix = keys.comm_of(roster.run, roster.number, roster.change)
+    def _begin_heartbeats(self, num_members: int) -> None:
+        """Begin with heartbeats as soon as there is somebody else."""
+        if self._heartbeats is None and num_members > 1:
+            prefix = keys.heartbeats_of(self._roster.run, self._roster.number)
+            self._heartbeats = StoreHeartbeats(self._store, prefix, self._name, self._on_lost)
+            self._heartbeats.start()
+
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
+        prefix = f"{keys.comm_of(roster.run, roster.number, roster.change)}/groups"
         store_groups = StoreGroups(self._store, prefix, self._options, timeout_s=self._timeout_s, abort=self._abort)
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
             return store_groups.group(f"group-{number}", names.index(self._name), len(names))
 
-        groups = own_groups(roster, self._name, ties, make)
+        groups = own_groups(roster, self._name, ties, overlaps, make)
         with self._lock:
             self._groups, self._roster = store_groups, roster
+        self._begin_heartbeats(len(roster.seats))
         if self._heartbeats is not None:
             self._heartbeats.watch([seat.name for seat in roster.seats], self._survey_key)
         return groups
+
+    def connect(self, change: PlannedChange, roster: Roster) -> None:
+        """Do nothing: the store needs no connections."""
 
     def announce_survey(self) -> None:
         if self._heartbeats is not None:
@@ -60,13 +69,12 @@ class StorePeers:
     def end(self, *, is_clean: bool) -> None:
         with self._lock:
             groups, self._groups = self._groups, None
-        if is_clean:
-            self._stop_heartbeats()
         if groups is not None:
             groups.close(self._roster.rank_of(self._name), len(self._roster.seats), in_peace=is_clean)
 
     def close(self, *, is_clean: bool) -> None:
-        self._stop_heartbeats()
+        if self._heartbeats is not None:
+            self._heartbeats.close()
 
     @property
     def _survey_key(self) -> str:
@@ -85,7 +93,3 @@ class StorePeers:
             kept.append(f"group-{pipeline_group_number(roster, replica)}")
         names = ", ".join(sorted(lost)) or "a member"
         groups.fail(PeerLost(f"{names} is lost: it gives no heartbeat"), kept=kept)
-
-    def _stop_heartbeats(self) -> None:
-        if self._heartbeats is not None:
-            self._heartbeats.close()

@@ -9,9 +9,10 @@ import torch
 from torch import distributed as dist
 
 from zooid.comm import ObjectRendezvous
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.schedule.actions import Kind
-from zooid.worker.peers.roster_groups import DISTANCES, Groups
+from zooid.worker.peers.roster_groups import DISTANCES, Groups, Overlaps
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class TorchPeers:
     def lost(self) -> Collection[str]:
         return ()
 
-    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]]) -> Groups:
+    def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
         """The member's groups. All members make all groups in the same order."""
         rank = roster.rank_of(self.name)
         member = roster.members[rank]
@@ -71,6 +72,9 @@ class TorchPeers:
             for kind, distance in DISTANCES.items()
             if 0 <= stage + distance < roster.num_stages
         }
+
+    def connect(self, change: PlannedChange, roster: Roster) -> None:
+        """Do nothing: nobody plans changes of a roster that these backends connect."""
 
     def announce_survey(self) -> None:
         """Do nothing: the others notice that connections break."""

@@ -7,6 +7,7 @@ from zooid.core.abort import Abort
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
 from zooid.store import ObjectStore
@@ -23,8 +24,12 @@ def open_peers(
     roster: Roster,
     device: torch.device,
     abort: Abort,
+    change: PlannedChange | None = None,
 ) -> Peers:
-    """Connect to all members of a claim's first roster, where the transport needs a rendezvous."""
+    """Connect to all members of a claim's first roster, where the transport needs a rendezvous.
+
+    A process that joins with a planned change connects to the members of the roster that it changes.
+    """
     if plan.transport == "nccl" and device.type != "cuda":
         raise PlanError(
             f"the plan's transport is nccl, which needs GPUs, but member {spec.member} has none; give tcp or gloo"
@@ -37,10 +42,27 @@ def open_peers(
     rendezvous = ObjectRendezvous(store, prefix, timeout_s=timeout_s, abort=abort, options=options)
     if plan.transport != "tcp":
         return TorchPeers(plan.transport, rendezvous, spec.member, device, timeout_s=timeout_s)
+
+    def rendezvous_of(change: PlannedChange) -> ObjectRendezvous:
+        joining = keys.joining_of(spec.run, change.number, change.change, change.attempt)
+        return ObjectRendezvous(store, joining, timeout_s=timeout_s, abort=abort, options=options)
+
     names = [seat.name for seat in roster.seats]
-    links = connect_members(rendezvous, spec.member, names, options, timeout_s=timeout_s, abort=abort)
+    num_members = len(names)
+    if change is not None:
+        names += [seat.name for seat in change.joiners(roster)]
+    links = connect_members(
+        rendezvous if change is None else rendezvous_of(change),
+        spec.member,
+        names,
+        options,
+        timeout_s=timeout_s,
+        abort=abort,
+        num_connected=0 if change is None else num_members,
+    )
 
     def on_left() -> None:
-        leave(store, (prefix,), names.index(spec.member), len(names), timeout_s=timeout_s)
+        if change is None:
+            leave(store, (prefix,), names.index(spec.member), num_members, timeout_s=timeout_s)
 
-    return DirectPeers(links, timeout_s=timeout_s, abort=abort, on_left=on_left)
+    return DirectPeers(links, timeout_s=timeout_s, abort=abort, rendezvous=rendezvous_of, on_left=on_left)

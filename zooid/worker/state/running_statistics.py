@@ -45,6 +45,15 @@ class RunningStatistics:
         """Whether the step has a single grain, whose changes are complete when its backward is done."""
         return self._num_grains == 1
 
+    def parts_of(self, changes: Sequence[torch.Tensor], names: Container[str]) -> list[torch.Tensor]:
+        """The parts of these changes that belong to buffers with these names, as views."""
+        return [
+            part
+            for buffers, change in zip(self._by_type, changes, strict=True)
+            for name, part in zip(buffers.names, buffers.split(change), strict=True)
+            if name in names
+        ]
+
     def begin(self, num_grains: int) -> None:
         """Begin a step of so many grains, over all replicas."""
         self._num_grains = num_grains
@@ -108,9 +117,12 @@ class RunningStatistics:
 class _BufferSlot:
     """A buffer of a module, whose code may assign another tensor, as in `self.mean = 0.9 * self.mean + …`."""
 
+    full_name: str
+    """The name in the stage."""
     buffers: dict[str, torch.Tensor | None]
     """All buffers of the module."""
     name: str
+    """The name in the module."""
     tensor: torch.Tensor
     """The tensor that the stage, its evaluation and its checkpoints share."""
     values: torch.Tensor
@@ -138,6 +150,7 @@ class _OneType:
 
     def __init__(self, slots: Sequence[_BufferSlot]) -> None:
         self._slots = list(slots)
+        self.names = [slot.full_name for slot in slots]
         self._values = [slot.values for slot in slots]
         self._versions = [slot.tensor._version for slot in slots]
         self._before = torch.cat([values.reshape(-1) for values in self._values])
@@ -151,6 +164,10 @@ class _OneType:
         """
         self._views_before = _views(self._before, self._values)
         self._views_after = _views(self._after, self._values)
+
+    def split(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """The part of each buffer in a flat tensor."""
+        return _views(flat, self._values)
 
     def begin(self, *, is_single: bool) -> None:
         torch._foreach_copy_(self._views_before, self._values)
@@ -195,7 +212,7 @@ def _slot_of(module: nn.Module, name: str) -> _BufferSlot:
     buffers = module.get_submodule(path)._buffers
     tensor = buffers[buffer_name]
     assert tensor is not None
-    return _BufferSlot(buffers, buffer_name, tensor, _as_real(tensor.data))
+    return _BufferSlot(name, buffers, buffer_name, tensor, _as_real(tensor.data))
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,9 +1,13 @@
 """A member's stage with everything that training changes, as a checkpoint left it."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from zooid.core.runs.checkpoint import CheckpointManifest
+from zooid.core.runs.state_header import StateHeader
 from zooid.layers import Stage, build_stage
 from zooid.schedule.step_state import StepState
 from zooid.store import ObjectStore
@@ -15,6 +19,9 @@ from zooid.worker.member.role import Role
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainedStage, TrainingState
 from zooid.worker.step.member_progress import MemberProgress
+
+Received = Sequence[tuple[StateHeader, Tensors]]
+"""A header and the optimizer's state from every member that has sent its state."""
 
 
 @dataclass
@@ -41,18 +48,60 @@ class StageState:
 
 def load_stage_state(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> StageState:
     """Read the stage of this number from a checkpoint."""
-    stage, untrained = _load_stage(store, role, manifest, number)
+    loaded = load_stage(store, role, manifest, number)
+
+    def read_optimizer(names: Sequence[str]) -> Tensors:
+        return contents.read_optimizer_tensors(store, manifest, names)
+
+    return _stage_state(role, manifest, loaded, read_optimizer, manifest.step)
+
+
+def received_stage_state(role: Role, manifest: CheckpointManifest, loaded: "Loaded", received: Received) -> StageState:
+    """The state of a stage whose tensors other members have sent, after it was read from an earlier checkpoint."""
+    headers = [header for header, _ in received]
+    optimizer = {entry: tensor for _, tensors in received for entry, tensor in tensors.items()}
+    current = structs.replace(
+        manifest,
+        step=headers[0].step,
+        loss_scale=headers[0].loss_scale,
+        num_good_steps=headers[0].num_good_steps,
+        ledger=headers[0].ledger,
+    )
+    state = _stage_state(role, current, loaded, lambda names: optimizer, manifest.step)
+    state.manifest = manifest
+    return state
+
+
+def _stage_state(
+    role: Role,
+    manifest: CheckpointManifest,
+    loaded: "Loaded",
+    read_optimizer: Callable[[Sequence[str]], Tensors],
+    saved_step: int,
+) -> StageState:
+    """`read_optimizer` returns the optimizer's state of these parameters. `saved_step` is that of a checkpoint."""
+    stage, untrained = loaded
     completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
     trained = TrainedStage(stage.module, completed, role.layered.persistent_names, stage.is_last, role.layered.hooks)
     training = TrainingState(trained, role.job)
     history = EvaluationHistory(role.job, manifest.ledger)
-    scale = _restore(store, role, manifest, training, history)
+    if training.optimizer is not None:
+        named = training.named_parameters
+        load_optimizer_tensors(training.optimizer, named, read_optimizer([name for name, _ in named]))
+    training.resume(manifest.step, history.values)
+    scale = LossScale(manifest.loss_scale, manifest.num_good_steps)
+    if manifest.step == 0 or manifest.loss_scale == 1.0:  # nothing was scaled before
+        scale = LossScale.for_job(role.job.autocast)
     begins_with_evaluation = manifest.step == 0 and role.job.evaluate_first
     progress = MemberProgress(StepState.resumed(manifest.step), scale, is_between_steps=begins_with_evaluation)
-    return StageState(stage, untrained, manifest, training, history, progress, (manifest.step, time.monotonic()))
+    return StageState(stage, untrained, manifest, training, history, progress, (saved_step, time.monotonic()))
 
 
-def _load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> tuple[Stage, Tensors]:
+Loaded = tuple[Stage, Tensors]
+"""A stage with its weights, and the tensors that training does not use."""
+
+
+def load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> Loaded:
     """The stage with its weights, and the tensors that training does not use."""
     first, end = role.spans[number]
     names = role.layered.state_of(first, end)
@@ -63,17 +112,3 @@ def _load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, nu
     trained_on = {name for name, _ in (*stage.module.named_parameters(), *stage.module.named_buffers())}
     untrained = {name: tensor for name, tensor in on_device.items() if name not in trained_on}
     return stage, untrained | {name: tensors[name] for name in unused}
-
-
-def _restore(
-    store: ObjectStore, role: Role, manifest: CheckpointManifest, training: TrainingState, history: EvaluationHistory
-) -> LossScale:
-    """Restore the optimizer, the learning rate and the loss scale of a checkpoint."""
-    if training.optimizer is not None:
-        named = training.named_parameters
-        tensors = contents.read_optimizer_tensors(store, manifest, [name for name, _ in named])
-        load_optimizer_tensors(training.optimizer, named, tensors)
-    training.resume(manifest.step, history.values)
-    if manifest.step == 0 or manifest.loss_scale == 1.0:  # nothing was scaled before
-        return LossScale.for_job(role.job.autocast)
-    return LossScale(manifest.loss_scale, manifest.num_good_steps)

@@ -1,6 +1,6 @@
 """The parameters, buffers and optimizer of a stage, changed only by applying a prepared step."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -220,13 +220,41 @@ class TrainingState:
 
         A member that holds nothing gets tensors of the same shapes, to be filled and given to `take_held`.
         """
-        held = self._held or dict.fromkeys(self._names)
+        held = dict.fromkeys(self._names) | self._held
         flags = torch.tensor([float(held[name] is not None) for name in self._names], dtype=torch.float64)
         gradients = [
             torch.zeros_like(parameter, requires_grad=False) if (g := held[name]) is None else g.detach().contiguous()
             for name, parameter in zip(self._names, self._parameters, strict=True)
         ]
         return [flags, *gradients, *(self._held_changes or self._statistics.changes())]
+
+    def held_parts_of(self, names: Container[str]) -> list[torch.Tensor]:
+        """The part of `held_parts` that belongs to parameters and buffers with these names.
+
+        A member that holds nothing gets tensors of the same shapes, to be filled and given to `take_held_of`.
+        """
+        flags, *rest = self.held_parts()
+        is_wanted = [name in names for name in self._names]
+        gradients, changes = rest[: len(self._names)], rest[len(self._names) :]
+        return [
+            flags[torch.tensor(is_wanted, dtype=torch.bool)],
+            *(gradient for gradient, wanted in zip(gradients, is_wanted, strict=True) if wanted),
+            *self._statistics.parts_of(changes, names),
+        ]
+
+    def take_held_of(self, names: Container[str], parts: Sequence[torch.Tensor]) -> None:
+        """Hold the parts for these names that another member has handed over, besides what is held already."""
+        own_names = [name for name in self._names if name in names]
+        flags, gradients = parts[0].tolist(), parts[1 : 1 + len(own_names)]
+        held = self._held | {
+            name: gradient if flag else None for name, flag, gradient in zip(own_names, flags, gradients, strict=True)
+        }
+        self._held = {name: held[name] for name in self._names if name in held}  # in the order of the parameters
+        if self._held_changes is None:
+            self._held_changes = self._statistics.like_changes()
+        own_changes = self._statistics.parts_of(self._held_changes, names)
+        for own, received in zip(own_changes, parts[1 + len(own_names) :], strict=True):
+            own.copy_(received)
 
     def take_held(self, parts: Sequence[torch.Tensor]) -> None:
         """Hold the parts that another replica has handed over, as if this member had reduced them."""

@@ -65,6 +65,12 @@ class Recording:
     """Start of the step by the process's own clock, which the times of actions follow."""
     runs: list[_Run]
 
+    def computing_s(self) -> float:
+        """Seconds from the start of the step until the last backward had ended."""
+        return (
+            max((end_s for action, _, end_s in self.runs if action.kind is Kind.BACKWARD), default=0.0) - self.start_s
+        )
+
     def timeline(self) -> Timeline:
         return Timeline(
             intervals=tuple(

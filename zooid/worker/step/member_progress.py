@@ -78,6 +78,14 @@ class MemberProgress:
         own_grains = grains_of(roster, self.finished.step, num_grains(self.finished.step))[replica]
         return set(self.finished.grains) >= set(own_grains)
 
+    def forget_attempt(self, state: TrainingState) -> None:
+        """Forget what was computed under a planned roster that others never heard of."""
+        if self.finished is not None or self.step.phase is Phase.PREPARED:
+            state.drop()
+        self.finished = self.prepared = None
+        if self.step.phase is not Phase.APPLIED:
+            self.step = self.step.drop()
+
     def follow(self, roster: Roster, member: str, state: TrainingState) -> None:
         """Continue under the next roster, which does not roll back, with the state that the member has."""
         assert roster.ruling is not None

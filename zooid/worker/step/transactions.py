@@ -10,15 +10,18 @@ from zooid.core.errors import CommError
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import Wish
 from zooid.core.runs.events import StepCommitted
-from zooid.core.runs.roster import StepNumbers
+from zooid.core.runs.roster import Roster, StepNumbers
 from zooid.schedule.actions import Action, Kind
 from zooid.schedule.checks import check_schedule
 from zooid.schedule.pipelines import StepSchedule, StepShape
+from zooid.schedule.planned_rosters import planned_roster
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import Decision, Phase, StepState, Vote
 from zooid.schedule.succession import grains_of, uncomputed_grains_of
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
+from zooid.worker.member.change_watch import ChangeWatch
+from zooid.worker.member.hospitality import Hospitality
 from zooid.worker.member.seat import Seat
 from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.executor import Executor, Recording
@@ -53,6 +56,8 @@ class Transactions:
         state: StageState,
         keeper: CheckpointKeeper,
         callbacks: Callbacks,
+        changes: ChangeWatch,
+        guests: Hospitality,
         abort: Abort,
     ) -> None:
         self.progress = state.progress
@@ -66,9 +71,14 @@ class Transactions:
         self._state = state.training
         self._keeper = keeper
         self._callbacks = callbacks
+        self._changes = changes
+        self._guests = guests
         self._start_s = 0.0
         self._unjudged: StepCounts | None = None
         """A step that is applied, but has no verdict yet."""
+        self._pace_s = 0.0
+        """Seconds for each grain of the last step that this member has run."""
+        self._uses_gpu = assignment.device.type == "cuda"
         is_alone_on_gpu = self._seat.roster.num_voters == 1 and assignment.device.type == "cuda"
         self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
         self._schedules: dict[tuple[tuple[int, ...], ...], StepSchedule] = {}
@@ -111,6 +121,7 @@ class Transactions:
         )
         stage = self._seat.stage
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
+        self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
         if self._samples.step_size(step) == self._samples.batch_size:
             self.last_full = (step, recording)
 
@@ -126,7 +137,8 @@ class Transactions:
         """Receive the gradients that the replicas of this stage have reduced, and commit them as the replicas do."""
         step = self.progress.step.step
         self._state.begin(grains_of(self._seat.roster, step, self._samples.num_grains(step)))
-        numbers = self.progress.prepared = take_as_copy(self._seat, self._state)
+        numbers = self._guests.take() if self._seat.is_guest else take_as_copy(self._seat, self._state)
+        self.progress.prepared = numbers
         self.progress.step = self.progress.step.prepare()
         learning_rate = self._state.learning_rate
         weight = self._runner.nominal_weight_of(self._samples.step_size(step))
@@ -179,6 +191,7 @@ class Transactions:
             return
         numbers = self.progress.prepared = counts.read(self.progress.scale.factor)
         give_to_copies(self._seat, self._state, numbers)
+        self._guests.give()
         self._end_step(self._judge(numbers, counts.step, counts.nominal_weight), counts.learning_rate)
 
     def _end_step(self, verdict: Verdict, learning_rate: float | None) -> None:
@@ -195,8 +208,9 @@ class Transactions:
         can end this one.
         """
         seat, ruling = self._seat, self._seat.roster.ruling
-        if ruling is None or ruling.numbers is None:
+        if ruling is None or ruling.kind != "stands":
             return
+        assert ruling.numbers is not None
         self._start_s = time.perf_counter()
         progress, step = self.progress, seat.roster.resume_step
         has_applied = progress.step.num_applied > step
@@ -205,7 +219,7 @@ class Transactions:
             progress.step = progress.step.prepare()
         vote = replace(self._ballot(), num_prepared=1.0, square_sums=(0.0,) * seat.roster.num_stages)
         total = replace(
-            Vote.of(seat.add_up(vote.values())),
+            Vote.of(seat.add_up(vote.values()), seat.roster.num_stages),
             num_finite=float(seat.roster.num_voters) if ruling.numbers.is_finite else 0.0,
             loss_sum=ruling.numbers.loss_sum,
             weight=ruling.numbers.weight,
@@ -222,11 +236,35 @@ class Transactions:
             self._carry_out(verdict)
         self._tell(verdict, learning_rate)
 
+    def following_roster(self) -> Roster | None:
+        """The roster that a planned change puts in the place of this one now; None while nothing changes."""
+        change = self._changes.agreed
+        if change is None or self._keeper.is_pending:
+            return None
+        self.settle()
+        none = StepNumbers(loss_sum=0.0, weight=0.0, square_sums=())
+        return planned_roster(self._seat.roster, change, self.progress.step.num_applied, self.progress.applied or none)
+
+    def apply_planned(self, numbers: StepNumbers) -> None:
+        """Apply the step before a planned change, whose votes this member has not seen, but all others have."""
+        votes = Vote(
+            num_prepared=float(self._seat.roster.num_voters),
+            num_finite=float(self._seat.roster.num_voters) if numbers.is_finite else 0.0,
+            loss_sum=numbers.loss_sum,
+            weight=numbers.weight,
+            square_sums=numbers.square_sums,
+        )
+        step = self.progress.step
+        nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step.step))
+        own = StageNumbers(votes.square_sum, votes.loss_sum, votes.loss_sum, votes.weight)
+        self._carry_out(self._decide(step, own, votes, nominal_weight))
+
     def _judge(self, numbers: StageNumbers, step: StepState, nominal_weight: float) -> Verdict:
         """Vote on a step with the numbers of this member's stage, and return the verdict of all members."""
         seat = self._seat
+        seat.confirm()
         vote = numbers.vote(self._ballot(), seat.stage, seat.roster.num_stages, is_first_replica=seat.replica == 0)
-        return self._decide(step, numbers, Vote.of(seat.add_up(vote.values())), nominal_weight)
+        return self._decide(step, numbers, Vote.of(seat.add_up(vote.values()), seat.roster.num_stages), nominal_weight)
 
     def _decide(self, step: StepState, numbers: StageNumbers, total: Vote, nominal_weight: float) -> Verdict:
         may_skip = self._job.autocast == "fp16" and self.progress.scale.factor > _MIN_SCALE
@@ -235,11 +273,23 @@ class Transactions:
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
+        newest, ready = self._changes.ballot()
         return Vote(
+            paces=self._paces(),
+            newest_change=float(newest),
+            ready_change=float(ready),
             num_saved=float(self._keeper.is_written()),
             num_due=float(self._keeper.is_due(self.progress.step.step + 1)),
             wishes=float(self.progress.agenda.noted.value),
         )
+
+    def _paces(self) -> tuple[float, ...]:
+        """The pace of this member's replica in the step before, if this member tells it; a GPU computes unseen."""
+        roster = self._seat.roster
+        paces = [0.0] * roster.num_replicas
+        if self._seat.replica is not None and self._seat.stage == 0 and not self._uses_gpu:
+            paces[self._seat.replica] = self._pace_s
+        return tuple(paces)
 
     def _carry_out(self, verdict: Verdict) -> None:
         """Apply or skip the step, as all members have decided."""
@@ -274,6 +324,9 @@ class Transactions:
 
     def _agree(self, total: Vote) -> None:
         """Note what the vote says besides the step itself."""
+        self._changes.take(total)
+        if len(total.paces) == self._seat.roster.num_replicas:
+            self._changes.note_paces(total.paces)
         if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
         self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)

@@ -65,6 +65,7 @@ class StageNumbers:
             loss_sum=self.loss_sum if is_first_replica else 0.0,
             weight=self.weight if is_first_replica else 0.0,
             square_sums=tuple(square_sums),
+            paces=ballot.paces,
         )
 
 

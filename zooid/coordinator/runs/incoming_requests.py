@@ -1,0 +1,45 @@
+"""What people and members tell the coordinator of a run through its store."""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from zooid.core.errors import ObjectNotFound, RecordError
+from zooid.core.records import decode_one_of
+from zooid.core.runs import keys
+from zooid.core.runs.requests import LayoutRequest, Notice
+from zooid.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+_LOCAL_LOOK_S = 0.1
+"""Seconds between two looks, in a store that charges nothing."""
+
+
+@dataclass
+class IncomingRequests:
+    """The requests to one claim's members, each of which is read once."""
+
+    store: ObjectStore
+    number: int
+    _read: set[str] = field(default_factory=set)
+    _next_look_s: float = 0.0
+
+    def read_new(self) -> list[LayoutRequest | Notice]:
+        """Return new requests, unless the last look was a moment ago."""
+        if time.monotonic() < self._next_look_s:
+            return []
+        self._next_look_s = time.monotonic() + (_LOCAL_LOOK_S if self.store.url.startswith("file://") else _LOOK_S)
+        new: list[LayoutRequest | Notice] = []
+        for key in sorted(set(self.store.list(keys.requests_under(self.number))) - self._read):
+            self._read.add(key)
+            try:
+                data = bytes(self.store.get(key))
+                request = decode_one_of(data, (LayoutRequest, Notice), f"{self.store.url}/{key}")
+            except (ObjectNotFound, RecordError) as error:
+                logger.warning("a request is ignored: %s", error)
+                continue
+            assert isinstance(request, LayoutRequest | Notice)
+            new.append(request)
+        return new

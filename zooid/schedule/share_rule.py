@@ -1,0 +1,53 @@
+"""Shares that follow the measured speed of replicas, so that none waits for a slower one."""
+
+from collections.abc import Sequence
+
+_MIN_GAIN = 0.07
+"""Shares change if that makes the longest replica shorter by this fraction."""
+
+
+def balanced_shares(paces: Sequence[float], num_grains: int) -> tuple[int, ...]:
+    """The number of grains of each replica with which the last one ends first.
+
+    `paces` are the seconds that each replica needs for a grain. Every replica keeps at least one grain, so that its
+    speed stays known.
+
+    >>> balanced_shares((1.0, 2.0), 12)
+    (8, 4)
+    """
+    shares = [1] * len(paces)
+    for _ in range(num_grains - len(paces)):
+        fastest = min(range(len(paces)), key=lambda replica: ((shares[replica] + 1) * paces[replica], replica))
+        shares[fastest] += 1
+    return tuple(shares)
+
+
+def better_shares(paces: Sequence[float], shares: Sequence[int]) -> tuple[int, ...] | None:
+    """The shares that fit these paces; None if a step would not become clearly shorter, or if a pace is unknown."""
+    num_grains = sum(shares)
+    if len(paces) < 2 or min(paces) <= 0 or num_grains < len(paces):
+        return None
+    better = balanced_shares(paces, num_grains)
+    now_s, then_s = (max(map(lambda share, pace: share * pace, split, paces)) for split in (shares, better))
+    return better if then_s < (1 - _MIN_GAIN) * now_s else None
+
+
+class PaceWatch:
+    """The paces of the last steps, from which new shares follow."""
+
+    def __init__(self, num_steps: int = 4) -> None:
+        self._num_steps = num_steps
+        self._paces: list[tuple[float, ...]] = []
+
+    def note(self, paces: tuple[float, ...]) -> None:
+        """Note the paces of a step; they are forgotten when one of them is unknown."""
+        self._paces = [*self._paces[1 - self._num_steps :], paces] if min(paces, default=0.0) > 0 else []
+
+    def better_than(self, shares: Sequence[int]) -> tuple[int, ...] | None:
+        """Better shares, if every one of the last steps shows that they are better."""
+        if len(self._paces) < self._num_steps:
+            return None
+        if any(better_shares(paces, shares) is None for paces in self._paces):
+            return None
+        middle = [sorted(column)[len(column) // 2] for column in zip(*self._paces, strict=True)]
+        return better_shares(middle, shares)

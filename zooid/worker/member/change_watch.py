@@ -1,0 +1,118 @@
+"""One member's part in planned changes: it learns of them, gets ready, and sees when all members are."""
+
+import logging
+import threading
+from contextlib import suppress
+
+from zooid.core.abort import Abort
+from zooid.core.errors import StoreError, ZooidError
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.roster import Roster
+from zooid.schedule.planned_rosters import check_follows
+from zooid.schedule.share_rule import PaceWatch
+from zooid.schedule.step_state import Vote
+from zooid.store import ObjectStore
+from zooid.store.planned_changes import find_newest_change, read_change
+from zooid.worker.peers import Peers
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 2.0
+_LOCAL_LOOK_S = 0.1
+"""Seconds between two looks for a newer change, in a store that charges nothing."""
+
+
+class ChangeWatch:
+    """The planned changes of one roster, as one member knows them.
+
+    The first member looks for them in the store, and its votes tell the others. Each member then gets ready in a
+    thread, while it trains.
+    """
+
+    def __init__(self, store: ObjectStore, peers: Peers, roster: Roster, *, is_first: bool, abort: Abort) -> None:
+        self._store = store
+        self._peers = peers
+        self._roster = roster
+        self._is_first = is_first
+        self._abort = abort
+        self._ended = threading.Event()
+        self._newest = 0
+        self._prepared: PlannedChange | None = None
+        self._pace_watch = PaceWatch()
+        self._proposing: threading.Thread | None = None
+        self._begun = 0
+        """Number of the change that this member gets ready for."""
+        self.agreed: PlannedChange | None = read_change(store, roster, roster.attempt) if roster.guests else None
+        """The change that all members are ready for."""
+        if is_first and not roster.guests:
+            threading.Thread(target=self._look, name="zooid-changes", daemon=True).start()
+
+    def note_paces(self, paces: tuple[float, ...]) -> None:
+        """Plan other shares if a replica is slower than its share allows. Only the first member does."""
+        if not self._is_first or self.agreed is not None or self._roster.guests:
+            return
+        self._pace_watch.note(paces)
+        shares = self._pace_watch.better_than(self._roster.shares)
+        if shares is not None and self._proposing is None:
+            self._proposing = threading.Thread(target=self._propose, args=(shares,), name="zooid-shares", daemon=True)
+            self._proposing.start()
+
+    def _propose(self, shares: tuple[int, ...]) -> None:
+        """Plan a change of the shares alone, unless another change is planned already."""
+        roster = self._roster
+        change = PlannedChange(
+            run=roster.run,
+            number=roster.number,
+            change=roster.change,
+            attempt=self._newest + 1,
+            cause=f"replicas are not equally fast: shares become {', '.join(map(str, shares))}",
+            members=roster.members,
+            shares=shares,
+            copies=roster.copies,
+            plan=roster.plan,
+        )
+        with suppress(StoreError):
+            self._store.create(keys.planned_change(roster.number, roster.change, change.attempt), encode_record(change))
+            self._newest = max(self._newest, change.attempt)
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def ballot(self) -> tuple[int, int]:
+        """The newest change that this member can tell others, and the one that it is ready for."""
+        prepared = self._prepared
+        return self._newest if self._is_first else 0, 0 if prepared is None else prepared.attempt
+
+    def take(self, total: Vote) -> None:
+        """Learn from the sum of all votes."""
+        if self.agreed is not None:
+            return
+        newest = int(total.newest_change)
+        if newest > self._begun:
+            self._begun = newest
+            threading.Thread(target=self._prepare, args=(newest,), name="zooid-prepare", daemon=True).start()
+        prepared = self._prepared
+        if total.agrees_on_change(self._roster.num_voters):
+            assert prepared is not None
+            if not prepared.is_without_effect(self._roster):
+                self.agreed = prepared
+
+    def _look(self) -> None:
+        pause_s = _LOCAL_LOOK_S if self._store.url.startswith("file://") else _LOOK_S
+        while not self._ended.wait(pause_s):
+            with suppress(StoreError):
+                if (change := find_newest_change(self._store, self._roster, self._newest)) is not None:
+                    self._newest = change.attempt
+
+    def _prepare(self, attempt: int) -> None:
+        try:
+            change = read_change(self._store, self._roster, attempt)
+            check_follows(self._roster, change)
+            self._peers.connect(change, self._roster)
+        except ZooidError as error:
+            logger.warning("this member is not ready for the planned change %d: %s", attempt, error)
+            return
+        if self._begun == attempt:
+            self._prepared = change

@@ -1,0 +1,372 @@
+"""A member of a run: one process, under one roster after the other."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from zooid.core.abort import Abort
+from zooid.core.errors import CommTimeout, ObjectExists, PeerLost
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.events import Evaluated, MemberStarted, RosterChanged, StepCommitted
+from zooid.core.runs.roster import Answer, Roster
+from zooid.core.runs.spec import WorkerSpec
+from zooid.layers import Stage, build_stage
+from zooid.schedule.buckets import reduces_early
+from zooid.schedule.samples import split_grains
+from zooid.schedule.succession import uncomputed_grains_of
+from zooid.store import EventWriter, ObjectStore
+from zooid.store.planned_changes import read_change, read_plan_of
+from zooid.store.rosters import find_roster, read_roster
+from zooid.worker.checkpoints import contents
+from zooid.worker.checkpoints.keeper import CheckpointKeeper
+from zooid.worker.gradients.bucket_gradients import ReplicaReduction
+from zooid.worker.gradients.tied_gradients import TiedParameters
+from zooid.worker.member.callbacks import Callbacks
+from zooid.worker.member.change_watch import ChangeWatch
+from zooid.worker.member.evaluation import Evaluator
+from zooid.worker.member.hospitality import Hospitality, Spans, receive_as_guest, stages_of
+from zooid.worker.member.role import Role, manifest_of
+from zooid.worker.member.seat import Seat
+from zooid.worker.member.survey import Survey
+from zooid.worker.member.training_loop import Trainer
+from zooid.worker.member.untold_events import untold_events
+from zooid.worker.peers import Peers
+from zooid.worker.samples.sample_supply import SampleSupply, open_supply
+from zooid.worker.state.stage_state import Loaded, StageState, load_stage_state, received_stage_state
+from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.transactions import Assignment, Transactions
+
+logger = logging.getLogger(__name__)
+
+_MAX_RECENT = 10_000
+_LOOK_S = 0.02
+_CAUSED_BY_LOST_MEMBER = ("PeerLost", "CommTimeout")
+"""Errors with which a peer gives up because another member is lost, not because it has failed itself."""
+
+
+class Member:
+    """One process, under one roster after the other. Its role and its trained state outlive rosters."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        store: ObjectStore,
+        abort: Abort,
+        events: EventWriter,
+        role: Role,
+        roster: Roster,
+        peers: Peers,
+        loaded: Loaded | None = None,
+    ) -> None:
+        """`roster` is the first one of this member. A guest has only `loaded` the stage, without its present state."""
+        self.role = role
+        self.first_roster = roster
+        self.events = events
+        self._spec = spec
+        self._store = store
+        self._abort = abort
+        self._roster = roster
+        self._roster_before: Roster | None = None
+        """The roster that the present one has replaced."""
+        self._changed_at_s = 0.0
+        """When this member noticed the lost member that led to the present roster, or ended the one before."""
+        self._has_started = False
+        self._keeper: CheckpointKeeper | None = None
+        self._trainer: Trainer | None = None
+        self._confirming: Future[None] | None = None
+        """The write of the present roster, if this member plans it as its first member."""
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="zooid-roster")
+        self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
+        """Events that the first member writes, in case it is lost before it can."""
+        self._readers = ExitStack()
+        self._peers = peers
+        self._loaded = loaded
+        self._state: StageState
+        if loaded is None:
+            self._state = load_stage_state(store, role, role.manifest, roster.stages[spec.member])
+        self._supply = self._open_supply(self._state.stage if loaded is None else loaded[0])
+
+    def __enter__(self) -> "Member":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._peers.close(is_clean=kind is None)
+        self._readers.close()
+
+    @contextmanager
+    def under(self, roster: Roster) -> Iterator[tuple[Trainer, CheckpointKeeper]]:
+        """Everything needed to run steps under this roster, from when all its members have arrived."""
+        role = self.role
+        self._keeper = None
+        with ExitStack() as stack:
+            try:
+                yield self._begin(roster, stack)
+            except (PeerLost, CommTimeout):
+                if role.plan.survives_losses:
+                    self._peers.end(is_clean=False)
+                raise
+            except BaseException as error:
+                # peers hear why, and do not take this member for lost
+                self._abort.set(f"{type(error).__name__}: {error}")
+                raise
+            self._peers.end(is_clean=True)
+
+    def _begin(self, roster: Roster, stack: ExitStack) -> tuple[Trainer, CheckpointKeeper]:
+        """Take the seat that this roster gives the member."""
+        role, spans = self.role, self._spans(roster)
+        stages = stages_of(roster)
+        groups = self._peers.groups(
+            roster, list(role.ties), lambda stage, guest: spans.have_common(stage, stages[guest])
+        )
+        device_of_sums = role.device if role.plan.transport == "nccl" else torch.device("cpu")
+        seat = Seat(roster, roster.rank_of(self._spec.member), device_of_sums, groups, self._confirm)
+        if seat.is_guest:
+            assert self._loaded is not None, "only a process that joins is a guest"
+            received = receive_as_guest(seat, self._loaded)
+            self._state = received_stage_state(role, role.manifest, self._loaded, received)
+        guests = Hospitality(seat, role.layered, spans, self._state)
+        if roster.guests and not seat.is_guest:
+            guests.welcome()
+        changes = ChangeWatch(self._store, self._peers, roster, is_first=seat.rank == 0, abort=self._abort)
+        stack.callback(changes.close)
+        keeper = self._keeper = self._new_keeper(seat)
+        trainer = self._trainer = self._new_trainer(seat, keeper, changes, guests)
+        self._tell_start(seat)
+        if not roster.is_planned:
+            seat.barrier()  # nobody's clock starts before all are here
+        return trainer, keeper
+
+    def _spans(self, roster: Roster) -> Spans:
+        """The layers of all stages under this roster, and of its guests."""
+        own = tuple(self.role.spans)
+        if not roster.guests:
+            return Spans(own, own)
+        plan = read_plan_of(self._store, roster.number, roster.plan)
+        members = tuple((stage.first_layer, stage.end_layer) for stage in plan.stages)
+        change = read_change(self._store, roster, roster.attempt)
+        target = read_plan_of(self._store, roster.number, change.plan)
+        return Spans(members, tuple((stage.first_layer, stage.end_layer) for stage in target.stages))
+
+    def _confirm(self) -> None:
+        """Wait until the present roster is in the store, if this member writes it."""
+        confirming, self._confirming = self._confirming, None
+        if confirming is not None:
+            confirming.result()
+
+    def _new_trainer(self, seat: Seat, keeper: CheckpointKeeper, changes: ChangeWatch, guests: Hospitality) -> Trainer:
+        role, state = self.role, self._state
+        reduction = ReplicaReduction(
+            seat.groups.stage,
+            seat.replica or 0,
+            role.plan.is_direct,
+            reduces_early(seat.stage),
+            keeps_own=role.plan.survives_losses,
+            num_grains=role.samples.num_grains(0),
+            is_reproducible=role.plan.reproducible,
+        )
+        ties = {
+            number: TiedParameters(names, seat.groups.ties[number], counts_here=seat.stage == stages[0])
+            for number, (stages, names) in enumerate(role.ties.items())
+            if number in seat.groups.ties
+        }
+        state.training.regroup(reduction, ties)
+        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
+        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, self._abort)
+        return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
+
+    def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
+        role, roster = self.role, seat.roster
+        division = contents.division_of(
+            role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
+        )
+        rule = self._spec.checkpoints
+        return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
+
+    def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
+        """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""
+        role, stage, supply = self.role, self._state.stage, self._supply
+        if supply.evaluation_sizes is None:
+            return None
+        trained = {**dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
+        tensors = self._state.untrained | trained
+        evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
+        evaluator = Evaluator(role.objective, evaluated, seat, supply.evaluate, supply.evaluation_sizes, role.device)
+        return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
+
+    def _open_supply(self, stage: Stage) -> SampleSupply:
+        role = self.role
+        reads = stage.first_layer == 0 or stage.is_last
+        pin = role.device.type == "cuda"
+        supply = open_supply(role.job, role.data, role.samples, self._own_grains, reads=reads, pin=pin)
+        return self._readers.enter_context(supply)
+
+    def _own_grains(self, step: int | None, num_grains: int) -> tuple[int, ...]:
+        """The grains of this member's replica in a step of the present roster; the step is None in evaluation."""
+        roster = self._roster
+        replica = roster.replica_of(self._spec.member)
+        if replica is None:
+            return ()
+        if step is None:
+            return split_grains(num_grains, roster.shares)[replica]
+        return uncomputed_grains_of(roster, step, num_grains)[replica]
+
+    def next_roster(self, roster: Roster, error: PeerLost | CommTimeout) -> Roster | None:
+        """The roster that the survivors of a lost member agree on; None if it has no seat for this member.
+
+        Raises the error itself if the run cannot go on.
+        """
+        is_failure = isinstance(error, PeerLost) and error.cause not in ("", *_CAUSED_BY_LOST_MEMBER)
+        if not self.role.plan.survives_losses or self._abort.is_set or is_failure:
+            raise error
+        self._changed_at_s = time.perf_counter()
+        logger.warning("%s; the members that are left go on without it", error)
+        self._peers.announce_survey()
+        self.events.flush()  # the next first member looks up what this member has told, and tells the rest
+        replaced = self._confirmed(roster)
+        while True:
+            if self._spec.member not in replaced.stages:
+                return None  # a guest whose hosts have to agree first; it may join again
+            next_roster = self._survey(replaced)
+            if not next_roster.is_planned:
+                break
+            # It was planned before the member was lost, and others have gone on under it. They find that out, too.
+            self._catch_up(next_roster)
+            replaced = next_roster
+        self.events.turn_to(next_roster.number, next_roster.change, self._spec.member)
+        if self._spec.member not in next_roster.stages:
+            return None
+        self._take_up(next_roster)
+        return next_roster
+
+    def _survey(self, roster: Roster) -> Roster:
+        """Replace a roster together with its other survivors."""
+        survey = Survey(
+            store=self._store,
+            roster=roster,
+            timeout_s=self._spec.timeout_s,
+            num_grains=self.role.samples.num_grains,
+            lost=lambda: self._peers.lost,
+            abort=self._abort,
+        )
+        return survey.replace(self._answer(roster))
+
+    def _confirmed(self, roster: Roster) -> Roster:
+        """This roster, or the one before if this one was planned and is not in the store."""
+        confirming, self._confirming = self._confirming, None
+        if confirming is not None:
+            wait([confirming])
+        if not roster.is_planned or find_roster(self._store, roster.number, roster.change) == roster:
+            return roster
+        assert self._roster_before is not None
+        self._state.progress.forget_attempt(self._state.training)
+        self._roster = self._roster_before
+        return self._roster
+
+    def _catch_up(self, roster: Roster) -> None:
+        """Bring the state to where a planned roster begins, though this member never trains under it."""
+        assert roster.ruling is not None
+        assert roster.ruling.numbers is not None
+        progress = self._state.progress
+        progress.step = progress.step.obey(roster)
+        if progress.step.num_applied < roster.resume_step:
+            assert self._trainer is not None
+            self._trainer.apply_planned(roster.ruling.numbers)
+        progress.is_between_steps = False
+        self._roster_before, self._roster = self._roster, roster
+
+    def switch(self, following: Roster) -> Roster | None:
+        """Go on under a planned roster; None if it has no seat for this member."""
+        self._changed_at_s = time.perf_counter()
+        keeper = self._keeper
+        assert keeper is not None
+        names = [seat.name for seat in following.seats]
+        if names[0] == self._spec.member:
+            self._confirming = self._writer.submit(self._write, following)
+        if self._spec.member not in names:
+            keeper.close()
+            self.events.flush()
+            return self._leave(following)
+        self.events.turn_to(following.number, following.change, self._spec.member)
+        self._roster_before, self._roster = self._roster, following
+        self._state.progress.step = self._state.progress.step.obey(following)
+        return following
+
+    def _write(self, roster: Roster) -> None:
+        try:
+            self._store.create(keys.roster(roster.number, roster.change), encode_record(roster))
+        except ObjectExists as error:
+            if read_roster(self._store, roster.number, roster.change) != roster:
+                raise PeerLost(f"roster {roster.label} was written by members that have lost another one") from error
+
+    def _leave(self, following: Roster) -> Roster | None:
+        """Wait until the next roster is in the store. Until then, this member may still be needed."""
+        while (written := find_roster(self._store, following.number, following.change)) is None:
+            self._abort.sleep(_LOOK_S)
+            if set(self._peers.lost) & {seat.name for seat in following.seats}:
+                raise PeerLost("a member was lost before this one could leave")
+        if written == following or self._spec.member not in written.stages:
+            return None
+        self._take_up(written)
+        return written
+
+    def _answer(self, roster: Roster) -> Answer:
+        return self._state.progress.answer(
+            self._spec.member,
+            roster,
+            self.role.samples.num_grains,
+            num_evaluations=len(self._state.history.ledger.evaluations),
+            owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
+            suspects=self._peers.lost,
+        )
+
+    def _take_up(self, roster: Roster) -> None:
+        """Prepare for the next roster, with the present state or with that of a checkpoint."""
+        self._roster_before, self._roster = self._roster, roster
+        assert roster.ruling is not None
+        if roster.ruling.kind != "rolled_back":
+            self._state.progress.follow(roster, self._spec.member, self._state.training)
+            return
+        self._readers.close()
+        self._readers = ExitStack()
+        manifest = manifest_of(self._store, roster, roster.resume_step)
+        self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
+        self._supply = self._open_supply(self._state.stage)
+
+    def _tell_start(self, seat: Seat) -> None:
+        stage, roster = self._state.stage, seat.roster
+        if not self._has_started:
+            self._has_started = True
+            self.events.write(
+                MemberStarted(
+                    at_s=time.time(),
+                    member=self._spec.member,
+                    num_layers=stage.end_layer - stage.first_layer,
+                    parameter_bytes=sum(p.numel() * p.element_size() for p in stage.module.parameters()),
+                    cpu_s=time.process_time(),
+                )
+            )
+        if seat.rank == 0 and roster.change > 0:
+            assert self._roster_before is not None
+            assert roster.ruling is not None
+            was_first = self._roster_before.members[0].name == self._spec.member
+            if roster.ruling.kind in ("stands", "unfinished") and not was_first:
+                for event in untold_events(self._store, self._recent, self._roster_before, roster):
+                    self.events.write(event)
+            self.events.write(
+                RosterChanged(
+                    at_s=time.time(),
+                    change=roster.change,
+                    members=tuple(seat.name for seat in roster.seats),
+                    step=roster.first_computed,
+                    ruling=roster.ruling.kind,
+                    wall_s=time.perf_counter() - self._changed_at_s,
+                )
+            )
