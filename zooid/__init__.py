@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         rehearse,
         resume,
         search,
+        stop,
         train,
     )
     from zooid.store.shards import index_shards, shards
@@ -54,6 +55,7 @@ __all__ = [
     "save_pretrained",
     "search",
     "shards",
+    "stop",
     "train",
 ]
 
@@ -68,6 +70,7 @@ _LAZY = {
     "rehearse": "zooid.coordinator",
     "resume": "zooid.coordinator",
     "search": "zooid.coordinator",
+    "stop": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoints.contents",
     "load_optimizer": "zooid.worker.checkpoints.contents",

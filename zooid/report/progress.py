@@ -228,11 +228,18 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
         case StoppedEarly():
-            say(console, f"stopped early after step {event.step}: {event.reason}")
+            say(console, _stopped(event, started))
         case MemberPrinted() if started:
             say(console, event.line(len(started.members)))
         case RunFinished() if started:
             console.print(summary_table(started, event))
+
+
+def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
+    if not event.by_request:
+        return f"stopped early after step {event.step}: {event.reason}"
+    advice = f"; to continue: zooid resume {started.store}" if started else ""
+    return f"stopped after step {event.step}: {event.reason}{advice}"
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:

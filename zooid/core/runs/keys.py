@@ -27,6 +27,7 @@ ROSTERS = "rosters"
 ANSWERS = "answers"
 SPECS = "specs"
 HANDLES = "handles"
+REQUESTS = "requests"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -56,6 +57,11 @@ def spec(member: str, roster_number: int = 0) -> str:
 def handle(member: str, roster_number: int) -> str:
     """Key of the record with which a member's process is found."""
     return f"{HANDLES}/{label(roster_number)}/{member}.json"
+
+
+def stop_request(roster_number: int) -> str:
+    """Key of the request to stop the members that were started under this claim."""
+    return f"{REQUESTS}/{label(roster_number)}/stop.json"
 
 
 def failures_under(roster_number: int) -> str:

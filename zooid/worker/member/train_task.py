@@ -34,6 +34,7 @@ from zooid.worker.member.evaluation import Evaluator
 from zooid.worker.member.job_output import shown_prints
 from zooid.worker.member.role import Role, learn_role, manifest_of
 from zooid.worker.member.seat import Seat
+from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.survey import Survey
 from zooid.worker.member.training_loop import Trainer
 from zooid.worker.member.untold_events import untold_events
@@ -74,22 +75,32 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
     """A member that has learned its role and connected to its peers, which it leaves in the end."""
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
-        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        stop = StopListener(store, spec.roster)
+        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         stack.enter_context(shown_prints(spec.member, events.write))
-        with Member(spec, store, abort, events, learn_role(spec, store, abort)) as member:
+        with Member(spec, store, abort, events, learn_role(spec, store, abort), stop) as member:
             yield member
 
 
 class Member:
     """One process, under one roster after the other. Its role and its trained state outlive rosters."""
 
-    def __init__(self, spec: WorkerSpec, store: ObjectStore, abort: Abort, events: EventWriter, role: Role) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        store: ObjectStore,
+        abort: Abort,
+        events: EventWriter,
+        role: Role,
+        stop: StopListener,
+    ) -> None:
         self.role = role
         self.events = events
         self._spec = spec
         self._store = store
         self._abort = abort
+        self._stop = stop
         self._roster = role.first_roster
         self._roster_before: Roster | None = None
         """The roster that the present one has replaced."""
@@ -150,7 +161,9 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
+        is_first = self._stop.is_first = seat.rank == 0
+        tensors, is_stop_asked = state.model_tensors, self._stop.is_stop_asked
+        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, is_stop_asked)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
