@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import warnings
@@ -18,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.ranks import FORKING
+from tests.processes import is_gone
 from zooid.platforms.local import forks
 
 _IDLE_S = "60"
@@ -113,8 +115,13 @@ class _ForkedZygote:
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        while self.returncode is None:
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # the command has detached itself from the process that made it
+                if is_gone(self.pid):
+                    self.returncode = 0
+                time.sleep(0.01)
         return self.returncode
 
     @staticmethod

@@ -22,6 +22,8 @@ from zooid.store.checkpoint_index import complete_steps, read_manifest
 from zooid.store.history import KnownHistory
 from zooid.store.stored_records import read_plan, read_record
 
+_VIEW_INTERVAL_S = 0.5
+"""The shortest time between two looks of somebody who watches."""
 _NUM_RECENT = 20
 _SLOW_STEPS = 3.0
 """Members of another machine count as gone after this many steps of silence, but not before SILENCE_S."""
@@ -36,7 +38,7 @@ def watch(store: str) -> Iterator[ObservedRun]:
         yield observed
         if observed.state in ENDED:
             return
-        time.sleep(observer.interval_s)
+        time.sleep(max(observer.interval_s, _VIEW_INTERVAL_S))
 
 
 def observe(store: str) -> ObservedRun:
