@@ -6,6 +6,7 @@ Only the seconds are saved that every interpreter needs for its imports.
 
 import atexit
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -28,6 +29,16 @@ _IDLE_S = "60"
 def run_zooid(*arguments: str, cwd: Path, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
     """Run `zooid ARGUMENTS` in a folder."""
     return _run(_command, arguments, cwd, timeout_s)
+
+
+def run_zooid_in_terminal(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run `zooid ARGUMENTS` in a terminal of its own, which closes as soon as the command has ended."""
+    own_end, its_end = pty.openpty()
+    try:
+        return _run(_command_at, (os.ttyname(its_end), *arguments), cwd, 200.0)
+    finally:
+        os.close(its_end)
+        os.close(own_end)
 
 
 def run_python(text: str, *, cwd: Path, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
@@ -87,6 +98,12 @@ def _command(*arguments: str) -> None:
 
     sys.argv = ["zooid", *arguments]
     main()
+
+
+def _command_at(terminal: str, *arguments: str) -> None:
+    os.setsid()
+    os.dup2(os.open(terminal, os.O_RDWR), 0)  # the first terminal that a new session opens controls it
+    _command(*arguments)
 
 
 def _piece(text: str) -> None:

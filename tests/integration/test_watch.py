@@ -2,17 +2,15 @@
 
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.integration.interpreters import run_zooid
+from tests.integration.interpreters import run_zooid, run_zooid_in_terminal
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import Trained
 from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, Scene, paused
@@ -95,37 +93,14 @@ def test_a_run_is_seen_from_its_beginning_to_its_interruption(scene: Scene, tmp_
     ]
 
 
-@contextmanager
-def terminal(command: str, cwd: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A shell in a terminal of its own, which closes in the end."""
-    own_end, its_end = pty.openpty()
-    with subprocess.Popen(
-        ["setsid", "--ctty", "--wait", "sh", "-c", command],
-        cwd=cwd,
-        stdin=its_end,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=heed_signals,
-    ) as shell:
-        os.close(its_end)
-        try:
-            yield shell
-        finally:
-            os.close(own_end)
-
-
 def test_a_detached_run_outlives_its_terminal_and_is_stopped_from_elsewhere(tmp_path: Path) -> None:
     endless = write_job(tmp_path / "endless.py", fields=ENDLESS)
     (tmp_path / "plan.json").write_bytes(encode_record(plan_by_hand(endless, num_replicas=2, cuts=(), transport="tcp")))
     run = tmp_path / "run"
-    command = f"{' '.join(ZOOID)} train endless.py --plan plan.json --store {run.as_uri()} --detach; sleep 600"
-    with terminal(command, tmp_path) as shell:
-        assert shell.stdout is not None
-        lines = [shell.stdout.readline().rstrip()]
-        while not lines[-1].startswith("  zooid resume"):
-            assert "error" not in lines[-1]
-            lines.append(shell.stdout.readline().rstrip())
+    words = ["train", "endless.py", "--plan", "plan.json", "--store", run.as_uri(), "--detach"]
+    begun = run_zooid_in_terminal(*words, cwd=tmp_path)
+    assert begun.returncode == 0, begun.stderr
+    lines = begun.stdout.splitlines()
     log = tmp_path / "runs" / "run.log"
     coordinator = int(lines[-4].partition("as process ")[2].partition(";")[0])
     assert lines[-4:] == [
@@ -135,7 +110,6 @@ def test_a_detached_run_outlives_its_terminal_and_is_stopped_from_elsewhere(tmp_
         f"  zooid resume {run.as_uri()}  continues it after it was stopped or interrupted",
     ]
     try:
-        assert shell.returncode != 0, "the terminal was closed"
         told = json.loads(run_zooid("watch", run.as_uri(), "--once", "--json", cwd=tmp_path).stdout)
         assert told["state"] == "training"
         assert [member["state"] for member in told["members"]] == ["trains", "trains"]
