@@ -171,7 +171,7 @@ def observed(*events: Event, state: RunState = "training", num_earlier: int = 0,
 class TestSnapshot:
     def test_members_are_those_of_the_roster_and_those_it_has_lost(self) -> None:
         lost = MemberExited(at_s=13.5, member="m3", exit_text="was killed by signal 9 (SIGKILL)")
-        events = [started(0.0), *(ready(f"m{i}") for i in range(4)), committed(2), lost]
+        events: list[Event] = [started(0.0), *(ready(f"m{i}") for i in range(4)), committed(2), lost]
         shown = snapshot_of(observed(*events, roster=after_loss()))
         assert (shown.layout, shown.num_grains) == ("1x2, planned 2x2", 8)
         rows = [(m.name, m.replica, m.stage, m.layers, m.share, m.state, m.since_s, m.why) for m in shown.members]
@@ -183,7 +183,7 @@ class TestSnapshot:
         ]
 
     def test_a_member_may_start_be_done_be_gone_or_have_ended_with_its_run(self) -> None:
-        events = [ready("m0"), ready("m1"), MemberTrained(at_s=11.0, member="m1", peak_bytes=8)]
+        events: list[Event] = [ready("m0"), ready("m1"), MemberTrained(at_s=11.0, member="m1", peak_bytes=8)]
         gone = frozenset({"m2"})
         states = [member.state for member in snapshot_of(observed(*events, gone=gone)).members]
         assert states == ["trains", "done", "lost", "starting"]
@@ -191,12 +191,12 @@ class TestSnapshot:
         assert ended == ["ended", "done", "ended", "ended"]
 
     def test_members_of_an_earlier_part_do_not_count(self) -> None:
-        events = [ready("m0"), MemberTrained(at_s=11.0, member="m0", peak_bytes=8), started(20.0, 4), ready("m1")]
+        events: list[Event] = [ready("m0"), MemberTrained(at_s=11.0, member="m0", peak_bytes=8), started(20.0, 4), ready("m1")]
         shown = snapshot_of(observed(*events, num_earlier=2))
         assert [member.state for member in shown.members] == ["starting", "trains", "starting", "starting"]
 
     def test_time_left_is_that_of_the_clock_and_throughput_that_of_steps(self) -> None:
-        steps = [committed(step, at_s=100.0 + 2.0 * step) for step in range(5)]
+        steps: list[Event] = [committed(step, at_s=100.0 + 2.0 * step) for step in range(5)]
         shown = snapshot_of(observed(started(90.0), *steps))
         assert (shown.step, shown.loss, shown.step_s, shown.samples_per_s) == (5, 4.0, 0.5, 128.0)
         assert shown.left_s == pytest.approx(2.0 * 5)
@@ -206,9 +206,9 @@ class TestSnapshot:
         assert snapshot_of(observed(committed(6), state="interrupted", saved_step=4)).step == 4
 
     def test_a_long_run_has_a_short_curve_and_few_of_everything(self) -> None:
-        events = [committed(step, loss=1.0 if step else math.nan) for step in range(1000)]
-        events_and_more = [*events, *(CheckpointSaved(at_s=1.0, step=step, url=URL) for step in range(100))]
-        shown = snapshot_of(observed(*events_and_more))
+        steps = [committed(step, loss=1.0 if step else math.nan) for step in range(1000)]
+        saved = [CheckpointSaved(at_s=1.0, step=step, url=URL) for step in range(100)]
+        shown = snapshot_of(observed(*steps, *saved))
         assert len(shown.loss_curve) == 32
         assert shown.loss_curve[1:] == (1.0,) * 31
         assert len(shown.checkpoints) == 20
@@ -222,14 +222,14 @@ class TestCost:
 
     def test_a_part_that_ended_costs_what_it_said_and_others_what_was_predicted_for_their_time(self) -> None:
         finished = RunFinished(at_s=100.0, wall_s=100.0, step_s=1.0, usd=0.25, checkpoint=URL)
-        killed = [started(200.0, 2), committed(2, at_s=1100.0)]
+        killed: list[Event] = [started(200.0, 2), committed(2, at_s=1100.0)]
         now = observed(started(0.0), finished, *killed, started(1800.0, 3), num_earlier=4)
         assert snapshot_of(now).usd == pytest.approx(0.25 + 4.0 * 900 / 3600 + 4 * 0.5)
 
     def test_adopted_members_are_paid_from_their_own_start(self) -> None:
-        adopted = [started(1700.0, 3), MembersAdopted(at_s=1700.0, members=("m0",), step=3)]
+        adopted: list[Event] = [started(1700.0, 3), MembersAdopted(at_s=1700.0, members=("m0",), step=3)]
         assert snapshot_of(observed(started(0.0), *adopted)).usd == pytest.approx(4.0)
-        earlier = [started(0.0), *adopted, committed(3, at_s=1800.0), started(3600.0, 4)]
+        earlier: list[Event] = [started(0.0), *adopted, committed(3, at_s=1800.0), started(3600.0, 4)]
         assert snapshot_of(observed(*earlier, num_earlier=4)).usd == pytest.approx(2.0)
 
     def test_what_was_never_predicted_is_not_known(self) -> None:
@@ -238,7 +238,7 @@ class TestCost:
 
 
 def test_changes_say_what_happened_and_why() -> None:
-    events = [
+    events: list[Event] = [
         started(1.0),
         MemberExited(at_s=2.0, member="m3", exit_text="was killed by signal 9 (SIGKILL)"),
         RosterChanged(at_s=3.0, change=1, members=("m0", "m1", "m2"), step=5, ruling="rolled_back", wall_s=0.5),
@@ -264,7 +264,7 @@ def test_changes_say_what_happened_and_why() -> None:
 
 
 class TestViews:
-    EVENTS = (
+    EVENTS: tuple[Event, ...] = (
         started(0.0, prices="at the prices of [bold]nobody[/bold]"),
         *(ready(f"m{i}") for i in range(4)),
         *(committed(step) for step in range(3)),
