@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.interpreters import run_zooid, run_zooid_in_terminal
+from tests.integration.interpreters import run_python, run_zooid, run_zooid_in_terminal
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import Trained
 from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, Scene, paused
@@ -175,3 +175,25 @@ def test_ctrl_c_before_training_leaves_nothing_behind(tmp_path: Path) -> None:
     assert members(run) == {}
     assert sorted(path.name for path in tmp_path.iterdir() if path.name not in ("run", "__pycache__")) == ["slow.py"]
     assert not [path for path in run.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("watch", "the run is left alone"), ("stop", "the run was not asked to stop")]
+)
+def test_ctrl_c_leaves_the_run_alone_and_says_so(command: str, words: str, tmp_path: Path) -> None:
+    ended = run_python(
+        f"""
+import sys
+from zooid import coordinator
+from zooid.cli.main import main
+
+def interrupted(url, **given):
+    raise KeyboardInterrupt
+
+coordinator.{command} = interrupted
+sys.argv = ["zooid", "{command}", "file:///tmp/run"]
+main()
+""",
+        cwd=tmp_path,
+    )
+    assert (ended.returncode, ended.stderr) == (130, f"{words}\n")

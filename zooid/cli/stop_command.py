@@ -46,6 +46,6 @@ def stop(url: options.RunFolder) -> None:
 def _waiting_in_words(observed: ObservedRun) -> str:
     """Say how far the run is."""
     if observed.state == "preparing":
-        return "waiting: the run has not begun to train, and stops after its first step"
+        return "waiting: the run has not begun to train, and stops soon after it has"
     step = next((event.step + 1 for event in reversed(observed.events) if isinstance(event, StepCommitted)), 0)
     return f"waiting: step {step} of {observed.num_steps} is done; members see the request within seconds"
