@@ -16,7 +16,7 @@ from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, SILENCE_S, Coordinator, Scene, pause, paused
 from tests.processes import is_gone, wait_until
 from zooid.coordinator import StoppedRun
-from zooid.coordinator.runs import lease, observer
+from zooid.coordinator.runs import lease, observer, supervision
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import TransportName
 from zooid.core.records import decode_record
@@ -166,6 +166,7 @@ def test_it_works_from_another_machine(
         wait_until(found)
     check_stopped(scene, stopping.join(), pids)
     monkeypatch.undo()
+    monkeypatch.setattr(supervision, "GRACE_S", 0.1)  # all members are gone
     check_resumed(scene, forking)
 
 

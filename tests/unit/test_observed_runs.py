@@ -191,13 +191,8 @@ class TestSnapshot:
         assert ended == ["ended", "done", "ended", "ended"]
 
     def test_members_of_an_earlier_part_do_not_count(self) -> None:
-        events: list[Event] = [
-            ready("m0"),
-            MemberTrained(at_s=11.0, member="m0", peak_bytes=8),
-            started(20.0, 4),
-            ready("m1"),
-        ]
-        shown = snapshot_of(observed(*events, num_earlier=2))
+        earlier: list[Event] = [ready("m0"), MemberTrained(at_s=11.0, member="m0", peak_bytes=8)]
+        shown = snapshot_of(observed(*earlier, started(20.0, 4), ready("m1"), num_earlier=2))
         assert [member.state for member in shown.members] == ["starting", "trains", "starting", "starting"]
 
     def test_time_left_is_that_of_the_clock_and_throughput_that_of_steps(self) -> None:
