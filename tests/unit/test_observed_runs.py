@@ -3,6 +3,7 @@
 import io
 import math
 import uuid
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zooid.coordinator.runs import lease
 from zooid.coordinator.runs.lease import LeaseObserver
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
@@ -30,6 +32,7 @@ from zooid.core.runs.events import (
     RunStarted,
     StepCommitted,
     StoppedEarly,
+    encode_events,
 )
 from zooid.core.runs.liveness import own_mark
 from zooid.core.runs.observed_run import ObservedRun, RunState
@@ -134,6 +137,23 @@ class TestHistory:
         check(2, 5)
         assert [type(event) for event in known.events()[known.num_earlier :]] == [StepCommitted]
 
+    def test_of_a_long_run_a_sample_is_read_and_then_everything(self, store: ObjectStore) -> None:
+        folder = keys.events_of("m0")
+        for step in range(1000):
+            store.put(f"{folder}/{step:08d}.jsonl", encode_events([committed(step)]))
+        known = KnownHistory(max_objects=40)
+        steps = [event.step for event in read_history(store, known) if isinstance(event, StepCommitted)]
+        assert known.is_sampled
+        assert steps[:5] == list(range(5))
+        assert steps[-20:] == list(range(980, 1000))
+        assert len(steps) == 40
+        assert max(after - before for before, after in pairwise(steps)) <= 70, "the sample is even"
+        store.put(f"{folder}/{1000:08d}.jsonl", encode_events([committed(1000)]))
+        assert len(read_history(store, known)) == 41
+        whole = KnownHistory(max_objects=1001)
+        assert len(read_history(store, whole)) == 1001
+        assert not whole.is_sampled
+
     def test_a_look_at_a_quiet_run_takes_few_requests(self, store: ObjectStore) -> None:
         store.create(keys.CLAIM, encode_record(RunClaim(run="run-7")))
         store.create(keys.roster(0), encode_record(a_roster()))
@@ -204,6 +224,17 @@ class TestSnapshot:
 
     def test_a_run_that_nobody_trains_has_the_steps_of_its_checkpoint(self) -> None:
         assert snapshot_of(observed(committed(6), state="interrupted", saved_step=4)).step == 4
+
+    def test_what_a_sample_of_events_lacks_is_in_the_last_checkpoint(self) -> None:
+        known = [Evaluation(step=step, numbers={"loss": 0.5, "accuracy": "nan"}) for step in (2, 4)]
+        seen = Evaluated(at_s=9.0, epoch=0, step=4, loss=0.25, metrics={}, num_samples=8, wall_s=1.0)
+        ledger = Ledger(evaluations=tuple(known), best_step=4)
+        shown = snapshot_of(observed(committed(5), seen, ledger=ledger, ledger_step=4))
+        assert [(each.step, each.numbers["loss"], each.at_s) for each in shown.evaluations] == [
+            (2, 0.5, None),
+            (4, 0.25, 9.0),
+        ]
+        assert [(each.step, each.is_best, each.at_s) for each in shown.checkpoints] == [(4, True, None)]
 
     def test_a_long_run_has_a_short_curve_and_few_of_everything(self) -> None:
         steps = [committed(step, loss=1.0 if step else math.nan) for step in range(1000)]
@@ -298,7 +329,7 @@ class TestViews:
         texts = [line.partition("  ")[2] for line in shown.get().splitlines()]
         assert texts == [
             "began as 2x2 with 4 members",
-            "evaluated: loss 0.5000  \\x1b[2Jaccuracy 0.7500",
+            "evaluated: loss 0.5000  \\x1b[2Jaccuracy 0.7500  after step 3",
             "checkpoint of step 3 (best)",
             "training  step 3/10  loss 6.0000  128 samples/s  $4.00  7s left",
             "training without a coordinator  step 3/10  loss 6.0000  128 samples/s  $4.00  7s left  "

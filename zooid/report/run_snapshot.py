@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
+from zooid.core.jobs.run_requests import LOSS
 from zooid.core.records import Record
 from zooid.core.runs.events import (
     CheckpointSaved,
@@ -53,6 +54,26 @@ class MemberSnapshot(Record, frozen=True, kw_only=True):
     """How a lost member ended, in words."""
 
 
+class EvaluationSnapshot(Record, frozen=True, kw_only=True):
+    """The result of one evaluation."""
+
+    step: int
+    """Number of steps before it."""
+    numbers: dict[str, float]
+    """The loss and the job's metrics, by name."""
+    at_s: float | None
+    """Unix time of the evaluation; None if it is not known."""
+
+
+class CheckpointSnapshot(Record, frozen=True, kw_only=True):
+    """One complete checkpoint."""
+
+    step: int
+    is_best: bool
+    at_s: float | None
+    """Unix time at which it was complete; None if it is not known."""
+
+
 class RunSnapshot(Record, frozen=True, kw_only=True):
     """Everything that `zooid watch` shows."""
 
@@ -76,9 +97,9 @@ class RunSnapshot(Record, frozen=True, kw_only=True):
     """Loss of the last step."""
     loss_curve: tuple[float, ...] = ()
     """Mean losses of equally long parts of the run so far, in order."""
-    evaluations: tuple[Evaluated, ...] = ()
+    evaluations: tuple[EvaluationSnapshot, ...] = ()
     """The last evaluations."""
-    checkpoints: tuple[CheckpointSaved, ...] = ()
+    checkpoints: tuple[CheckpointSnapshot, ...] = ()
     """The last checkpoints that were saved, also those that were deleted since."""
     step_s: float | None = None
     """Mean time of the last steps."""
@@ -125,8 +146,8 @@ def snapshot_of(observed: ObservedRun) -> RunSnapshot:
         members=_members(observed, present),
         loss=steps[-1].loss if steps else None,
         loss_curve=tuple(_thinned([step.loss for step in steps])),
-        evaluations=tuple([event for event in events if isinstance(event, Evaluated)][-_NUM_KEPT:]),
-        checkpoints=tuple([event for event in events if isinstance(event, CheckpointSaved)][-_NUM_KEPT:]),
+        evaluations=tuple(_evaluations(observed)[-_NUM_KEPT:]),
+        checkpoints=tuple(_checkpoints(observed)[-_NUM_KEPT:]),
         step_s=pace.step_s or None,
         predicted_step_s=starts[-1].predicted_step_s if starts else None,
         samples_per_s=pace.samples_per_s or None,
@@ -148,6 +169,33 @@ def _thinned(values: Sequence[float], num_points: int = _NUM_POINTS) -> list[flo
     num_parts = max(1, min(num_points, len(values)))
     cuts = [len(values) * part // num_parts for part in range(num_parts + 1)]
     return [sum(values[begin:end]) / (end - begin) for begin, end in pairwise(cuts) if begin < end]
+
+
+def _evaluations(observed: ObservedRun) -> list[EvaluationSnapshot]:
+    """All evaluations that are known, from events and from the ledger of a checkpoint, by step."""
+    found = {
+        evaluation.step: EvaluationSnapshot(
+            step=evaluation.step, numbers={name: evaluation.value(name) for name in evaluation.numbers}, at_s=None
+        )
+        for evaluation in observed.ledger.evaluations
+    }
+    for event in observed.events:
+        if isinstance(event, Evaluated):
+            numbers = {LOSS: event.loss, **event.metrics}
+            found[event.step] = EvaluationSnapshot(step=event.step, numbers=numbers, at_s=event.at_s)
+    return [found[step] for step in sorted(found)]
+
+
+def _checkpoints(observed: ObservedRun) -> list[CheckpointSnapshot]:
+    """All checkpoints that are known, by step."""
+    found: dict[int, CheckpointSnapshot] = {}
+    if observed.ledger_step:
+        is_best = observed.ledger.best_step == observed.ledger_step
+        found[observed.ledger_step] = CheckpointSnapshot(step=observed.ledger_step, is_best=is_best, at_s=None)
+    for event in observed.events:
+        if isinstance(event, CheckpointSaved):
+            found[event.step] = CheckpointSnapshot(step=event.step, is_best=event.is_best, at_s=event.at_s)
+    return [found[step] for step in sorted(found)]
 
 
 def _layout(roster: Roster | None, planned: str) -> str:

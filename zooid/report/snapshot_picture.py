@@ -10,13 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from zooid.core.runs.events import CheckpointSaved, Evaluated
 from zooid.core.runs.observed_run import RunState
 from zooid.core.text import printable
 from zooid.core.units import format_duration, format_usd
 from zooid.report.phrases import NOTHING, or_nothing, percent, span_in_words
 from zooid.report.progress import PHASES
-from zooid.report.run_snapshot import MemberSnapshot, RunSnapshot
+from zooid.report.run_snapshot import CheckpointSnapshot, EvaluationSnapshot, MemberSnapshot, RunSnapshot
 from zooid.report.terminal_text import cell
 
 _STATES: dict[RunState, tuple[str, str]] = {
@@ -77,14 +76,14 @@ def clock(at_s: float, now_s: float) -> str:
     return time.strftime(form, time.localtime(at_s))
 
 
-def evaluation_in_words(event: Evaluated) -> str:
+def evaluation_in_words(evaluation: EvaluationSnapshot) -> str:
     """The result of an evaluation."""
-    metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
-    return f"loss {event.loss:.4f}{metrics}"
+    numbers = "  ".join(f"{name} {value:.4f}" for name, value in evaluation.numbers.items())
+    return f"{numbers}  after step {evaluation.step}"
 
 
-def checkpoint_in_words(event: CheckpointSaved) -> str:
-    return f"step {event.step}{' (best)' if event.is_best else ''}"
+def checkpoint_in_words(checkpoint: CheckpointSnapshot) -> str:
+    return f"step {checkpoint.step}{' (best)' if checkpoint.is_best else ''}"
 
 
 def curve(values: Sequence[float]) -> str:
@@ -141,8 +140,8 @@ def _figures(snapshot: RunSnapshot) -> Table:
 def _figure_rows(snapshot: RunSnapshot) -> Iterator[tuple[str, str]]:
     if snapshot.loss is not None:
         yield "loss", f"{snapshot.loss:.4f}  {curve(snapshot.loss_curve)}"
-    for event in snapshot.evaluations[-_MAX_EVALUATIONS:]:
-        yield "evaluation", f"{evaluation_in_words(event)}  after step {event.step}"
+    for evaluation in snapshot.evaluations[-_MAX_EVALUATIONS:]:
+        yield "evaluation", evaluation_in_words(evaluation)
     if snapshot.step_s is not None:
         predicted = snapshot.predicted_step_s
         beside = "" if predicted is None else f"  predicted {format_duration(predicted)}"
@@ -154,7 +153,8 @@ def _figure_rows(snapshot: RunSnapshot) -> Iterator[tuple[str, str]]:
     yield "prices", snapshot.prices
     if snapshot.checkpoints:
         last = snapshot.checkpoints[-1]
-        yield "checkpoint", f"{checkpoint_in_words(last)}, {_ago(last.at_s, snapshot.at_s)}"
+        when = "" if last.at_s is None else f", {_ago(last.at_s, snapshot.at_s)}"
+        yield "checkpoint", f"{checkpoint_in_words(last)}{when}"
     if snapshot.started_at_s is not None:
         yield "began", _ago(snapshot.started_at_s, snapshot.at_s)
 

@@ -106,12 +106,13 @@ class SnapshotLines(SnapshotView):
     def show(self, snapshot: RunSnapshot) -> None:
         news = [
             *((change.at_s, change.text) for change in snapshot.changes),
-            *((event.at_s, f"evaluated: {evaluation_in_words(event)}") for event in snapshot.evaluations),
-            *((event.at_s, f"checkpoint of {checkpoint_in_words(event)}") for event in snapshot.checkpoints),
+            *((known.at_s, f"evaluated: {evaluation_in_words(known)}") for known in snapshot.evaluations),
+            *((known.at_s, f"checkpoint of {checkpoint_in_words(known)}") for known in snapshot.checkpoints),
         ]
-        for line in sorted(set(news) - self._told):
-            self._told.add(line)
-            self._line(snapshot, *line)
+        for at_s, text in sorted((at_s, text) for at_s, text in news if at_s is not None):
+            if (at_s, text) not in self._told:
+                self._told.add((at_s, text))
+                self._line(snapshot, at_s, text)
         is_late = time.monotonic() - self._last_line_s >= _LINE_INTERVAL_S and snapshot.step != self._last_step
         if snapshot.state != self._state or is_late:
             self._state, self._last_step, self._last_line_s = snapshot.state, snapshot.step, time.monotonic()

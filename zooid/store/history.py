@@ -23,6 +23,8 @@ _NUM_OPEN = 2
 class KnownHistory:
     """What a reader knows of a run already, so that another look needs few requests."""
 
+    max_objects: int | None = None
+    """Largest number of objects of one writer that the first look reads; of longer ones, a sample is read."""
     claim: int = -1
     """Number of the newest claim; -1 before the first look."""
     number: int = 0
@@ -47,6 +49,11 @@ class KnownHistory:
     @property
     def _num_rosters(self) -> int:
         return sum(number == self.number for number, _ in self.rosters)
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether the first look has left out events."""
+        return any(reader.has_skipped for reader in self._readers.values())
 
     def begin(self, store: ObjectStore) -> None:
         """Read everything that the folder holds."""
@@ -85,7 +92,8 @@ class KnownHistory:
         return self._events
 
     def _open(self, store: ObjectStore, label: _RosterLabel) -> None:
-        self._readers.setdefault(label, EventReader(store, *label))
+        if label not in self._readers:
+            self._readers[label] = EventReader(store, *label, max_objects=self.max_objects)
         self._events = []
 
     def _read(self, labels: list[_RosterLabel]) -> None:

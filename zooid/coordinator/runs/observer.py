@@ -11,6 +11,7 @@ from zooid.coordinator.runs.relay import look_interval_s
 from zooid.core.errors import ObjectNotFound, RecordError
 from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import Ledger
 from zooid.core.runs.events import MemberTrained, StepCommitted
 from zooid.core.runs.observed_run import ENDED, ObservedRun, RunState
 from zooid.core.runs.roster import Roster
@@ -24,6 +25,8 @@ from zooid.store.stored_records import read_plan, read_record
 
 _VIEW_INTERVAL_S = 0.5
 """The shortest time between two looks of somebody who watches."""
+_MAX_OBJECTS = 400
+"""Largest number of objects of one writer that the first look reads. A day of training may write 288,000."""
 _NUM_RECENT = 20
 _SLOW_STEPS = 3.0
 """Members of another machine count as gone after this many steps of silence, but not before SILENCE_S."""
@@ -55,7 +58,9 @@ class RunObserver:
         self.interval_s = look_interval_s(store)
         self._store = store
         self._platform = platform or LocalPlatform(forks=False)
-        self._known = KnownHistory()
+        self._known = KnownHistory(_MAX_OBJECTS)
+        self._ledger: tuple[int, Ledger] | None = None
+        """Ledger of a checkpoint, and its step, if the run is too long to read all its events."""
         self._lease: LeaseObserver | None = None
         self._plan: tuple[int, Plan] | None = None
         """The plan of the claim with this number."""
@@ -84,6 +89,8 @@ class RunObserver:
         """Read what is new."""
         events = read_history(self._store, self._known)
         self._listen(len(events))
+        if self._known.is_sampled and self._ledger is None:
+            self._ledger = self._read_ledger()
         if self._lease is None or self._lease.number != self._known.claim:
             self._lease = LeaseObserver(self._store, self._known.claim)
         lease, roster = self._lease.look(), self._known.roster
@@ -110,6 +117,8 @@ class RunObserver:
             roster=roster,
             plan=plan,
             gone=gone,
+            ledger=self._ledger[1] if self._ledger is not None else Ledger(),
+            ledger_step=self._ledger[0] if self._ledger is not None else 0,
             saved_step=self._saved[0] if state in ENDED and self._saved is not None else None,
             num_steps=self._saved[1] if self._saved is not None else plan.num_steps if plan is not None else None,
         )
@@ -156,6 +165,10 @@ class RunObserver:
         if manifest.step >= num_steps or ledger.is_complete_early:
             return "complete"
         return "stopped" if ledger.by_request else "interrupted"
+
+    def _read_ledger(self) -> tuple[int, Ledger]:
+        steps = complete_steps(self._store)
+        return (steps[-1], read_manifest(self._store, steps[-1]).ledger) if steps else (0, Ledger())
 
     def _read_plan(self) -> Plan | None:
         if self._plan is None or self._plan[0] != self.number:

@@ -1,9 +1,10 @@
 """A run as somebody sees it who looks at its folder alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from zooid.core.plans.plan import Plan
+from zooid.core.runs.checkpoint import Ledger
 from zooid.core.runs.events import Event
 from zooid.core.runs.roster import Roster
 
@@ -48,6 +49,10 @@ class ObservedRun:
     gone: frozenset[str] = frozenset()
     """Members of the roster whose processes are known to have ended although they did not say so."""
     saved_step: int | None = None
-    """Step of the last complete checkpoint, looked up when nobody trains; None if there is none or it is not known."""
+    """Step of the last complete checkpoint if nobody trains; None if somebody does, or if there is none."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """Ledger of a checkpoint, if the run is so long that only a sample of its events was read."""
+    ledger_step: int = 0
+    """Step of that checkpoint."""
     num_steps: int | None = None
     """Number of steps of the whole run; None if it is not known."""
