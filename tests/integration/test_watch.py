@@ -157,6 +157,17 @@ def test_what_is_wrong_before_training_is_said_as_without_detach(
     assert [path.name for path in tmp_path.iterdir()] == ["job.py"]
 
 
+def test_where_no_log_can_be_written_nothing_is_started(tmp_path: Path) -> None:
+    write_job(tmp_path / "job.py")
+    (tmp_path / "runs").write_text("not a folder")
+    ended = run_zooid("train", "job.py", "--store", (tmp_path / "run").as_uri(), "--detach", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        "error: --detach cannot write the log runs/run.log: File exists; call it in a folder that you can write to\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
 def test_ctrl_c_before_training_leaves_nothing_behind(tmp_path: Path) -> None:
     """Members hang in the data set, so that training does not begin."""
     slow = write_job(tmp_path / "slow.py", fields={"data": "lambda: __import__('time').sleep(600)"})

@@ -1,5 +1,6 @@
 """A command that leaves its terminal once training has begun, and goes on in a session of its own."""
 
+import itertools
 import json
 import os
 import signal
@@ -96,20 +97,19 @@ def _new_log(url: str) -> tuple[Path, bool]:
     """Create a log file that did not exist, and say whether its folder is new, too."""
     name = url.rstrip("/").rpartition("/")[2] or "run"
     made_folder = not _LOGS.exists()
-    number = 1
-    while True:
-        log = _LOGS / (f"{name}.log" if number == 1 else f"{name}-{number}.log")
-        try:
-            _LOGS.mkdir(exist_ok=True)
-            log.touch(exist_ok=False)
-        except FileExistsError:
-            number += 1
-        except OSError as error:
-            raise InputError(
-                f"--detach cannot write the log {log}: {error.strerror}; call it in a folder that you can write to"
-            ) from error
-        else:
-            return log.absolute(), made_folder
+    log = _LOGS / f"{name}.log"
+    try:
+        _LOGS.mkdir(exist_ok=True)
+        for number in itertools.count(2):
+            with suppress(FileExistsError):
+                log.touch(exist_ok=False)
+                break
+            log = _LOGS / f"{name}-{number}.log"
+    except OSError as error:
+        raise InputError(
+            f"--detach cannot write the log {log}: {error.strerror}; call it in a folder that you can write to"
+        ) from error
+    return log.absolute(), made_folder
 
 
 def _remove(log: Path, *, made_folder: bool) -> None:

@@ -86,7 +86,11 @@ class RunObserver:
         return observed
 
     def look(self) -> ObservedRun:
-        """Read what is new."""
+        """Read what is new; if that is the end of the run, read once more what was written before it."""
+        observed = self._look()
+        return self._look() if observed.state in ENDED else observed
+
+    def _look(self) -> ObservedRun:
         events = read_history(self._store, self._known)
         self._listen(len(events))
         if self._known.is_sampled and self._ledger is None:
@@ -172,6 +176,8 @@ class RunObserver:
 
     def _read_plan(self) -> Plan | None:
         if self._plan is None or self._plan[0] != self.number:
-            with suppress(ObjectNotFound):
+            try:
                 self._plan = (self.number, read_plan(self._store, self.number))
-        return None if self._plan is None else self._plan[1]
+            except ObjectNotFound:  # somebody has deleted it
+                return None
+        return self._plan[1]
