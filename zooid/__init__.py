@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         resume,
         scale,
         search,
+        stop,
         train,
     )
     from zooid.store.shards import index_shards, shards
@@ -56,6 +57,7 @@ __all__ = [
     "scale",
     "search",
     "shards",
+    "stop",
     "train",
 ]
 
@@ -71,6 +73,7 @@ _LAZY = {
     "resume": "zooid.coordinator",
     "scale": "zooid.coordinator",
     "search": "zooid.coordinator",
+    "stop": "zooid.coordinator",
     "train": "zooid.coordinator",
     "load_checkpoint": "zooid.worker.checkpoints.contents",
     "load_optimizer": "zooid.worker.checkpoints.contents",

@@ -27,6 +27,7 @@ from zooid.core.runs.spec import (
     WorkerSpec,
 )
 from zooid.core.runs.state_header import StateHeader, TensorHeader
+from zooid.core.runs.stop_request import StopRequest
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
 
@@ -94,7 +95,9 @@ def a_manifest() -> CheckpointManifest:
         aliases={"tied": "a"},
         loss_scale=8.0,
         num_good_steps=3,
-        ledger=Ledger(evaluations=(Evaluation(step=4, numbers={"loss": 1.5, "accuracy": "nan"}),), best_step=4),
+        ledger=Ledger(
+            evaluations=(Evaluation(step=4, numbers={"loss": 1.5, "accuracy": "nan"}),), best_step=4, by_request=True
+        ),
     )
 
 
@@ -162,6 +165,7 @@ def records() -> list[FileRecord]:
         a_manifest(),
         RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
         Adoption(run="run-7", roster=1, nonce="00"),
+        StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
         MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
         WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]

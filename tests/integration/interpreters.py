@@ -6,11 +6,13 @@ Only the seconds are saved that every interpreter needs for its imports.
 
 import atexit
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import types
 import warnings
@@ -18,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.integration.ranks import FORKING
+from tests.processes import is_gone
 from zooid.platforms.local import forks
 
 _IDLE_S = "60"
@@ -26,6 +29,16 @@ _IDLE_S = "60"
 def run_zooid(*arguments: str, cwd: Path, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
     """Run `zooid ARGUMENTS` in a folder."""
     return _run(_command, arguments, cwd, timeout_s)
+
+
+def run_zooid_in_terminal(*arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run `zooid ARGUMENTS` in a terminal of its own, which closes as soon as the command has ended."""
+    own_end, its_end = pty.openpty()
+    try:
+        return _run(_command_at, (os.ttyname(its_end), *arguments), cwd, 200.0)
+    finally:
+        os.close(its_end)
+        os.close(own_end)
 
 
 def run_python(text: str, *, cwd: Path, timeout_s: float = 200.0) -> "subprocess.CompletedProcess[str]":
@@ -87,6 +100,12 @@ def _command(*arguments: str) -> None:
     main()
 
 
+def _command_at(terminal: str, *arguments: str) -> None:
+    os.setsid()
+    os.dup2(os.open(terminal, os.O_RDWR), 0)  # the first terminal that a new session opens controls it
+    _command(*arguments)
+
+
 def _piece(text: str) -> None:
     sys.argv = ["-c"]
     warnings.simplefilter("error")
@@ -113,8 +132,13 @@ class _ForkedZygote:
         os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        while self.returncode is None:
+            try:
+                self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            except ChildProcessError:  # the command has detached itself from the process that made it
+                if is_gone(self.pid):
+                    self.returncode = 0
+                time.sleep(0.01)
         return self.returncode
 
     @staticmethod

@@ -85,6 +85,7 @@ def may_confine() -> bool:
         "links.md",
         "timelines.md",
         "checkpoints.md",
+        "watching.md",
         "elasticity.md",
         "changes.md",
     ],

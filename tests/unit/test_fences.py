@@ -19,6 +19,7 @@ from zooid.core.runs.spec import Adoption
 from zooid.core.runs.store_rules import FENCE_FRESH_S, FENCE_LOOK_S
 from zooid.store import EventReader, EventWriter, Fence, ObjectStore, fences, open_store
 from zooid.worker.checkpoints import keeper as keeping
+from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.state.loss_scaling import LossScale
 
 
@@ -104,6 +105,24 @@ class TestWatching:
             store.put(keys.claim(1), b"")
             failing.is_failing = False
             wait_until(lambda: abort.is_set)
+
+    def test_only_the_first_member_looks_for_a_request_to_stop(self, store: ObjectStore) -> None:
+        counting = FaultyStore(store, Faults(get=Rates(delay=1, delay_s=1e-9)), seed=0)
+        listener = StopListener(counting, 3)
+        store.put(keys.stop_request(2), b"of earlier members")
+        listener.look()
+        assert "get.delay" not in counting.counts
+        listener.is_first = True
+        with Fence(store, 3).watched(Abort(), never, listener.look):
+            wait_until(lambda: counting.counts.get("get.delay", 0) > 2)
+            assert not listener.is_stop_asked()
+            store.put(keys.stop_request(3), b"")
+            wait_until(listener.is_stop_asked)
+        num_gets = counting.counts["get.delay"]
+        listener.look()
+        assert counting.counts["get.delay"] == num_gets, "what is found is not looked for again"
+        listener.is_first = False
+        assert not listener.is_stop_asked(), "the others leave it to the first member"
 
 
 class Flaky:

@@ -210,7 +210,8 @@ def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     sign_puts, sign_gets = (2 * 1000 * rate for rate in requests_per_s(2))
     assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / rules.LEASE_HEARTBEAT_S + 1000 + sign_puts)
     fence_looks = 1000 * (1 / rules.FENCE_FRESH_S + 1 / rules.FENCE_LOOK_S + 1 / rules.LEASE_HEARTBEAT_S)
-    expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + fence_looks + sign_gets
+    stop_looks = 1000 / rules.FENCE_LOOK_S
+    expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + fence_looks + stop_looks + sign_gets
     assert busy.num_gets - idle.num_gets == pytest.approx(expected_gets)
     assert busy.num_lists - idle.num_lists == pytest.approx(1000 / rules.EVENT_LOOK_S)
     prices = prices_for([FUNCTION], S3)

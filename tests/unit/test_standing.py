@@ -8,6 +8,7 @@ from zooid.core.jobs.run_requests import NO_WISH, Monitor, Wish
 from zooid.core.records import decode_record, encode_record
 from zooid.core.runs.checkpoint import CheckpointManifest, Ledger, SampleFacts
 from zooid.core.runs.events import Evaluated
+from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
 from zooid.worker.member.evaluation_history import EvaluationHistory
 
 
@@ -70,6 +71,18 @@ def test_a_run_that_goes_on_has_not_stopped_and_remembers_the_best() -> None:
     assert (after.ledger.stopped, after.ledger.best_step) == ("", 1)
     assert after.add(evaluated(3, 2.5)) == NO_WISH
     assert after.add(evaluated(4, 2.5)) == Wish.STOP
+
+
+def test_a_run_that_a_person_stops_is_complete_only_if_its_job_wishes_to_stop_as_well() -> None:
+    by_person, by_both, at_the_end = (EvaluationHistory(a_job(None), Ledger()) for _ in range(3))
+    by_person.fulfil(Wish.KEEP_BEST, 3, may_stop=True, is_stop_asked=True)
+    by_both.fulfil(Wish.STOP, 3, may_stop=True, is_stop_asked=True)
+    at_the_end.fulfil(NO_WISH, 9, may_stop=False, is_stop_asked=True)
+    assert by_person.ledger == Ledger(stopped=STOPPED_BY_REQUEST, by_request=True, best_step=3)
+    assert not by_person.ledger.is_complete_early
+    assert by_both.ledger.is_complete_early
+    assert at_the_end.ledger == Ledger()
+    assert EvaluationHistory(a_job(None), by_person.ledger).ledger == Ledger(best_step=3), "it goes on"
 
 
 def test_a_metric_that_was_not_evaluated_before_has_no_past() -> None:

@@ -33,7 +33,6 @@ ROAD = "planner/search.py"
 WAITING = {
     "zooid.predictor.learned.scaling": "planning with the step times of the run itself",
     "zooid.schedule.site_hierarchy": "members at several sites",
-    "zooid.store.history": "`zooid watch`, which shows a run from its beginning; until then for users' own scripts",
 }
 """Modules and definitions that nothing reaches yet, and the capability that will."""
 

@@ -21,8 +21,24 @@ EXIT_INTERRUPTED = 130
 EXIT_SIGNAL = 128
 """Added to the number of the signal that ended the command, as shells do."""
 VERBOSE = "--verbose"
-COMMANDS = ("profile", "plan", "predict", "rehearse", "train", "scale", "resume", "save", "timeline", "probe", "clean")
+COMMANDS = (
+    "profile",
+    "plan",
+    "predict",
+    "rehearse",
+    "train",
+    "scale",
+    "watch",
+    "stop",
+    "resume",
+    "save",
+    "timeline",
+    "probe",
+    "clean",
+)
 """The commands in the order of the help. Each has its own file, such as `plan_command.py`."""
+OBSERVERS = ("scale", "watch", "stop")
+"""Commands that have started no member, and leave those of the run alone when they are interrupted."""
 
 app = typer.Typer(
     epilog="Start with: zooid train examples/digits.py --layout 2x2",
@@ -69,7 +85,8 @@ def main() -> None:
     except SystemExit as end:
         if end.code != EXIT_INTERRUPTED:
             raise
-        say(errors, "interrupted: all members have ended")
+        if words[:1] and words[0] not in OBSERVERS:
+            say(errors, "interrupted: all members have ended")
         sys.exit(EXIT_SIGNAL + (signals[0] if signals else signal.SIGINT))
     except ZooidError as error:
         details = error.traceback_text or traceback.format_exc() if is_verbose else error.details

@@ -41,6 +41,7 @@ On = Annotated[
         show_default="local",
     ),
 ]
+Detach = Annotated[bool, typer.Option("--detach", help="Return once training has begun; it goes on in the background.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Fix the layout: A replicas of B stages, such as 2x2.")]
 Members = Annotated[int | None, typer.Option(help="Maximum number of members.", show_default=str(DEFAULT_MAX_MEMBERS))]

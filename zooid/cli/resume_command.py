@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from zooid import coordinator
-from zooid.cli import options
+from zooid.cli import background, options
 from zooid.core.errors import InputError, Superseded, ZooidError
 from zooid.core.plans.plan import Plan
 from zooid.core.resources.link import Links
@@ -35,6 +35,7 @@ def resume(
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
     past_stop: Annotated[bool, typer.Option("--past-stop", help="Continue a run that has stopped early.")] = False,
+    detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Continue a run from its last checkpoint, in the same or another layout. Limits apply to the remaining steps.
@@ -42,7 +43,8 @@ def resume(
     Example: zooid resume s3://bucket/run-7 --layout 1x4
     """
     console = Console()
-    with suggesting_resume(url), view_for(console, as_json=as_json) as view:
+    own_view = background.detach(url, as_json=as_json) if detach else view_for(console, as_json=as_json)
+    with suggesting_resume(url), own_view as view:
         result = coordinator.resume(
             url,
             job_file=job,

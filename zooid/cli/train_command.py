@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from zooid import coordinator
-from zooid.cli import options
+from zooid.cli import background, options
 from zooid.cli.resume_command import suggesting_resume
 from zooid.core.plans.plan import Plan
 from zooid.core.resources.link import Links
@@ -37,6 +37,7 @@ def train(
     on: options.On = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
+    detach: options.Detach = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a job. Without --plan it is profiled and planned first; without --store the run's folder is in ./runs.
@@ -45,7 +46,8 @@ def train(
     """
     console = Console()
     url = store or Path("runs", f"{job.stem}-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
-    with suggesting_resume(url), view_for(console, as_json=as_json) as view:
+    own_view = background.detach(url, as_json=as_json) if detach else view_for(console, as_json=as_json)
+    with suggesting_resume(url), own_view as view:
         result = coordinator.train(
             job,
             store=url,

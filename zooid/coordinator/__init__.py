@@ -18,15 +18,19 @@ if TYPE_CHECKING:
     from zooid.coordinator.runs.cleanup import clean
     from zooid.coordinator.runs.layout_requests import scale
     from zooid.coordinator.runs.new_run import train
+    from zooid.coordinator.runs.observer import observe, watch
     from zooid.coordinator.runs.recorded_steps import RecordedStep, timeline
     from zooid.coordinator.runs.resumed_run import resumable_step, resume
     from zooid.coordinator.runs.run_progress import RunResult
+    from zooid.coordinator.runs.stopped_run import StoppedRun, stop
 
 __all__ = [
     "RecordedStep",
     "Rehearsal",
     "RunResult",
+    "StoppedRun",
     "clean",
+    "observe",
     "plan",
     "predict",
     "probe",
@@ -38,15 +42,19 @@ __all__ = [
     "resume",
     "scale",
     "search",
+    "stop",
     "timeline",
     "train",
+    "watch",
 ]
 
 _LAZY = {
     "RecordedStep": "zooid.coordinator.runs.recorded_steps",
     "Rehearsal": "zooid.coordinator.measurements.rehearsed_run",
     "RunResult": "zooid.coordinator.runs.run_progress",
+    "StoppedRun": "zooid.coordinator.runs.stopped_run",
     "clean": "zooid.coordinator.runs.cleanup",
+    "observe": "zooid.coordinator.runs.observer",
     "plan": "zooid.coordinator.plans.plan_search",
     "predict": "zooid.coordinator.plans.plan_forecast",
     "probe": "zooid.coordinator.measurements.link_probes",
@@ -58,8 +66,10 @@ _LAZY = {
     "resume": "zooid.coordinator.runs.resumed_run",
     "scale": "zooid.coordinator.runs.layout_requests",
     "search": "zooid.coordinator.plans.plan_search",
+    "stop": "zooid.coordinator.runs.stopped_run",
     "timeline": "zooid.coordinator.runs.recorded_steps",
     "train": "zooid.coordinator.runs.new_run",
+    "watch": "zooid.coordinator.runs.observer",
 }
 
 __getattr__ = lazy_names(__name__, _LAZY)

@@ -10,9 +10,11 @@ from zooid.report.prediction.table import facts_in_words, prediction_tables
 from zooid.report.profile.page import profile_page
 from zooid.report.profile.table import offers_table, profile_table
 from zooid.report.progress import View, view_for
+from zooid.report.run_snapshot import snapshot_of
 from zooid.report.run_tables import plan_table, summary_table
 from zooid.report.search.page import search_page
 from zooid.report.search.table import search_table
+from zooid.report.snapshot_view import say_snapshot, snapshot_view
 from zooid.report.terminal_text import say
 from zooid.report.timeline.page import timeline_page
 from zooid.report.timeline.table import timeline_table
@@ -31,8 +33,11 @@ __all__ = [
     "profile_page",
     "profile_table",
     "say",
+    "say_snapshot",
     "search_page",
     "search_table",
+    "snapshot_of",
+    "snapshot_view",
     "summary_table",
     "timeline_page",
     "timeline_table",

@@ -29,7 +29,7 @@ from zooid.core.units import format_duration, format_usd
 from zooid.report.run_tables import summary_table
 from zooid.report.terminal_text import say
 
-_PHASES = {
+PHASES = {
     "profile": "measuring the layers and the store",
     "plan": "planning",
     "probe": "measuring the links",
@@ -38,6 +38,7 @@ _PHASES = {
     "rehearse": "starting the members",
     "train": "starting the members",
 }
+"""Phases of a coordinator's work, in words."""
 _SETTINGS = {"lr": "learning rate", "weight_decay": "weight decay"}
 """Common names for settings of an optimizer."""
 _LINE_INTERVAL_S = 2.0
@@ -109,7 +110,7 @@ class LineView(View):
         self._pace.add(event)
         match event:
             case PhaseStarted():
-                self._line(_PHASES.get(event.phase, event.phase))
+                self._line(PHASES.get(event.phase, event.phase))
             case RunStarted():
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
@@ -165,7 +166,7 @@ class BarView(View):
         self._pace.add(event)
         match event:
             case PhaseStarted():
-                self._next_task(_PHASES.get(event.phase, event.phase), 1)
+                self._next_task(PHASES.get(event.phase, event.phase), 1)
             case ProfileProgress():
                 self._update(completed=event.done, total=event.total)
             case RunStarted():
@@ -228,11 +229,18 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
         case StoppedEarly():
-            say(console, f"stopped early after step {event.step}: {event.reason}")
+            say(console, _stopped(event, started))
         case MemberPrinted() if started:
             say(console, event.line(len(started.members)))
         case RunFinished() if started:
             console.print(summary_table(started, event))
+
+
+def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
+    if not event.by_request:
+        return f"stopped early after step {event.step}: {event.reason}"
+    advice = f"; to continue: zooid resume {started.store}" if started else ""
+    return f"stopped after step {event.step}: {event.reason}{advice}"
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:

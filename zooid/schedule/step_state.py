@@ -50,6 +50,8 @@ class Vote:
     """The planned change that this member is ready for, by its attempt; 0 if there is none."""
     wishes: float = 0.0
     """The flags of `Wish` that the job asks for; only the first member contributes them."""
+    num_stops: float = 0.0
+    """1 if this member has found a request of a person to stop the run; only the first member looks for it."""
     square_sums: tuple[float, ...] = ()
     """Σg² of each stage, in stage order.
 

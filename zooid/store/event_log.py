@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from zooid.core.errors import ObjectNotFound, RecordError, StoreError
 from zooid.core.runs import keys
@@ -119,9 +119,22 @@ class EventReader:
     """
 
     def __init__(
-        self, store: ObjectStore, roster: int = 0, change: int = 0, begin: Mapping[str, int] | None = None
+        self,
+        store: ObjectStore,
+        roster: int = 0,
+        change: int = 0,
+        begin: Mapping[str, int] | None = None,
+        *,
+        max_objects: int | None = None,
     ) -> None:
-        """`begin` is `next_numbers` of an earlier reader, where this one continues."""
+        """`begin` is `next_numbers` of an earlier reader, where this one continues.
+
+        With `max_objects`, no more objects of a writer are read that are there at first: those at its beginning and at
+        its end, and a sample between them. Everything later is read.
+        """
+        self.has_skipped = False
+        """Whether objects were left out."""
+        self._max_objects = max_objects
         self._store = store
         self._roster = (roster, change)
         prefix = f"{keys.events_under(roster, change)}/"
@@ -138,22 +151,25 @@ class EventReader:
         for writer in self._store.list_folders(keys.events_under(*self._roster)):
             folder = keys.events_of(writer, *self._roster)
             if folder not in self._next_numbers:
-                present = _numbers(self._store.list(folder))
+                present = sorted(_numbers(self._store.list(folder)))
                 if not present:
                     continue
-                self._next_numbers[folder] = min(present)
-            while self._read_next(folder):
-                pass
+                sampled, first_number = _sampled(present, self._max_objects or len(present))
+                self.has_skipped |= first_number > present[len(sampled)]
+                for number in sampled:
+                    self._read(_key(folder, number))
+                self._next_numbers[folder] = first_number
+            while self._read(_key(folder, self._next_numbers[folder])):
+                self._next_numbers[folder] += 1
         events, self._unreturned = self._unreturned, []
         return sorted(events, key=lambda event: event.at_s)
 
-    def _read_next(self, folder: str) -> bool:
-        key = _key(folder, self._next_numbers[folder])
+    def _read(self, key: str) -> bool:
+        """Read the events of an object; False if there is none."""
         try:
             data = bytes(self._store.get(key))
         except ObjectNotFound:
             return False
-        self._next_numbers[folder] += 1
         try:
             self._unreturned += decode_events(data, f"{self._store.url}/{key}")
         except RecordError as error:  # the run does not depend on its events
@@ -178,6 +194,24 @@ def last_told(store: ObjectStore, writer: str, roster: int, change: int) -> tupl
         if step >= 0:
             break
     return step, max(evaluated, step)  # the evaluation before a step is reported before that step
+
+
+def _sampled(numbers: Sequence[int], max_objects: int) -> tuple[list[int], int]:
+    """Numbers to read besides the last ones, and the first of the last ones: an eighth at the beginning, half at the
+    end, and the others evenly between.
+
+    >>> _sampled(range(100), 8)
+    ([0, 1, 32, 64], 96)
+    >>> _sampled(range(8), 8)
+    ([], 0)
+    """
+    if len(numbers) <= max_objects:
+        return [], numbers[0]
+    num_last, num_first = max_objects // 2, max_objects // 8
+    begin, end = num_first, len(numbers) - num_last
+    num_between = max_objects - num_last - num_first
+    between = [numbers[begin + (end - begin) * part // num_between] for part in range(num_between)]
+    return [*numbers[:num_first], *between], numbers[end]
 
 
 def _key(folder: str, number: int) -> str:

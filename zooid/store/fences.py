@@ -64,10 +64,13 @@ class Fence:
         )
 
     @contextmanager
-    def watched(self, abort: Abort, end: Callable[[], None]) -> Iterator[None]:
+    def watched(
+        self, abort: Abort, end: Callable[[], None], on_look: Callable[[], None] = lambda: None
+    ) -> Iterator[None]:
         """Look at once, and every few seconds inside the context; set `abort` when there is a newer claim.
 
-        `end` ends the process if it does not react to `abort` because it is busy in foreign code.
+        `end` ends the process if it does not react to `abort` because it is busy in foreign code. `on_look` is called
+        after every look that has found no newer claim, and may raise StoreError.
         """
         self.check()
         ending = threading.Event()
@@ -81,8 +84,9 @@ class Fence:
                         if not ending.wait(_HEED_S):
                             end()
                         return
+                    on_look()
                 except StoreError as error:
-                    logger.warning("the look for a newer claim failed, and will be repeated: %s", error)
+                    logger.warning("the look for a newer claim or a request failed, and will be repeated: %s", error)
 
         thread = threading.Thread(target=watch, name="fence", daemon=True)
         thread.start()

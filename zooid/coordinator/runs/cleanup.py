@@ -47,17 +47,25 @@ def clean(store: str, *, force: bool = False) -> int:
 
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
-    """Remove the messages, answers and handles of one claim's members, under all of its rosters."""
-    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.JOINING):
+    """Remove messages, answers, handles and requests of one claim's members, under all of its rosters."""
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.JOINING, keys.REQUESTS):
         _clear_claims(store, folder, range(number, number + 1))
 
 
 def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None = None) -> None:
-    """Remove messages, failures, specs and handles of all rosters before this one, and earlier leases.
+    """Remove messages, failures, specs, handles and requests of all rosters before this one, and earlier leases.
 
     `claim` is the number of the newest claim, if that is an adoption of this roster.
     """
-    for folder in (f"{keys.COMM}/{run}", keys.FAILURES, keys.SPECS, keys.ANSWERS, keys.HANDLES, keys.JOINING):
+    for folder in (
+        f"{keys.COMM}/{run}",
+        keys.FAILURES,
+        keys.SPECS,
+        keys.ANSWERS,
+        keys.HANDLES,
+        keys.JOINING,
+        keys.REQUESTS,
+    ):
         _clear_claims(store, folder, range(number))
     newest = number if claim is None else claim
     leases = [keys.lease(lease) for lease in keys.numbers(store.list(keys.LEASES)) if lease < newest]

@@ -32,7 +32,8 @@ class IncomingRequests:
             return []
         self._next_look_s = time.monotonic() + (_LOCAL_LOOK_S if self.store.url.startswith("file://") else _LOOK_S)
         new: list[LayoutRequest | Notice] = []
-        for key in sorted(set(self.store.list(keys.requests_under(self.number))) - self._read):
+        others = {*self._read, keys.stop_request(self.number)}  # members themselves heed a request to stop
+        for key in sorted(set(self.store.list(keys.requests_under(self.number))) - others):
             self._read.add(key)
             try:
                 data = bytes(self.store.get(key))

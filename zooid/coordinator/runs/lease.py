@@ -7,10 +7,12 @@ machine the process itself is checked, so that a killed one is noticed at once.
 
 import contextlib
 import logging
+import math
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from msgspec import field
 
@@ -135,23 +137,63 @@ def relayed_until(store: ObjectStore, number: int) -> dict[str, int]:
     return {} if heartbeat is None else heartbeat.told
 
 
+LeaseState = Literal["alive", "silent", "gone", "unsure"]
+"""A coordinator that ended properly is `gone`, and one that was killed or cut off is `silent`. One on another machine
+is `unsure` until it was heard, or until it counts as dead."""
+
+
+class LeaseObserver:
+    """Tells, look by look, whether the coordinator of a claim is alive."""
+
+    def __init__(self, store: ObjectStore, number: int) -> None:
+        self.number = number
+        self._store = store
+        self._state: LeaseState = "unsure"
+        self._data: bytes | None = None
+        self._looked_s: float | None = None
+        self._silent_s = 0.0
+        """Time without a change, as far as looks have confirmed it."""
+
+    def look(self) -> LeaseState:
+        """Look at the lease, unless the last look was a moment ago."""
+        now_s = time.monotonic()
+        passed_s = math.inf if self._looked_s is None else now_s - self._looked_s
+        if passed_s < _POLL_S:
+            return self._state
+        data = _read(self._store, keys.lease(self.number))
+        if self._looked_s is not None:
+            has_changed = data is not None and data != self._data
+            self._silent_s = 0.0 if has_changed else self._silent_s + min(passed_s, _MAX_POLL_S)
+            if has_changed:
+                self._state = "alive"
+        self._data, self._looked_s = data, now_s
+        heartbeat = _decode(data)
+        is_live = None if heartbeat is None else _is_live(heartbeat)
+        if data is None:
+            self._state = "gone"
+        elif is_live is not None:
+            self._state = "alive" if is_live else "silent"
+        elif self._silent_s >= SILENCE_S:
+            self._state = "silent"
+        elif self._state != "alive":
+            self._state = "unsure"
+        return self._state
+
+
 def reject_live_coordinator(store: ObjectStore, number: int) -> bool:
     """Raise if the coordinator of the newest claim is alive; wait for a heartbeat if that is uncertain.
 
     Returns True if it is dead and has left its lease, so that its members may still run; False if it ended properly.
     """
-    data = _read(store, keys.lease(number))
-    if data is None:
-        return False
-    heartbeat = _decode(data)
-    is_live = None if heartbeat is None else _is_live(heartbeat)
-    if is_live is None:
-        is_live = _is_heard(store, keys.lease(number), data)
-    if is_live:
+    observer = LeaseObserver(store, number)
+    while (state := observer.look()) == "unsure":
+        time.sleep(_POLL_S)
+    if state == "alive":
         raise InputError(
-            f"another coordinator supervises the run in {store.url} right now; wait for its end, or end it (Ctrl-C)"
+            f"another coordinator supervises the run in {store.url} right now; wait for its end, or end it: "
+            f"zooid stop {store.url}"
         )
-    return is_held(store, number)
+    return state == "silent"
 
 
 def _is_live(heartbeat: LeaseHeartbeat) -> bool | None:
@@ -161,21 +203,6 @@ def _is_live(heartbeat: LeaseHeartbeat) -> bool | None:
     if is_stopped(heartbeat.process):
         return None
     return is_alive(heartbeat.process)
-
-
-def _is_heard(store: ObjectStore, key: str, before: bytes) -> bool:
-    """Whether the lease changes before its holder counts as dead."""
-    waited_s = 0.0
-    last_s = time.monotonic()
-    while waited_s < SILENCE_S:
-        time.sleep(_POLL_S)
-        data = _read(store, key)
-        if data != before:
-            return data is not None
-        now_s = time.monotonic()
-        waited_s += min(now_s - last_s, max(_MAX_POLL_S, _POLL_S))
-        last_s = now_s
-    return False
 
 
 def _read(store: ObjectStore, key: str) -> bytes | None:

@@ -61,7 +61,7 @@ class Relay:
         self._last_step = -1
         """The last step that was relayed; steps that a later roster repeats are not relayed again."""
         self._on_event = on_event
-        self._interval_s = _LOCAL_INTERVAL_S if store.url.startswith("file://") else EVENT_LOOK_S
+        self._interval_s = look_interval_s(store)
         self._last_s = 0.0
 
     def poll(self) -> None:
@@ -90,6 +90,11 @@ class Relay:
                     continue
                 self._last_step = event.step
             self._on_event(event)
+
+
+def look_interval_s(store: ObjectStore) -> float:
+    """Time between two looks for events: short in a folder of this machine, and longer where requests cost money."""
+    return _LOCAL_INTERVAL_S if store.url.startswith("file://") else EVENT_LOOK_S
 
 
 def ignore(event: Event) -> None:

@@ -64,9 +64,9 @@ def resume(
     If the run's coordinator has died and its members still train, they are adopted and continue unchanged. A job file,
     a plan, limits, a goal, `on` or another checkpoint rule prevents that.
 
-    A run that has stopped early is complete, unless `past_stop` is given. Options that are not given stay as they were;
-    without a plan, limits, a goal and `on`, so does the layout. In any layout, the losses are the same as without the
-    interruption.
+    A run that its job has stopped early is complete, unless `past_stop` is given. Options that are not given stay as
+    they were; without a plan, limits, a goal and `on`, so does the layout. In any layout, the losses are the same as
+    without the interruption.
     """
     on_event = on_event or PrintsOnly()
     folder, before, number = _find(store)
@@ -152,7 +152,7 @@ def resumable_step(store: str) -> int | None:
         if not steps:
             return None
         manifest = read_manifest(folder, steps[-1])
-        if manifest.step < samples_of(manifest).num_steps and not manifest.ledger.stopped:
+        if manifest.step < samples_of(manifest).num_steps and not manifest.ledger.is_complete_early:
             return manifest.step
     return None
 
@@ -188,7 +188,7 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
             f"the run in {store.url} is complete: its checkpoint has all {num_steps} steps; "
             f'zooid.load_checkpoint("{store.url}") gives the weights'
         )
-    if manifest.ledger.stopped and not past_stop:
+    if manifest.ledger.is_complete_early and not past_stop:
         raise InputError(
             f"the run in {store.url} is complete: it stopped early after step {manifest.step} of {num_steps}, because "
             f"{manifest.ledger.stopped}; to continue nevertheless: zooid resume {store.url} --past-stop "

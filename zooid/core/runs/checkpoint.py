@@ -102,6 +102,13 @@ class Ledger(Record, frozen=True, kw_only=True):
     """Step of the best checkpoint, which is kept until a better one is written."""
     stopped: str = ""
     """Why the run ended before its last step; empty if it did not."""
+    by_request: bool = False
+    """Whether a person ended it with `zooid stop`, so that the run is not complete and can be resumed."""
+
+    @property
+    def is_complete_early(self) -> bool:
+        """Whether the job itself has ended the run before its last step."""
+        return bool(self.stopped) and not self.by_request
 
 
 class CheckpointManifest(FileRecord, frozen=True, kw_only=True, tag="checkpoint"):

@@ -132,11 +132,13 @@ class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_save
 
 
 class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):
-    """The run ends before its last step at the job's request."""
+    """The run ends before its last step, at the request of its job or of a person."""
 
     step: int
     """Number of steps committed before it."""
     reason: str
+    by_request: bool = False
+    """Whether a person ended it with `zooid stop`, so that the run can be resumed."""
 
 
 class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):

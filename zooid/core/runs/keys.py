@@ -24,13 +24,13 @@ JOB = "job.py"
 SHARD_SUFFIX = ".safetensors"
 LEASES = "leases"
 ROSTERS = "rosters"
-REQUESTS = "requests"
 CHANGES = "changes"
 JOINING = "joining"
 PLANS = "plans"
 ANSWERS = "answers"
 SPECS = "specs"
 HANDLES = "handles"
+REQUESTS = "requests"
 FAILURES = "failures"
 EVENTS = "events"
 COMM = "comm"
@@ -60,6 +60,11 @@ def spec(member: str, roster_number: int = 0) -> str:
 def handle(member: str, roster_number: int) -> str:
     """Key of the record with which a member's process is found."""
     return f"{HANDLES}/{label(roster_number)}/{member}.json"
+
+
+def stop_request(roster_number: int) -> str:
+    """Key of the request to stop the members that were started under this claim."""
+    return f"{requests_under(roster_number)}/stop.json"
 
 
 def failures_under(roster_number: int) -> str:

@@ -23,7 +23,8 @@ LEASE_HEARTBEAT_S = 3.0
 """How often a coordinator renews its lease and looks for a newer claim: 28,800 puts a day, 14 cents on S3, and as many
 gets, 1 cent."""
 FENCE_LOOK_S = 2.0
-"""How often a member looks for a newer claim: 43,200 gets a day, 2 cents on S3."""
+"""How often a member looks for a newer claim: 43,200 gets a day, 2 cents on S3. The first member then also looks for a
+request to stop, with as many gets."""
 FENCE_FRESH_S = 1.0
 """How long the result of such a look stays valid."""
 DELETE_AFTER_S = 2.0

@@ -193,12 +193,14 @@ def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunU
     """Requests of the rendezvous, of events, of leases and of fences."""
     num_events = min(num_steps, running_s / EVENT_FLUSH_S) + 2 * num_members
     num_looks = running_s / EVENT_LOOK_S
-    # one member writes an event for every step, and checks its fence before each
+    # one member writes an event for every step, and checks its fence before each; it also looks for a request to stop
     num_fence_looks = running_s * ((num_members - 1) / FENCE_LOOK_S + 1 / FENCE_FRESH_S + 1 / LEASE_HEARTBEAT_S)
+    num_stop_looks = running_s / FENCE_LOOK_S
     return RunUsage(
         num_puts=running_s / LEASE_HEARTBEAT_S + num_events + _RENDEZVOUS_PUTS * num_members,
         num_gets=num_looks * (num_members + 1)
         + num_fence_looks
+        + num_stop_looks
         + num_events
         + (_RENDEZVOUS_GETS + num_members - 1) * num_members,
         num_lists=num_looks + _RENDEZVOUS_LISTS * num_members,

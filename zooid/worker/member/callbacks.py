@@ -22,6 +22,8 @@ class Callbacks:
     is_first: bool
     recent: deque[StepCommitted | Evaluated]
     """All events, so that another member can write them if the first one is lost before it does."""
+    is_stop_asked: Callable[[], bool] = lambda: False
+    """Returns whether the first member has found a request to stop the run."""
 
     @property
     def may_wish(self) -> bool:

@@ -6,6 +6,7 @@ from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import LOSS, NO_WISH, Wish
 from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import Evaluated, json_ready
+from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
 
 _STOPPED_BY_CALLBACK = "job.on_event wished so"
 
@@ -16,7 +17,7 @@ class EvaluationHistory:
     def __init__(self, job: Job, ledger: Ledger) -> None:
         self._monitor = job.monitor
         self._metric = LOSS if job.monitor is None else job.monitor.metric
-        self.ledger = structs.replace(ledger, stopped="")  # a run that goes on has not stopped
+        self.ledger = structs.replace(ledger, stopped="", by_request=False)  # a run that goes on has not stopped
         self._stop_reason = _STOPPED_BY_CALLBACK
         self._last: Evaluated | None = None
 
@@ -38,12 +39,14 @@ class EvaluationHistory:
             self.ledger = structs.replace(self.ledger, evaluations=(*self.ledger.evaluations, evaluation))
         return self._judge()
 
-    def fulfil(self, wishes: Wish, step: int, *, may_stop: bool) -> None:
-        """Note the best checkpoint, and the reason to stop."""
+    def fulfil(self, wishes: Wish, step: int, *, may_stop: bool, is_stop_asked: bool = False) -> None:
+        """Note the best checkpoint, and the reason to stop. If the job wishes to stop, the run is complete."""
         if Wish.KEEP_BEST in wishes:
             self.ledger = structs.replace(self.ledger, best_step=step)
         if Wish.STOP in wishes and may_stop:
             self.ledger = structs.replace(self.ledger, stopped=self._stop_reason)
+        elif is_stop_asked and may_stop:
+            self.ledger = structs.replace(self.ledger, stopped=STOPPED_BY_REQUEST, by_request=True)
 
     def _judge(self) -> Wish:
         if self._monitor is None:

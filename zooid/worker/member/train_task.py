@@ -21,6 +21,7 @@ from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.member.invitation import NotInvited, await_change, await_roster
 from zooid.worker.member.job_output import shown_prints
 from zooid.worker.member.role import learn_role
+from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.training_member import Member
 from zooid.worker.peers import open_peers
 from zooid.worker.state.stage_state import load_stage
@@ -68,17 +69,18 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
     """
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
-        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
+        stop = StopListener(store, spec.roster)
+        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         stack.enter_context(shown_prints(spec.member, events.write))
         role, roster = learn_role(spec, store, abort)
         if spec.joins_stage is None:
             peers = open_peers(spec, store, role.plan, roster, role.device, abort)
-            yield stack.enter_context(Member(spec, store, abort, events, role, roster, peers))
+            yield stack.enter_context(Member(spec, store, abort, events, role, stop, roster, peers))
             return
         loaded = load_stage(store, role, role.manifest, spec.joins_stage)
         change, roster = await_change(spec, store, roster, abort)
         peers = open_peers(spec, store, role.plan, roster, role.device, abort, change)
         hosts = await_roster(spec, store, roster, peers, abort)
         events.turn_to(hosts.number, hosts.change, spec.member)
-        yield stack.enter_context(Member(spec, store, abort, events, role, hosts, peers, loaded))
+        yield stack.enter_context(Member(spec, store, abort, events, role, stop, hosts, peers, loaded))

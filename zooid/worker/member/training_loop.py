@@ -88,6 +88,8 @@ class Trainer:
         wishes = agenda.agreed
         if self._is_evaluation_due():
             wishes |= self._evaluation_wishes()
+        if agenda.is_stop_asked and self.num_applied < self._samples.num_steps:
+            wishes |= self._shared_wishes()  # no vote follows which could carry them
         if self.num_applied == self._samples.num_steps:
             # No vote follows in which the first member could tell its wishes: it notes by itself which step is best.
             self._transactions.settle()
@@ -114,22 +116,39 @@ class Trainer:
         if known is None and (values := self._history.values):
             self._training.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
-        if self._callbacks.may_wish:
-            [shared] = self._seat.add_up([float(self._agenda.noted.value)])
-            wishes |= Wish(int(shared))
-            self._agenda.noted = NO_WISH
+        wishes |= self._shared_wishes()
+        self._agenda.noted = NO_WISH
         return wishes
+
+    def _shared_wishes(self) -> Wish:
+        """The wishes that the first member has noted since the last vote."""
+        if not self._callbacks.may_wish:
+            return NO_WISH
+        [shared] = self._seat.add_up([float(self._agenda.noted.value)])
+        return Wish(int(shared))
 
     def _fulfil(self, wishes: Wish) -> None:
         """Save what must be saved. A run that stops writes its last checkpoint when it ends, as any run does."""
         agenda = self._agenda
         is_due, agenda.is_checkpoint_due, agenda.agreed = agenda.is_checkpoint_due, False, NO_WISH
-        self._history.fulfil(wishes, self.num_applied, may_stop=self.num_applied < self._samples.num_steps)
+        self._history.fulfil(
+            wishes,
+            self.num_applied,
+            may_stop=self.num_applied < self._samples.num_steps,
+            is_stop_asked=agenda.is_stop_asked,
+        )
         is_wished = bool(wishes & (Wish.SAVE | Wish.KEEP_BEST))
         if self.ledger.stopped or is_wished or is_due:
             self._transactions.settle()
         if self.ledger.stopped:
-            self._callbacks.tell_stop(StoppedEarly(at_s=time.time(), step=self.num_applied, reason=self.ledger.stopped))
+            self._callbacks.tell_stop(
+                StoppedEarly(
+                    at_s=time.time(),
+                    step=self.num_applied,
+                    reason=self.ledger.stopped,
+                    by_request=self.ledger.by_request,
+                )
+            )
         elif is_wished:
             self._keeper.save(self.num_applied, self.scale, self.ledger)
         elif is_due:

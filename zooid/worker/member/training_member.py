@@ -33,6 +33,7 @@ from zooid.worker.member.evaluation import Evaluator
 from zooid.worker.member.hospitality import Hospitality, Spans, receive_as_guest, stages_of
 from zooid.worker.member.role import Role, manifest_of
 from zooid.worker.member.seat import Seat
+from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.survey import Survey
 from zooid.worker.member.training_loop import Trainer
 from zooid.worker.member.untold_events import untold_events
@@ -60,6 +61,7 @@ class Member:
         abort: Abort,
         events: EventWriter,
         role: Role,
+        stop: StopListener,
         roster: Roster,
         peers: Peers,
         loaded: Loaded | None = None,
@@ -71,6 +73,7 @@ class Member:
         self._spec = spec
         self._store = store
         self._abort = abort
+        self._stop = stop
         self._roster = roster
         self._roster_before: Roster | None = None
         """The roster that the present one has replaced."""
@@ -176,7 +179,9 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
+        is_first = self._stop.is_first = seat.rank == 0
+        tensors, is_stop_asked = state.model_tensors, self._stop.is_stop_asked
+        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, is_stop_asked)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, self._abort)

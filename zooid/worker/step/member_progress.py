@@ -23,6 +23,8 @@ class Agenda:
     """Wishes that all members know."""
     is_checkpoint_due: bool = False
     """Whether the checkpoint rule asks for a checkpoint."""
+    is_stop_asked: bool = False
+    """Whether a person has asked to stop the run. It stays true, so that members which repeat the end agree."""
 
 
 @dataclass

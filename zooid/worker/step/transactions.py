@@ -281,6 +281,7 @@ class Transactions:
             num_saved=float(self._keeper.is_written()),
             num_due=float(self._keeper.is_due(self.progress.step.step + 1)),
             wishes=float(self.progress.agenda.noted.value),
+            num_stops=float(self._callbacks.is_stop_asked()),
         )
 
     def _paces(self) -> tuple[float, ...]:
@@ -329,7 +330,11 @@ class Transactions:
             self._changes.note_paces(total.paces)
         if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
-        self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
+        self.progress.agenda = Agenda(
+            agreed=Wish(int(total.wishes)),
+            is_checkpoint_due=total.num_due > 0,
+            is_stop_asked=total.num_stops > 0,
+        )
 
     def _tell(self, verdict: Verdict, learning_rate: float | None, start_s: float | None = None) -> None:
         self.progress.agenda.noted |= self._callbacks.tell(
