@@ -68,6 +68,7 @@ class Trainer:
             self.run_step()
             self.end_step()
         self._transactions.settle()
+        self._transactions.meter.finish()
         return self.num_applied
 
     def run_step(self) -> None:

@@ -26,6 +26,7 @@ from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_
 from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
 from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
 _MIN_SCALE = 2.0**-14
@@ -53,9 +54,11 @@ class Transactions:
         state: StageState,
         keeper: CheckpointKeeper,
         callbacks: Callbacks,
+        meter: StepMeter,
         abort: Abort,
     ) -> None:
         self.progress = state.progress
+        self.meter = meter
         self.last_full: tuple[int, Recording] | None = None
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
@@ -113,6 +116,7 @@ class Transactions:
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         if self._samples.step_size(step) == self._samples.batch_size:
             self.last_full = (step, recording)
+            self.meter.note(step, recording)
 
     def _schedule(self, step: int, num_grains: int) -> StepSchedule:
         grains = tuple(uncomputed_grains_of(self._seat.roster, step, num_grains))

@@ -1,0 +1,192 @@
+"""Bandwidths and round trips of links, fitted so that simulated transfers take as long as measured ones.
+
+Unknown are the logarithms of the factors on the bandwidth of each link, and on the round trip of each pair of sites.
+There are four kinds of residuals:
+
+- Each kind of transfer: ln(simulated time / measured time), weighted by its fraction of the step.
+- The step: ln(simulated time / measured time).
+- Each unknown: a small fraction of itself. So what the transfers do not tell stays as it was known before. Messages of
+  a single size, for example, do not tell a longer round trip from a lower bandwidth.
+- Both directions of a link: a small fraction of the difference of their bandwidth factors. An all-reduce does not tell
+  which direction is slower than known.
+
+The simulator follows the members' rules of sharing and polling, so it does not matter which transfers share a link. Its
+least squares are found by the algorithm of Levenberg and Marquardt.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from zooid.core.resources.link import Link
+from zooid.predictor.learned.measured_step import MeasuredStep
+
+Ends = tuple[str, str]
+"""The sites from which and to which a link leads."""
+Numbers = NDArray[np.float64]
+
+_RESOLUTION_S = 1e-4
+"""Threads wake up this late, so shorter times say nothing."""
+_MIN_RTT_S = 1e-5
+"""A round trip that was taken for none begins here, since a factor of zero changes nothing."""
+_PRIOR = 0.003
+"""A link that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
+_SYMMETRY = 0.005
+"""The same for bandwidths that change by a factor of e in one direction only. It is larger, so that a cause that
+explains both directions is preferred."""
+_PERTURBATION = 0.02
+_MAX_MOVE = 1.5
+"""The largest change of a logarithm at once, a factor of about 4.5."""
+_MAX_ROUNDS = 10
+_DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+_CONVERGED = 1e-4
+
+
+@dataclass(frozen=True)
+class LinkFactors:
+    """Factors on the bandwidths and on the round trips of some links."""
+
+    ends: tuple[Ends, ...]
+    logs: tuple[float, ...]
+    """Logarithms of the bandwidth factors of all links, then of the round-trip factors of all pairs of sites."""
+
+    @classmethod
+    def none(cls, ends: Sequence[Ends]) -> "LinkFactors":
+        return cls(tuple(ends), (0.0,) * (len(ends) + len(_pairs(ends))))
+
+    def moved(self, change: Numbers) -> "LinkFactors":
+        return LinkFactors(self.ends, tuple(float(log + move) for log, move in zip(self.logs, change, strict=True)))
+
+    def applied_to(self, links: Sequence[Link]) -> tuple[Link, ...]:
+        """Scale all measurements of these links; other links stay as they are."""
+        rtt_logs = dict(zip(_pairs(self.ends), self.logs[len(self.ends) :], strict=True))
+        factors: Mapping[Ends, tuple[float, float]] = {
+            ends: (math.exp(log), math.exp(rtt_logs[frozenset(ends)]))
+            for ends, log in zip(self.ends, self.logs, strict=False)
+        }
+        return tuple(_scaled(link, *factors.get((link.from_site, link.to_site), (1.0, 1.0))) for link in links)
+
+
+def capped(links: Sequence[Link], factors: LinkFactors) -> tuple[Link, ...]:
+    """Scale the fitted links. Other links become slower by as much as the interface of a site that they share.
+
+    The fastest of its links shows how fast the interface of a site is. That it is faster than known says nothing about
+    links that were not used.
+    """
+    fitted = set(factors.ends)
+    scaled = factors.applied_to(links)
+    interfaces: dict[tuple[int, str], float] = {}
+    for end in (0, 1):
+        for site in {ends[end] for ends in fitted}:
+            own = [(link, new) for link, new in zip(links, scaled, strict=True) if _ends(link) in fitted]
+            rates = [
+                (link.bandwidth_bytes_per_s, new.bandwidth_bytes_per_s) for link, new in own if _ends(link)[end] == site
+            ]
+            interfaces[end, site] = max(new for _, new in rates) / max(known for known, _ in rates)
+    return tuple(
+        new
+        if _ends(link) in fitted
+        else _scaled(link, min(1.0, *(interfaces.get((end, _ends(link)[end]), 1.0) for end in (0, 1))), 1.0)
+        for link, new in zip(links, scaled, strict=True)
+    )
+
+
+def _ends(link: Link) -> Ends:
+    return link.from_site, link.to_site
+
+
+def _pairs(ends: Sequence[Ends]) -> list[frozenset[str]]:
+    """Pairs of sites. A round trip is the same in both directions."""
+    return list(dict.fromkeys(map(frozenset, ends)))
+
+
+def _scaled(link: Link, bandwidth_factor: float, rtt_factor: float) -> Link:
+    if bandwidth_factor == rtt_factor == 1.0:
+        return link
+    stream = link.stream_bytes_per_s
+    return structs.replace(
+        link,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * bandwidth_factor,
+        stream_bytes_per_s=None if stream is None else stream * bandwidth_factor,
+        rtt_s=max(link.rtt_s, _MIN_RTT_S) * rtt_factor,
+    )
+
+
+def fit_links(
+    start: LinkFactors, measured: MeasuredStep, simulate: Callable[[LinkFactors], MeasuredStep]
+) -> LinkFactors:
+    """Find the factors with which simulated transfers take as long as measured ones.
+
+    The search begins with the given factors, and once more with all times of links scaled alike. The better end wins.
+    """
+    if not start.ends:
+        return start
+    fit = _Fit(measured, simulate)
+    return min((fit.run(first) for first in (start, fit.scaled(start))), key=fit.cost)
+
+
+class _Fit:
+    def __init__(self, measured: MeasuredStep, simulate: Callable[[LinkFactors], MeasuredStep]) -> None:
+        self._measured = measured
+        self._simulate = simulate
+
+    def run(self, factors: LinkFactors) -> LinkFactors:
+        here = self._residuals(factors)
+        for _ in range(_MAX_ROUNDS):
+            jacobian = self._jacobian(factors, here)
+            information = jacobian.T @ jacobian
+            for damping in _DAMPINGS:
+                damped = information + damping * np.diag(information.diagonal())
+                move = np.clip(np.linalg.solve(damped, -jacobian.T @ here), -_MAX_MOVE, _MAX_MOVE)
+                there = self._residuals(factors.moved(move))
+                if there @ there < here @ here:
+                    break
+            else:
+                return factors
+            factors, here = factors.moved(move), there
+            if float(np.abs(move).max()) < _CONVERGED:
+                break
+        return factors
+
+    def cost(self, factors: LinkFactors) -> float:
+        residuals = self._residuals(factors)
+        return float(residuals @ residuals)
+
+    def scaled(self, factors: LinkFactors) -> LinkFactors:
+        """Scale all times of links by the same factor, which makes the transfers of a step as long as measured."""
+        step = self._simulate(factors)
+        numbers, names = self._measured.num_transfers, self._names(step)
+        measured_s = sum(self._measured.transfers_s[name] * numbers[name] for name in names)
+        simulated_s = sum(step.transfers_s[name] * numbers[name] for name in names)
+        if measured_s <= 0 or simulated_s <= 0:
+            return factors
+        log = math.log(measured_s / simulated_s)
+        num_links = len(factors.ends)
+        return factors.moved(np.array([-log] * num_links + [log] * (len(factors.logs) - num_links)))
+
+    def _names(self, step: MeasuredStep) -> list[tuple[str, tuple[int, int]]]:
+        return [name for name in self._measured.transfers_s if name in step.transfers_s]
+
+    def _residuals(self, factors: LinkFactors) -> Numbers:
+        step, measured = self._simulate(factors), self._measured
+        of_transfers = [
+            (measured.transfers_s[name] * measured.num_transfers[name] / measured.step_s) ** 0.5
+            * math.log((step.transfers_s[name] + _RESOLUTION_S) / (measured.transfers_s[name] + _RESOLUTION_S))
+            for name in self._names(step)
+        ]
+        of_unknowns = [_PRIOR * log for log in factors.logs]
+        logs = dict(zip(factors.ends, factors.logs, strict=False))
+        of_unknowns += [_SYMMETRY * (logs[a, b] - logs[b, a]) for a, b in factors.ends if a < b and (b, a) in logs]
+        return np.array([*of_transfers, math.log(step.step_s / measured.step_s), *of_unknowns])
+
+    def _jacobian(self, factors: LinkFactors, here: Numbers) -> Numbers:
+        columns = []
+        for number in range(len(factors.logs)):
+            change = np.zeros(len(factors.logs))
+            change[number] = _PERTURBATION
+            columns.append((self._residuals(factors.moved(change)) - here) / _PERTURBATION)
+        return np.column_stack(columns)
