@@ -46,6 +46,7 @@ def measured_members(
                     backward=Timing(median_s=means["B"]),
                     update=Timing(median_s=update_s),
                     vote=Timing(median_s=max(0.0, means["COMMIT"] - update_s)),
+                    starts_s={interval.action: interval.start_s for interval in own if interval.lane == "compute"},
                     messages=tuple(
                         MessageTiming(kind=kind, peer="r0s0", num_bytes=0, time=Timing(median_s=means[kind]))
                         for kind in ("SEND_F", "RECV_F", "SEND_B", "RECV_B")

@@ -56,8 +56,8 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
 
     `on` names one or several offers: forms of this machine, or offers of the catalog. The job is measured first unless
     a profile is given (one, or one for each offer by name). So are the links between members that will be connected,
-    unless they are given. Offers that cannot be measured here get an estimate, which is marked as one. Earlier `runs` of
-    the same model correct all of this by what they measured. They also have a profile, if none is given.
+    unless they are given. Offers that cannot be measured here get an estimate, which is marked as one. Earlier `runs`
+    of the same model correct all of this by what they measured. They also have a profile, if none is given.
     """
     file = check_job_file(job_file)
     on = how.get("on", LOCAL)

@@ -7,7 +7,10 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from msgspec import field
+
 from zooid.core.records import FileRecord, Record, require, require_at_least, require_name
+from zooid.core.text import quoted
 
 FIRST_WRITE_STEPS = 20
 """Number of full steps after which members write their measurements for the first time."""
@@ -77,6 +80,9 @@ class StepMeasurements(FileRecord, frozen=True, kw_only=True, tag="step_measurem
     """Time of a commit without its vote."""
     vote: Timing
     """Time of the vote, with the wait for the last voter."""
+    starts_s: dict[str, float] = field(default_factory=dict)
+    """When each forward, each backward and the commit began, in median seconds from the beginning of the step. The text
+    form of the action is the key. These times show how long the member waited for others and for links."""
     messages: tuple[MessageTiming, ...] = ()
     reduces: tuple[ReduceTiming, ...] = ()
     checkpoint: Timing | None = None
@@ -86,6 +92,8 @@ class StepMeasurements(FileRecord, frozen=True, kw_only=True, tag="step_measurem
         require_name("member", self.member)
         require_at_least(0, self, "replica", "stage")
         require_at_least(1, self, "num_grains", "num_steps", "num_sampled")
+        for action, start_s in self.starts_s.items():
+            require(start_s >= 0, f"`starts_s` of {quoted(action)} is {start_s}; it must be at least 0")
         require(
             self.num_sampled <= self.num_steps,
             f"`num_sampled` is {self.num_sampled}; it must be at most `num_steps`, {self.num_steps}",

@@ -1,16 +1,18 @@
-"""Bandwidths and round trips of links, fitted so that simulated transfers take as long as measured ones.
+"""Bandwidths and round trips of links, fitted so that members wait as long in a simulated step as in measured ones.
 
 Unknown are the logarithms of the factors on the bandwidth of each link, and on the round trip of each pair of sites.
-There are four kinds of residuals:
+There are five kinds of residuals:
 
-- Each kind of transfer: ln(simulated time / measured time), weighted by its fraction of the step.
+- Each beginning of a computation: (simulated − measured) / step. Those of a member count as one, by their mean square.
+- Each kind of message of a member through a store: ln(simulated time / measured time), weighted by the square root of
+  its fraction of the step.
 - The step: ln(simulated time / measured time).
-- Each unknown: a small fraction of itself. So what the transfers do not tell stays as it was known before. Messages of
-  a single size, for example, do not tell a longer round trip from a lower bandwidth.
+- Each unknown: a small fraction of itself. So what the steps do not tell stays as it was known before. Messages of a
+  single size, for example, do not tell a longer round trip from a lower bandwidth.
 - Both directions of a link: a small fraction of the difference of their bandwidth factors. An all-reduce does not tell
   which direction is slower than known.
 
-The simulator follows the members' rules of sharing and polling, so it does not matter which transfers share a link. Its
+The simulator follows the members' rules of sharing and polling, so it does not matter which messages share a link. The
 least squares are found by the algorithm of Levenberg and Marquardt.
 """
 
@@ -23,7 +25,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from zooid.core.resources.link import Link
-from zooid.predictor.learned.measured_step import MeasuredStep
+from zooid.predictor.learned.measured_step import MeasuredStep, Seat
 
 Ends = tuple[str, str]
 """The sites from which and to which a link leads."""
@@ -34,7 +36,9 @@ _RESOLUTION_S = 1e-4
 _MIN_RTT_S = 1e-5
 """A round trip that was taken for none begins here, since a factor of zero changes nothing."""
 _PRIOR = 0.003
-"""A link that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
+"""A bandwidth that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
+_RTT_PRIOR = 0.01
+"""The same for round trips, which are known better: a probe of them needs only a few small messages."""
 _SYMMETRY = 0.005
 """The same for bandwidths that change by a factor of e in one direction only. It is larger, so that a cause that
 explains both directions is preferred."""
@@ -44,6 +48,8 @@ _MAX_MOVE = 1.5
 _MAX_ROUNDS = 10
 _DAMPINGS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 _CONVERGED = 1e-4
+_STARTS = (1.0, 2.0, 0.5)
+"""Factors on what is known, from which the search begins. A link that hides behind computing may need another start."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,11 @@ class LinkFactors:
     @classmethod
     def none(cls, ends: Sequence[Ends]) -> "LinkFactors":
         return cls(tuple(ends), (0.0,) * (len(ends) + len(_pairs(ends))))
+
+    def alike(self, factor: float) -> "LinkFactors":
+        """Make all bandwidths higher by this factor, and all round trips shorter."""
+        log, num_links = math.log(factor), len(self.ends)
+        return self.moved(np.array([log] * num_links + [-log] * (len(self.logs) - num_links)))
 
     def moved(self, change: Numbers) -> "LinkFactors":
         return LinkFactors(self.ends, tuple(float(log + move) for log, move in zip(self.logs, change, strict=True)))
@@ -119,14 +130,14 @@ def _scaled(link: Link, bandwidth_factor: float, rtt_factor: float) -> Link:
 def fit_links(
     start: LinkFactors, measured: MeasuredStep, simulate: Callable[[LinkFactors], MeasuredStep]
 ) -> LinkFactors:
-    """Find the factors with which simulated transfers take as long as measured ones.
+    """Find the factors with which a simulated step is most like the measured one.
 
-    The search begins with the given factors, and once more with all times of links scaled alike. The better end wins.
+    The search begins with the given factors, and with all links faster or slower. The best end wins.
     """
     if not start.ends:
         return start
     fit = _Fit(measured, simulate)
-    return min((fit.run(first) for first in (start, fit.scaled(start))), key=fit.cost)
+    return min((fit.run(start.alike(factor)) for factor in _STARTS), key=fit.cost)
 
 
 class _Fit:
@@ -156,32 +167,26 @@ class _Fit:
         residuals = self._residuals(factors)
         return float(residuals @ residuals)
 
-    def scaled(self, factors: LinkFactors) -> LinkFactors:
-        """Scale all times of links by the same factor, which makes the transfers of a step as long as measured."""
-        step = self._simulate(factors)
-        numbers, names = self._measured.num_transfers, self._names(step)
-        measured_s = sum(self._measured.transfers_s[name] * numbers[name] for name in names)
-        simulated_s = sum(step.transfers_s[name] * numbers[name] for name in names)
-        if measured_s <= 0 or simulated_s <= 0:
-            return factors
-        log = math.log(measured_s / simulated_s)
-        num_links = len(factors.ends)
-        return factors.moved(np.array([-log] * num_links + [log] * (len(factors.logs) - num_links)))
-
-    def _names(self, step: MeasuredStep) -> list[tuple[str, tuple[int, int]]]:
-        return [name for name in self._measured.transfers_s if name in step.transfers_s]
-
     def _residuals(self, factors: LinkFactors) -> Numbers:
         step, measured = self._simulate(factors), self._measured
-        of_transfers = [
-            (measured.transfers_s[name] * measured.num_transfers[name] / measured.step_s) ** 0.5
-            * math.log((step.transfers_s[name] + _RESOLUTION_S) / (measured.transfers_s[name] + _RESOLUTION_S))
-            for name in self._names(step)
+        of_starts = [
+            (step.starts_s[seat][action] - start_s) / measured.step_s / len(starts_s) ** 0.5
+            for seat, starts_s in measured.starts_s.items()
+            for action, start_s in starts_s.items()
+            if action in step.starts_s[seat]
         ]
-        of_unknowns = [_PRIOR * log for log in factors.logs]
+        of_messages = [
+            (measured_s * _num_grains(measured, seat) / measured.step_s) ** 0.5
+            * math.log((step.messages_s[seat, kind] + _RESOLUTION_S) / (measured_s + _RESOLUTION_S))
+            for (seat, kind), measured_s in measured.messages_s.items()
+            if (seat, kind) in step.messages_s
+        ]
+        num_links = len(factors.ends)
+        of_unknowns = [_PRIOR * log for log in factors.logs[:num_links]]
+        of_unknowns += [_RTT_PRIOR * log for log in factors.logs[num_links:]]
         logs = dict(zip(factors.ends, factors.logs, strict=False))
         of_unknowns += [_SYMMETRY * (logs[a, b] - logs[b, a]) for a, b in factors.ends if a < b and (b, a) in logs]
-        return np.array([*of_transfers, math.log(step.step_s / measured.step_s), *of_unknowns])
+        return np.array([*of_starts, *of_messages, math.log(step.step_s / measured.step_s), *of_unknowns])
 
     def _jacobian(self, factors: LinkFactors, here: Numbers) -> Numbers:
         columns = []
@@ -190,3 +195,8 @@ class _Fit:
             change[number] = _PERTURBATION
             columns.append((self._residuals(factors.moved(change)) - here) / _PERTURBATION)
         return np.column_stack(columns)
+
+
+def _num_grains(step: MeasuredStep, seat: Seat) -> int:
+    """Number of grains of a member, each of which has one message of a kind."""
+    return max(1, len(step.starts_s[seat]) // 2)  # a forward and a backward of each, and the commit

@@ -22,7 +22,7 @@ from zooid.core.runs.step_measurements import (
     step_means,
     timing,
 )
-from zooid.schedule.actions import MESSAGES, Kind
+from zooid.schedule.actions import MESSAGES, Kind, Lane
 from zooid.store import ObjectStore
 from zooid.worker.member.seat import Seat
 from zooid.worker.peers.roster_groups import DISTANCES
@@ -105,10 +105,14 @@ def measurements_of(
     """Sum up some steps of a member."""
     assert seat.replica is not None, "copies compute no grains"
     means: defaultdict[str, list[float]] = defaultdict(list)
+    starts: defaultdict[str, list[float]] = defaultdict(list)
     for step in kept:
         runs = ((run.action.kind.value, run.action.number, run.end_s - run.start_s) for run in step.recording.runs)
         for name, mean_s in step_means(runs).items():
             means[name].append(mean_s)
+        for run in step.recording.runs:
+            if run.action.lane is Lane.COMPUTE:
+                starts[str(run.action)].append(run.start_s - step.recording.start_s)
         means["update"].append(max(0.0, means[Kind.COMMIT.value][-1] - step.vote_s))
         if step.between_s is not None:
             means["between"].append(step.between_s)
@@ -128,6 +132,7 @@ def measurements_of(
         backward=timing(means[Kind.BACKWARD.value]),
         update=timing(means["update"]),
         vote=timing([step.vote_s for step in kept]),
+        starts_s={action: statistics.median(seconds) for action, seconds in starts.items()},
         messages=tuple(
             MessageTiming(
                 kind=kind.value,
