@@ -28,8 +28,7 @@ from zooid.core.plans.profile import Bytes, DeviceKind, GradientReady, LayerProf
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import Offer
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor import World, directed_links, lay_out, simulate_step, stage_times
-from zooid.predictor.learned.run_correction import corrected
+from zooid.predictor import World, corrected, directed_links, lay_out, simulate_step, stage_times
 from zooid.store import ObjectStore, open_store
 from zooid.store.member_measurements import read_measurements
 

@@ -11,7 +11,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.predictor.learned.run_correction import corrected
+from zooid.predictor import corrected
 from zooid.predictor.simulation.layout import Looks
 from zooid.store import open_store
 from zooid.store.member_measurements import RunMeasurements, read_measurements

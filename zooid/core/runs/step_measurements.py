@@ -15,6 +15,10 @@ from zooid.core.text import quoted
 FIRST_WRITE_STEPS = 20
 """Number of full steps after which members write their measurements for the first time."""
 
+_MIN_STEP_S = 1e-6
+_MAX = 1e7
+"""No part of a step takes four months. A corrupt number must not spoil the arithmetic of those who read it."""
+
 
 class Timing(Record, frozen=True, kw_only=True):
     """The time of one kind of work over the sampled steps."""
@@ -25,6 +29,9 @@ class Timing(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "median_s", "spread")
+        for name in ("median_s", "spread"):
+            value = getattr(self, name)
+            require(value <= _MAX, f"`{name}` is {value:g}; it must be at most {_MAX:g}")
 
 
 class MessageTiming(Record, frozen=True, kw_only=True):
@@ -93,7 +100,13 @@ class StepMeasurements(FileRecord, frozen=True, kw_only=True, tag="step_measurem
         require_at_least(0, self, "replica", "stage")
         require_at_least(1, self, "num_grains", "num_steps", "num_sampled")
         for action, start_s in self.starts_s.items():
-            require(start_s >= 0, f"`starts_s` of {quoted(action)} is {start_s}; it must be at least 0")
+            require(
+                0 <= start_s <= _MAX, f"`starts_s` of {quoted(action)} is {start_s:g}; it must be from 0 to {_MAX:g}"
+            )
+        require(
+            self.step.median_s >= _MIN_STEP_S,
+            f"`median_s` of `step` is {self.step.median_s:g}; it must be at least {_MIN_STEP_S:g}",
+        )
         require(
             self.num_sampled <= self.num_steps,
             f"`num_sampled` is {self.num_sampled}; it must be at most `num_steps`, {self.num_steps}",
