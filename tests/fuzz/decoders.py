@@ -20,6 +20,7 @@ from tests.fuzz.record_samples import records
 from tests.fuzz.tcp_decoders import TCP_DECODERS
 from tests.fuzz.trace_samples import CONSTANTS, trace_bytes
 from tests.fuzz.trials import Decoder
+from tests.unit.predicted import a_plan, a_profile, owned
 from tests.unit.profiles import store_links
 from tests.unit.test_events import ALL as ALL_EVENTS
 from zooid.catalog.csv_rows import read_rows
@@ -45,14 +46,16 @@ from zooid.core.runs.events import decode_events, encode_events
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.shard import ShardTable, TarShard
 from zooid.core.runs.spec import ProbeSpec, RehearsalSpec, WorkerSpec
+from zooid.core.runs.step_measurements import StepMeasurements
 from zooid.core.runs.step_parts import parts_by_member
 from zooid.core.runs.timeline import Timeline
 from zooid.core.text import has_credentials
 from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
 from zooid.layers.record import decode_constants, decode_trace, rebuild
+from zooid.predictor import corrected
 from zooid.profiler.probes.probe_barrier import ProbeBarrier
 from zooid.profiler.probes.probe_listener import Address
-from zooid.report import links_table, plan_table, profile_table, search_table, timeline_table
+from zooid.report import correction_tables, links_table, plan_table, profile_table, search_table, timeline_table
 from zooid.report.progress import LineView
 from zooid.store import EventReader, ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
@@ -111,6 +114,11 @@ def _use_timeline(timeline: Timeline) -> None:
     timeline_table(timeline)
 
 
+def _use_measurements(member: StepMeasurements) -> None:
+    made = a_profile()
+    correction_tables(corrected({"own": made}, (), a_plan(made, owned()), [member]).corrections)
+
+
 def _use_manifest(manifest: CheckpointManifest) -> None:
     samples = samples_of(manifest)
     samples.epoch_of(manifest.step)
@@ -124,6 +132,7 @@ _USES: dict[type[FileRecord], Callable[..., object]] = {
     Roster: _use_roster,
     Plan: _use_plan,
     Timeline: _use_timeline,
+    StepMeasurements: _use_measurements,
     CheckpointManifest: _use_manifest,
     Profile: profile_table,
     Links: links_table,

@@ -27,6 +27,7 @@ from zooid.core.runs.spec import (
     WorkerSpec,
 )
 from zooid.core.runs.state_header import StateHeader, TensorHeader
+from zooid.core.runs.step_measurements import MessageTiming, ReduceTiming, StepMeasurements, Timing
 from zooid.core.runs.stop_request import StopRequest
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
@@ -45,6 +46,25 @@ TIMELINE = Timeline(
         Interval(member="r0s1", lane="reduce", action="1REDUCE0", start_s=0.5, end_s=0.7),
         Interval(member="r0s0", lane="compute", action="0COMMIT", start_s=0.7, end_s=0.8),
     ),
+)
+
+MEASUREMENTS = StepMeasurements(
+    member="r0s0",
+    replica=0,
+    stage=0,
+    num_grains=2,
+    num_steps=100,
+    num_sampled=50,
+    step=Timing(median_s=0.5, spread=0.1),
+    between=Timing(median_s=0.001),
+    forward=Timing(median_s=0.05, spread=0.1),
+    backward=Timing(median_s=0.1, spread=0.1),
+    update=Timing(median_s=0.01),
+    vote=Timing(median_s=0.02),
+    starts_s={"0F0": 0.1, "0B0": 0.15, "0F1": 0.25, "0B1": 0.3, "0COMMIT": 0.4},
+    messages=(MessageTiming(kind="RECV_B", peer="r0s1", num_bytes=1000, time=Timing(median_s=0.01)),),
+    reduces=(ReduceTiming(number=0, num_bytes=1000, num_ranks=2, time=Timing(median_s=0.1)),),
+    checkpoint=Timing(median_s=0.3),
 )
 
 
@@ -162,6 +182,7 @@ def records() -> list[FileRecord]:
         a_search(),
         a_forecast(),
         TIMELINE,
+        MEASUREMENTS,
         a_manifest(),
         RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
         Adoption(run="run-7", roster=1, nonce="00"),

@@ -20,6 +20,7 @@ from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
 from zooid.core.resources.prices import DATA_SITE, FREE, FREE_STORAGE, Prices
 from zooid.core.runs import store_rules as rules
 from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.step_measurements import num_writes
 from zooid.predictor.costs.bill import (
     COST_KINDS,
     bill_usd,
@@ -208,7 +209,9 @@ def test_what_costs_nothing_trains_without_end_and_no_samples_have_no_price() ->
 def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     idle, busy = usage_of(0, step_s=1.0), usage_of(1000, step_s=1.0)
     sign_puts, sign_gets = (2 * 1000 * rate for rate in requests_per_s(2))
-    assert busy.num_puts - idle.num_puts == pytest.approx(1000 * 6 + 1000 / rules.LEASE_HEARTBEAT_S + 1000 + sign_puts)
+    measurement_puts = 2 * (num_writes(1000) - num_writes(0))
+    expected_puts = 1000 * 6 + 1000 / rules.LEASE_HEARTBEAT_S + 1000 + sign_puts + measurement_puts
+    assert busy.num_puts - idle.num_puts == pytest.approx(expected_puts)
     fence_looks = 1000 * (1 / rules.FENCE_FRESH_S + 1 / rules.FENCE_LOOK_S + 1 / rules.LEASE_HEARTBEAT_S)
     stop_looks = 1000 / rules.FENCE_LOOK_S
     expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + fence_looks + stop_looks + sign_gets

@@ -31,7 +31,6 @@ OPTIONAL = {"report": {"picture.py"}}
 ROAD = "planner/search.py"
 """The search for a plan, which asks the searches of the folders beside it."""
 WAITING = {
-    "zooid.predictor.learned.scaling": "planning with the step times of the run itself",
     "zooid.schedule.site_hierarchy": "members at several sites",
 }
 """Modules and definitions that nothing reaches yet, and the capability that will."""

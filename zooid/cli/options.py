@@ -69,6 +69,13 @@ LinksFile = Annotated[
     Path | None,
     typer.Option("--links", help="Links between members, as written by `zooid probe`, for direct transports."),
 ]
+Runs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL",
+        help="Folder of an earlier run of the same model, whose measurements correct the prediction; repeatable.",
+    ),
+]
 CheckpointEvery = Annotated[
     str | None,
     typer.Option(

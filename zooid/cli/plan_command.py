@@ -15,7 +15,7 @@ from zooid.core.records import encode_record
 from zooid.core.resources.link import Links
 from zooid.planner import why_not as explain_why_not
 from zooid.planner.market import is_named
-from zooid.report import plan_table, say, search_page, search_table, view_for, write_page
+from zooid.report import correction_tables, plan_table, say, search_page, search_table, view_for, write_page
 
 
 def plan(
@@ -23,6 +23,7 @@ def plan(
     profile: Annotated[
         list[Path] | None, typer.Option(help="Profile of the job; repeatable.", show_default="measure the job first")
     ] = None,
+    runs: options.Runs = None,
     out: Annotated[
         Path | None, typer.Option(help="File to which the plan is written.", show_default="JOB.plan.json")
     ] = None,
@@ -76,6 +77,7 @@ def plan(
         found = coordinator.search(
             job,
             measured=measured,
+            runs=runs or (),
             links=options.read_optional(links, Links),
             limits=limits,
             goal=chosen_goal,
@@ -93,6 +95,8 @@ def plan(
         console.file.write(encode_record(found).decode())
         _say_why_not(Console(stderr=True), found, why_not or [])
         return
+    for table in correction_tables(found.corrections):
+        console.print(table)
     console.print(search_table(found))
     console.print(plan_table(found.pick))
     for sentence in found.reasons:

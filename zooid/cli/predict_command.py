@@ -15,7 +15,15 @@ from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.link import Links
 from zooid.core.runs.checkpoint import DEFAULT_RULE
-from zooid.report import facts_in_words, prediction_page, prediction_tables, say, timeline_table, write_page
+from zooid.report import (
+    correction_tables,
+    facts_in_words,
+    prediction_page,
+    prediction_tables,
+    say,
+    timeline_table,
+    write_page,
+)
 
 
 def predict(
@@ -24,6 +32,7 @@ def predict(
         list[Path] | None,
         typer.Option(help="Profile from which the plan was made; repeatable.", show_default="those beside the plan"),
     ] = None,
+    runs: options.Runs = None,
     links: options.LinksFile = None,
     samples: Annotated[
         Path | None,
@@ -55,6 +64,7 @@ def predict(
     forecast = coordinator.predict(
         given_plan,
         measured,
+        runs=runs or (),
         links=options.read_optional(links, Links),
         samples=options.read_optional(samples, AllReduceSamples),
         store_at=store_at,
@@ -69,7 +79,7 @@ def predict(
     if as_json:
         console.file.write(encode_record(forecast).decode())
         return
-    for table in prediction_tables(forecast):
+    for table in (*correction_tables(forecast.corrections), *prediction_tables(forecast)):
         console.print(table)
     for name, timeline in timelines.items():
         console.print(timeline_table(timeline, f"{given_plan.layout}, {given_plan.schedule}, {name}"))

@@ -7,7 +7,7 @@ models to measurements, and `costs` counts traffic and money.
 from zooid.predictor.costs.bill import bill_usd, run_cost, total_usd
 from zooid.predictor.estimated_profile import estimate_profile
 from zooid.predictor.forecasts import forecast
-from zooid.predictor.learned.scaling import ScalingModel, StepProbe, fit_scaling
+from zooid.predictor.learned.run_correction import Corrected, corrected
 from zooid.predictor.prediction import World, gradient_copies, host_cores, lay_out, layout_of, predict, startup_s
 from zooid.predictor.simulation.layout import DirectedLink, Layout, directed_links
 from zooid.predictor.simulation.step import Noise, Steps, simulate_step, simulate_steps
@@ -16,17 +16,16 @@ from zooid.predictor.stage_times import stage_times, ties_between
 from zooid.predictor.step_bounds import lower_bound_s
 
 __all__ = [
+    "Corrected",
     "DirectedLink",
     "Layout",
     "Noise",
-    "ScalingModel",
-    "StepProbe",
     "Steps",
     "World",
     "bill_usd",
+    "corrected",
     "directed_links",
     "estimate_profile",
-    "fit_scaling",
     "forecast",
     "gradient_copies",
     "grain_bytes",

@@ -32,7 +32,7 @@ def stage_times(
         out_bytes=layers[-1].boundary.at(grain_size),
         buckets=_buckets(profile, first_layer, end_layer, grain_size, is_direct),
         reduce_s=profile.reduce_s_per_byte * parameter_bytes,
-        update_s=profile.optimizer_s_per_byte * parameter_bytes,
+        update_s=profile.optimizer_s_per_byte * parameter_bytes + profile.between_steps_s,
     )
 
 

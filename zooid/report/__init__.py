@@ -3,6 +3,7 @@
 It is made from events and records only.
 """
 
+from zooid.report.correction_table import correction_tables
 from zooid.report.frame import write_page
 from zooid.report.link_tables import all_reduce_table, links_table
 from zooid.report.prediction.page import prediction_page
@@ -24,6 +25,7 @@ __all__ = [
     "View",
     "all_reduce_table",
     "chrome_trace",
+    "correction_tables",
     "facts_in_words",
     "links_table",
     "offers_table",

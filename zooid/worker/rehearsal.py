@@ -30,6 +30,7 @@ from zooid.worker.peers import open_peers
 from zooid.worker.step.cut_messages import Messenger
 from zooid.worker.step.executor import Executor
 from zooid.worker.step.pending import Pending, begin_all_reduce, begin_broadcast
+from zooid.worker.step.step_meter import StepMeter
 
 _CPU = torch.device("cpu")
 
@@ -49,7 +50,8 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
     replica = seat.replica
     stage = _RehearsedStage(spec, seat, len(schedule.grains[replica or 0]), abort, deal)
     executor = Executor(seat.name, stage, abort)
-    timelines = []
+    meter = StepMeter(store, seat)
+    recordings = []
     with EventWriter(store, spec.member, spec.roster) as events:
         seat.barrier()
         for step in range(spec.num_steps):  # without a barrier between steps, as in training
@@ -59,7 +61,9 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
                 stage.commit()
                 continue
             actions, needs = schedule.lists[replica][seat.stage], schedule.needs[replica][seat.stage]
-            timelines.append(executor.run(actions, needs).timeline())
+            recording = executor.run(actions, needs)
+            recordings.append(recording)
+            meter.note(step, recording)
             if seat.rank == 0:
                 events.write(
                     StepCommitted(
@@ -71,8 +75,9 @@ def rehearse(spec: RehearsalSpec, store: ObjectStore, abort: Abort) -> None:
                         step_s=time.perf_counter() - start_s,
                     )
                 )
-        for step, timeline in enumerate(timelines):
-            store.put(keys.timeline(step, spec.member), encode_record(timeline))
+        meter.finish()
+        for step, recording in enumerate(recordings):
+            store.put(keys.timeline(step, spec.member), encode_record(recording.timeline()))
         seat.barrier()
         events.write(MemberTrained(at_s=time.time(), member=spec.member, peak_bytes=peak_resident_bytes()))
     peers.end(is_clean=True)

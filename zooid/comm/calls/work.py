@@ -76,6 +76,11 @@ class TransferWork(Work):
         self.sources: list[int] = []
         """The rank that sent, once a receive knows it."""
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors that the call sends, receives or sums."""
+        return sum(tensor.nbytes for tensor in self._result)
+
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         # torch passes a timeout of zero for "no timeout of its own"; the group's timeout holds anyway.
         limit_s = timeout.total_seconds() if timeout else 0.0

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from zooid.catalog import OWNED, store_location
 from zooid.catalog.shipped_tables import check_offer
+from zooid.coordinator.plans.earlier_runs import learn_from_runs, merged_links
 from zooid.coordinator.plans.markets import links_for, prices_at, profile_for
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, prices_in_words
 from zooid.coordinator.runs.measured_run import measured_run
@@ -32,6 +33,7 @@ def predict(
     plan: Plan,
     profile: Profile | Mapping[str, Profile],
     *,
+    runs: Sequence[str] = (),
     links: Links | None = None,
     samples: AllReduceSamples | None = None,
     store_at: str | None = None,
@@ -41,7 +43,8 @@ def predict(
 ) -> Forecast:
     """Predict time and cost of a plan, its bottlenecks, and the effect of one more replica or a doubled batch.
 
-    `profile` is the one that the plan was made from, or several by the names of their offers. `links` are needed if
+    `profile` is the one that the plan was made from, or several by the names of their offers. `runs` are the folders of
+    earlier runs of the same model, whose measurements correct profiles and links. `links` are needed if
     members are directly connected. `samples` of a library's all-reduces make the forecast for that library more
     certain. `store_at` is the location of the run's store for its prices, such as `aws.us-east-1`, or the URL of one's
     own folder; by default that of the plan. `data` describes what members load, if that is charged. `compare` is the
@@ -50,12 +53,13 @@ def predict(
     profiles = _profiles(plan, profile)
     for offer_profile in profiles.values():
         check_fits(plan, offer_profile)
-    given_links = () if links is None else links.links
+    learned = learn_from_runs(profiles, merged_links(() if links is None else links.links, plan.links), runs)
+    profiles = {name: learned.profiles[name] for name in profiles}
     prices = _prices(plan, store_at)
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
     world = World(
         profiles=profiles,
-        links=directed_links(links_for(plan.offers, [given_links, plan.links, *(p.links for p in profiles.values())])),
+        links=directed_links(links_for(plan.offers, [learned.links, *(p.links for p in profiles.values())])),
         looks="folder" if is_folder else "store",
         prices=prices,
     )
@@ -69,7 +73,9 @@ def predict(
         rule=checkpoints,
         data=data,
     )
-    return structs.replace(predicted, notes=(*predicted.notes, *notes), measured=measured)
+    return structs.replace(
+        predicted, notes=(*predicted.notes, *notes), measured=measured, corrections=learned.corrections
+    )
 
 
 def check_fits(plan: Plan, profile: Profile) -> None:

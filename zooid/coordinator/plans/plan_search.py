@@ -9,6 +9,7 @@ from msgspec import structs
 from zooid.coordinator.job_files.job_objects import check_job_file
 from zooid.coordinator.measurements.job_profiles import profiles
 from zooid.coordinator.measurements.link_probes import peer_links
+from zooid.coordinator.plans.earlier_runs import learn_from_runs, profile_in
 from zooid.coordinator.plans.markets import market_for, offers_named
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL
 from zooid.coordinator.runs.relay import OnEvent, ignore
@@ -17,7 +18,7 @@ from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import Goal, Search
-from zooid.core.resources.link import Link, Links
+from zooid.core.resources.link import STORE_SITE, Link, Links
 from zooid.planner import search as find
 from zooid.platforms import Platform
 
@@ -27,6 +28,8 @@ class PlanOptions(TypedDict, total=False):
 
     measured: Profile | Mapping[str, Profile] | None
     """Profile of the job, or several by the names of their offers; measured if not given."""
+    runs: Sequence[str]
+    """Folders of earlier runs of the same model, whose measurements correct profiles and links."""
     links: Links | None
     limits: Limits | None
     goal: Goal | None
@@ -53,14 +56,16 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
 
     `on` names one or several offers: forms of this machine, or offers of the catalog. The job is measured first unless
     a profile is given (one, or one for each offer by name). So are the links between members that will be connected,
-    unless they are given. Offers that cannot be measured here get an estimate, which is marked as one.
+    unless they are given. Offers that cannot be measured here get an estimate, which is marked as one. Earlier `runs`
+    of the same model correct all of this by what they measured. They also have a profile, if none is given.
     """
     file = check_job_file(job_file)
     on = how.get("on", LOCAL)
     names = [on] if isinstance(on, str) else list(on)
     offers = offers_named(names)
     on_event, platform = how.get("on_event", ignore), how.get("platform")
-    measured = how.get("measured")
+    runs = how.get("runs", ())
+    measured = how.get("measured") or profile_in(runs)
     local_names = [name for name in names if name.partition(":")[0] in (LOCAL, LIMITED)]
     if measured is None:
         offers_to_measure = local_names or [LOCAL]
@@ -75,19 +80,21 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
             )
     limits = how.get("limits") or Limits()
     given_links = how.get("links")
-    links: tuple[Link, ...] = ()
-    if local_names or given_links is not None:  # other links are in the catalog, or cannot be measured
-        links = peer_links(limits, local_names[0] if local_names else LOCAL, given_links, on_event, platform)
+    learned = learn_from_runs(known, () if given_links is None else given_links.links, runs)
+    links = learned.links
+    has_peer_links = any(STORE_SITE not in (link.from_site, link.to_site) for link in links)
+    if local_names and given_links is None and not has_peer_links:  # others are in the catalog, or cannot be measured
+        links += peer_links(limits, local_names[0], None, on_event, platform)
     market, notes = market_for(
         offers,
-        known,
+        learned.profiles,
         links=links,
         store_at=how.get("store_at"),
         quotas=how.get("quotas"),
         transport=limits.transport,
     )
     found = _with_links(find(market, limits, how.get("goal") or "balanced", how.get("hour_usd")), links)
-    return structs.replace(found, reasons=(*found.reasons, *notes))
+    return structs.replace(found, reasons=(*found.reasons, *notes), corrections=learned.corrections)
 
 
 def _with_links(found: Search, links: tuple[Link, ...]) -> Search:

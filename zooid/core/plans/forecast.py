@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from zooid.core.plans.correction import Correction
 from zooid.core.plans.plan import Prediction
 from zooid.core.records import FileRecord, Record
 from zooid.core.runs.step_parts import StepParts
@@ -92,6 +93,8 @@ class Forecast(FileRecord, frozen=True, kw_only=True, tag="forecast"):
     notes: tuple[str, ...] = ()
     """Sentences about what the prediction could not know."""
     measured: MeasuredRun | None = None
+    corrections: tuple[Correction, ...] = ()
+    """What earlier runs have corrected in profiles and links before the prediction."""
 
     @property
     def parts(self) -> StepParts:

@@ -171,6 +171,8 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """Time to gather gradients and add those of another replica, per byte of parameters."""
     startup_cpu_s: float
     """CPU time of a member from its first instruction until it can train."""
+    between_steps_s: float = 0.0
+    """Time of a member between two steps. Only runs measure it; a profile that no run has corrected has 0."""
     runtime_bytes: int
     """Memory of a member that has trained, without the model's own memory."""
     inputs: Bytes
@@ -186,7 +188,7 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     def __post_init__(self) -> None:
         require(len(self.layers) >= 1, "`layers` must not be empty")
         require_at_least(1, self, "num_samples", "batch_size", "largest_grain")
-        require_at_least(0, self, "memory_overhead")
+        require_at_least(0, self, "memory_overhead", "between_steps_s")
         for tie in self.tied:
             require(
                 all(0 <= layer < len(self.layers) for layer in tie.layers),

@@ -2,6 +2,7 @@
 
 from typing import Literal, get_args
 
+from zooid.core.plans.correction import Correction
 from zooid.core.plans.plan import Plan, ScheduleName, TransportName
 from zooid.core.records import FileRecord, Record, require
 
@@ -76,3 +77,5 @@ class Search(FileRecord, frozen=True, kw_only=True, tag="search"):
     """Proof about the pick (or the front, if balanced), among the candidates and by the simulator's model."""
     reasons: tuple[str, ...] = ()
     """Sentences that explain the pick."""
+    corrections: tuple[Correction, ...] = ()
+    """What earlier runs have corrected in profiles and links before the search."""

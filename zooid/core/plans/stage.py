@@ -23,7 +23,7 @@ class StageTimes(Record, frozen=True, kw_only=True):
     reduce_s: float
     """Time to gather and add gradients, without the transfers."""
     update_s: float
-    """Time to apply one step."""
+    """Time to apply one step, and from there to the next."""
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "forward_s", "backward_s", "out_bytes", "reduce_s", "update_s")

@@ -38,6 +38,7 @@ LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
 CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
+MEASUREMENTS = "measurements"
 TRACES = "traces"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """Tensors that no step changes, which belong to all checkpoints of a run."""
@@ -226,6 +227,15 @@ def recorded_steps(folders: Iterable[str]) -> list[int]:
 
 def timeline(step: int, member: str) -> str:
     return f"{timelines_of(step)}/{member}.json"
+
+
+def measurements_under(number: int, change: int = 0) -> str:
+    """Prefix of what members have measured under one roster."""
+    return f"{MEASUREMENTS}/{label(number, change)}"
+
+
+def measurements(member: str, number: int, change: int = 0) -> str:
+    return f"{measurements_under(number, change)}/{member}.json"
 
 
 def checkpoint(step: int) -> str:

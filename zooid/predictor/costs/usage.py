@@ -13,6 +13,7 @@ from zooid.core.errors import PlanError
 from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.prices import DATA_SITE
 from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.step_measurements import num_writes
 from zooid.core.runs.store_rules import (
     DELETE_AFTER_S,
     EVENT_FLUSH_S,
@@ -190,14 +191,15 @@ def _step_usage(traffic: Traffic, sites: Mapping[Seat, str], num_steps: float, s
 
 
 def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:
-    """Requests of the rendezvous, of events, of leases and of fences."""
+    """Requests of the rendezvous, of events, of measurements, of leases and of fences."""
     num_events = min(num_steps, running_s / EVENT_FLUSH_S) + 2 * num_members
+    num_measurements = num_members * num_writes(num_steps)
     num_looks = running_s / EVENT_LOOK_S
     # one member writes an event for every step, and checks its fence before each; it also looks for a request to stop
     num_fence_looks = running_s * ((num_members - 1) / FENCE_LOOK_S + 1 / FENCE_FRESH_S + 1 / LEASE_HEARTBEAT_S)
     num_stop_looks = running_s / FENCE_LOOK_S
     return RunUsage(
-        num_puts=running_s / LEASE_HEARTBEAT_S + num_events + _RENDEZVOUS_PUTS * num_members,
+        num_puts=running_s / LEASE_HEARTBEAT_S + num_events + num_measurements + _RENDEZVOUS_PUTS * num_members,
         num_gets=num_looks * (num_members + 1)
         + num_fence_looks
         + num_stop_looks

@@ -1,1 +1,1 @@
-"""Models that are fitted to measurements: the all-reduces of libraries, and how step times scale."""
+"""Models that are fitted to measurements: the all-reduces of libraries, and profiles and links corrected by runs."""

@@ -46,6 +46,8 @@ class CheckpointKeeper:
         """Step of the last checkpoint that was begun, and when."""
         self._pending: tuple[int, LossScale, Ledger] | None = None
         self._is_wished = False
+        self.pauses_s: list[float] = []
+        """The pauses in which states were copied."""
         self._manifests = ThreadPoolExecutor(1, thread_name_prefix="manifest")
         self._written: Future[None] | None = None
 
@@ -80,12 +82,14 @@ class CheckpointKeeper:
 
     def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         """Copy the state after so many steps, and write it in the background; no checkpoint may be pending."""
+        start_s = time.perf_counter()
         training = self._state.training
         tensors = {} if training.optimizer is None else optimizer_tensors(training.optimizer, training.named_parameters)
         self._writer.begin(num_steps, self._state.model_tensors(), tensors)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
         self._is_wished = False
+        self.pauses_s.append(time.perf_counter() - start_s)
 
     def complete(self) -> None:
         """Note that all members have written their parts. The first member then writes the manifest."""

@@ -1,5 +1,6 @@
 """The seat of a member in its roster, and sums over all members."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +9,13 @@ import torch
 from zooid.core.runs.roster import Roster
 from zooid.worker.peers import Groups
 from zooid.worker.step.pending import begin_all_reduce
+
+
+@dataclass
+class SumClock:
+    """The time of the last sum over all members."""
+
+    last_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -21,6 +29,7 @@ class Seat:
     groups: Groups = field(default_factory=Groups)
     confirm: Callable[[], None] = lambda: None
     """Returns when the roster is in the store, on the member that writes it. Raises if it has lost to another one."""
+    sum_clock: SumClock = field(default_factory=SumClock)
 
     @property
     def name(self) -> str:
@@ -43,9 +52,12 @@ class Seat:
         """The sums of these numbers over all members."""
         if self.groups.everyone is None:
             return list(numbers)
+        start_s = time.perf_counter()
         total = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         begin_all_reduce(total, self.groups.everyone).wait()
-        return total.tolist()
+        sums: list[float] = total.tolist()
+        self.sum_clock.last_s = time.perf_counter() - start_s
+        return sums
 
     def barrier(self) -> None:
         """Wait for all members, with a sum, which every backend has."""

@@ -70,8 +70,10 @@ class Trainer:
             self.end_step()
             is_over = self.num_applied == self._samples.num_steps or self.ledger.stopped
             if not is_over and (following := self._transactions.following_roster()) is not None:
+                self._transactions.meter.turn_away()
                 return following
         self._transactions.settle()
+        self._transactions.meter.finish()
         return None
 
     def apply_planned(self, numbers: StepNumbers) -> None:

@@ -41,6 +41,7 @@ from zooid.worker.peers import Peers
 from zooid.worker.samples.sample_supply import SampleSupply, open_supply
 from zooid.worker.state.stage_state import Loaded, StageState, load_stage_state, received_stage_state
 from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.transactions import Assignment, Transactions
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,8 @@ class Member:
         callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, is_stop_asked)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
-        transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, self._abort)
+        meter = StepMeter(self._store, seat, keeper.pauses_s)
+        transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, meter, self._abort)
         return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:

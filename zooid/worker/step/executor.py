@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
@@ -17,8 +17,15 @@ from zooid.core.runs.timeline import Interval, Timeline
 from zooid.schedule.actions import MESSAGES, Action, Kind, Lane, Needs
 from zooid.worker.step.pending import Pending
 
-_Run = tuple[Action, float, float]
-"""An action, and the seconds when it began and ended."""
+
+class ActionRun(NamedTuple):
+    """When an action began and ended, by the process's own clock."""
+
+    action: Action
+    start_s: float
+    end_s: float
+    num_bytes: int = 0
+    """Size of the message, or of the values of a collective; 0 if it is not known."""
 
 
 class Actor(Protocol):
@@ -63,13 +70,17 @@ class Recording:
     """Start of the step in Unix time."""
     start_s: float
     """Start of the step by the process's own clock, which the times of actions follow."""
-    runs: list[_Run]
+    runs: list[ActionRun]
+
+    @property
+    def end_s(self) -> float:
+        """End of the step by the process's own clock."""
+        return max(run.end_s for run in self.runs)
 
     def computing_s(self) -> float:
         """Seconds from the start of the step until the last backward had ended."""
-        return (
-            max((end_s for action, _, end_s in self.runs if action.kind is Kind.BACKWARD), default=0.0) - self.start_s
-        )
+        ends_s = [run.end_s for run in self.runs if run.action.kind is Kind.BACKWARD]
+        return max(ends_s, default=0.0) - self.start_s
 
     def timeline(self) -> Timeline:
         return Timeline(
@@ -81,7 +92,7 @@ class Recording:
                     start_s=start_s - self.start_s,
                     end_s=end_s - self.start_s,
                 )
-                for action, start_s, end_s in self.runs
+                for action, start_s, end_s, _ in self.runs
             ),
             start_at_s=self.start_at_s,
         )
@@ -100,9 +111,9 @@ class _Step:
                 self._successors[before].append(action)
         self._pending: dict[Action, Pending] = {}
         self._done: set[Action] = set()
-        self._runs: list[_Run] = []
+        self._runs: list[ActionRun] = []
 
-    def run(self) -> list[_Run]:
+    def run(self) -> list[ActionRun]:
         for action in self._actions:
             if action.lane is not Lane.COMPUTE and self._num_missing[action] == 0:
                 self._pending[action] = self._actor.begin(action)
@@ -141,11 +152,11 @@ class _Step:
             self._finish(before)
         pending = self._pending.pop(action)
         pending.wait()
-        self._end(action, pending.start_s, pending.end_s)
+        self._end(action, pending.start_s, pending.end_s, pending.num_bytes)
 
-    def _end(self, action: Action, start_s: float, end_s: float) -> None:
+    def _end(self, action: Action, start_s: float, end_s: float, num_bytes: int = 0) -> None:
         """Note that an action is done, and begin the actions that needed only this one."""
-        self._runs.append((action, start_s, end_s))
+        self._runs.append(ActionRun(action, start_s, end_s, num_bytes))
         self._done.add(action)
         for successor in self._successors[action]:
             self._num_missing[successor] -= 1

@@ -46,6 +46,11 @@ class Pending:
         return self._called_s if not self._works else self._waited_s or time.perf_counter()
 
     @property
+    def num_bytes(self) -> int:
+        """Size of all messages or values; 0 where a backend does not tell."""
+        return sum(work.num_bytes for work in self._works if isinstance(work, TransferWork))
+
+    @property
     def start_s(self) -> float:
         """When the first bytes moved, as far as that is known."""
         transfers = [work.done for work in self._works if isinstance(work, TransferWork)]

@@ -29,6 +29,7 @@ from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_
 from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
 from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
 _MIN_SCALE = 2.0**-14
@@ -58,9 +59,11 @@ class Transactions:
         callbacks: Callbacks,
         changes: ChangeWatch,
         guests: Hospitality,
+        meter: StepMeter,
         abort: Abort,
     ) -> None:
         self.progress = state.progress
+        self.meter = meter
         self.last_full: tuple[int, Recording] | None = None
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
@@ -124,6 +127,7 @@ class Transactions:
         self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
         if self._samples.step_size(step) == self._samples.batch_size:
             self.last_full = (step, recording)
+            self.meter.note(step, recording)
 
     def _schedule(self, step: int, num_grains: int) -> StepSchedule:
         grains = tuple(uncomputed_grains_of(self._seat.roster, step, num_grains))
