@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from zooid.core.errors import ZooidError
+from zooid.core.jobs import scaling
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import Monitor, Wish
 from zooid.core.lazy import lazy_names
@@ -52,6 +53,7 @@ __all__ = [
     "rehearse",
     "resume",
     "save_pretrained",
+    "scaling",
     "search",
     "shards",
     "train",

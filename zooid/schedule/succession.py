@@ -100,9 +100,15 @@ def _compatible(roster: Roster, answers: Sequence[Answer]) -> list[Answer]:
 
 
 def grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int, ...]]:
-    """The grains of each replica in a step of this roster."""
+    """The grains of each replica in a step of this roster.
+
+    The writer of a roster may not have known that a new batch size begins with the roster's first step. Its division of
+    that step is then of another number of grains, and does not count.
+    """
     if roster.grains and step == roster.first_computed:
-        return roster.grains
+        divided = {grain for numbers in roster.grains for grain in numbers}
+        if divided == set(range(num_grains)):
+            return roster.grains
     return split_grains(num_grains, roster.shares)
 
 

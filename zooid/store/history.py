@@ -1,7 +1,15 @@
 """The history of a run, as a reader of its folder finds it: every step once, whatever members were lost."""
 
 from zooid.core.runs import keys
-from zooid.core.runs.events import CheckpointSaved, Evaluated, Event, StepCommitted, StoppedEarly
+from zooid.core.runs.events import (
+    BatchChanged,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    ScalingWanted,
+    StepCommitted,
+    StoppedEarly,
+)
 from zooid.store.event_log import EventReader
 from zooid.store.rosters import read_roster
 from zooid.store.store_protocol import ObjectStore
@@ -25,11 +33,11 @@ def read_history(store: ObjectStore) -> list[Event]:
 
 
 def _once(history: list[Event]) -> list[Event]:
-    """Each step and each evaluation once: a member that was taken for lost may have told of it late."""
+    """Each step, evaluation and change of the batch once: a member that was taken for lost may have told of it late."""
     seen: set[tuple[type, int]] = set()
     kept: list[Event] = []
     for event in reversed(history):
-        if isinstance(event, StepCommitted | Evaluated):
+        if isinstance(event, StepCommitted | Evaluated | BatchChanged | ScalingWanted):
             if (type(event), event.step) in seen:
                 continue
             seen.add((type(event), event.step))
@@ -54,7 +62,7 @@ def _counts(event: Event, end: _End | None) -> bool:
             return True
         case StepCommitted():
             return event.step < end[0]
-        case Evaluated() | CheckpointSaved() | StoppedEarly():  # after so many steps
+        case Evaluated() | CheckpointSaved() | StoppedEarly() | BatchChanged() | ScalingWanted():  # after so many steps
             return (event.step, False) < end
         case _:
             return True

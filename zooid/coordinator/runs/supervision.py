@@ -26,6 +26,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.events import Event, MemberExited, MembersAdopted, Metered, PhaseStarted, RunFinished
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
+from zooid.schedule.samples import samples_of
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
@@ -249,10 +250,11 @@ class Run:
         step_s = median_step_s(steps, plan, first_step)
         manifest = read_manifest(self._store, last_step(self._store))
         ledger = manifest.ledger
-        if progress.has_lost_members and manifest.step < plan.num_steps and not ledger.stopped:
+        num_steps = samples_of(manifest).num_steps
+        if progress.has_lost_members and manifest.step < num_steps and not ledger.stopped:
             raise CheckpointError(
                 f"all members have ended, but the last checkpoint in {self._store.url} has {manifest.step} of "
-                f"{plan.num_steps} steps; `zooid resume {self._store.url}` continues from there"
+                f"{num_steps} steps; `zooid resume {self._store.url}` continues from there"
             )
         checkpoint = progress.checkpoint or f"{self._store.url}/{keys.checkpoint(manifest.step)}"
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=checkpoint))

@@ -34,6 +34,17 @@ class StepNumbers(Record, frozen=True, kw_only=True):
     """Σg² of each stage, in stage order."""
     is_finite: bool = True
     """Whether all losses and gradients were finite. A sum that is not finite is given as 0."""
+    batch_size: int = 0
+    """Batch size from the next step on, if the vote on this step has changed it; otherwise 0."""
+    rate_factor: float = 0.0
+    """Factor on the learning rate from the next step on; 0 where `batch_size` is."""
+    first_square_sum: float = 0.0
+    """Σg² of the mean gradients of first grains, for the gradient noise scale; 0 if it is not measured."""
+    noise_square_sum: float = 0.0
+    """Σg² of the step's gradient over the same parameters."""
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, "batch_size", "rate_factor", "first_square_sum", "noise_square_sum")
 
 
 class Ruling(Record, frozen=True, kw_only=True):

@@ -16,7 +16,7 @@ from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
-from zooid.core.runs.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
+from zooid.core.runs.events import BatchChanged, Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import build_stage
@@ -29,6 +29,7 @@ from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.gradients.bucket_gradients import ReplicaReduction
 from zooid.worker.gradients.tied_gradients import TiedParameters
+from zooid.worker.member.batch_changes import BatchChanges
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.evaluation import Evaluator
 from zooid.worker.member.job_output import shown_prints
@@ -96,7 +97,7 @@ class Member:
         self._lost_at_s: float | None = None
         """When this member noticed the lost member that led to the present roster."""
         self._keeper: CheckpointKeeper | None = None
-        self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
+        self._recent: deque[StepCommitted | Evaluated | BatchChanged] = deque(maxlen=_MAX_RECENT)
         """Events that the first member writes, in case it is lost before it can."""
         self._readers = ExitStack()
         self._state = load_stage_state(store, role, role.manifest, role.first_roster.stages[spec.member])
@@ -141,7 +142,7 @@ class Member:
             role.plan.is_direct,
             reduces_early(seat.stage),
             keeps_own=role.plan.survives_losses,
-            num_grains=role.samples.num_grains(0),
+            num_grains=state.samples.max_grains,
             is_reproducible=role.plan.reproducible,
         )
         ties = {
@@ -150,8 +151,9 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
-        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent, state.log)
+        batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
+        assignment = Assignment(role.job, state.samples, role.shape, seat, role.device, batches)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
         return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
@@ -179,7 +181,7 @@ class Member:
         stage, role = self._state.stage, self.role
         reads = stage.first_layer == 0 or stage.is_last
         pin = role.device.type == "cuda"
-        supply = open_supply(role.job, role.data, role.samples, self._own_grains, reads=reads, pin=pin)
+        supply = open_supply(role.job, role.data, self._state.samples, self._own_grains, reads=reads, pin=pin)
         return self._readers.enter_context(supply)
 
     def _own_grains(self, step: int | None, num_grains: int) -> tuple[int, ...]:
@@ -206,7 +208,7 @@ class Member:
             store=self._store,
             roster=roster,
             timeout_s=self._spec.timeout_s,
-            num_grains=self.role.samples.num_grains,
+            num_grains=self._state.samples.num_grains,
             lost=lambda: self._peers.lost,
             abort=self._abort,
         )
@@ -223,7 +225,7 @@ class Member:
         return self._state.progress.answer(
             self._spec.member,
             roster,
-            self.role.samples.num_grains,
+            self._state.samples.num_grains,
             num_evaluations=len(self._state.history.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
             suspects=self._peers.lost,

@@ -9,6 +9,7 @@ from zooid.core.runs.events import Evaluated, StoppedEarly
 from zooid.core.runs.timeline import Timeline
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
+from zooid.worker.member.evaluation_history import is_evaluation_due
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.member_progress import Agenda
@@ -31,6 +32,7 @@ class Trainer:
         self._job = assignment.job
         self._samples = assignment.samples
         self._seat = assignment.seat
+        self._batches = assignment.batches
         self._transactions = transactions
         self._training = state.training
         self._history = state.history
@@ -78,7 +80,8 @@ class Trainer:
         """Do what comes between two steps: evaluations, checkpoints, and an early stop."""
         agenda = self._agenda
         wishes = agenda.agreed
-        if self._is_evaluation_due():
+        self._batches.begin(self.num_applied, agenda.batch)
+        if is_evaluation_due(self._job, self._samples, self.num_applied):
             wishes |= self._evaluation_wishes()
         if self.num_applied == self._samples.num_steps:
             # No vote follows in which the first member could tell its wishes: it notes by itself which step is best.
@@ -90,10 +93,6 @@ class Trainer:
     @property
     def _agenda(self) -> Agenda:
         return self._transactions.progress.agenda
-
-    def _is_evaluation_due(self) -> bool:
-        every = self._job.evaluate_every or self._samples.steps_per_epoch
-        return self.num_applied % every == 0 or self.num_applied == self._samples.num_steps
 
     def _evaluation_wishes(self) -> Wish:
         """Evaluate, if the job has data for it, and return the wishes that follow from the result."""
@@ -107,9 +106,11 @@ class Trainer:
             self._training.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
         if self._callbacks.may_wish:
-            [shared] = self._seat.add_up([float(self._agenda.noted.value)])
+            wanted = self._batches.wanted_for(self.num_applied)
+            shared, batch_size, rate_factor = self._seat.add_up([float(self._agenda.noted.value), *wanted])
             wishes |= Wish(int(shared))
             self._agenda.noted = NO_WISH
+            self._batches.begin(self.num_applied, (int(batch_size), rate_factor) if batch_size else None)
         return wishes
 
     def _fulfil(self, wishes: Wish) -> None:

@@ -1,10 +1,11 @@
 """A member's stage with everything that training changes, as a checkpoint left it."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.layers import Stage, build_stage
+from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import StepState
 from zooid.store import ObjectStore
 from zooid.worker.checkpoints import contents
@@ -12,6 +13,7 @@ from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.member.evaluation_history import EvaluationHistory
 from zooid.worker.member.role import Role
+from zooid.worker.member.step_log import StepLog
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainedStage, TrainingState
 from zooid.worker.step.member_progress import MemberProgress
@@ -31,6 +33,10 @@ class StageState:
     progress: MemberProgress
     saved: tuple[int, float]
     """Step of the last complete checkpoint that is known, and when it was complete."""
+    samples: SamplePlan
+    """The samples of each step, with the batch sizes so far."""
+    log: StepLog
+    """The steps since the state was read, for the job's scaling policy."""
 
     def model_tensors(self) -> Tensors:
         """The part of the model's state dict that this member has."""
@@ -49,7 +55,11 @@ def load_stage_state(store: ObjectStore, role: Role, manifest: CheckpointManifes
     scale = _restore(store, role, manifest, training, history)
     begins_with_evaluation = manifest.step == 0 and role.job.evaluate_first
     progress = MemberProgress(StepState.resumed(manifest.step), scale, is_between_steps=begins_with_evaluation)
-    return StageState(stage, untrained, manifest, training, history, progress, (manifest.step, time.monotonic()))
+    saved = (manifest.step, time.monotonic())
+    samples = replace(role.samples, batches=manifest.ledger.batches)
+    if samples.batches:
+        training.rate_factor = samples.batches[-1].rate_factor
+    return StageState(stage, untrained, manifest, training, history, progress, saved, samples, StepLog())
 
 
 def _load_stage(store: ObjectStore, role: Role, manifest: CheckpointManifest, number: int) -> tuple[Stage, Tensors]:

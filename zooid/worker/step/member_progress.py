@@ -23,6 +23,8 @@ class Agenda:
     """Wishes that all members know."""
     is_checkpoint_due: bool = False
     """Whether the checkpoint rule asks for a checkpoint."""
+    batch: tuple[int, float] | None = None
+    """Batch size and learning-rate factor from the next step on, as the vote says; None if they stay."""
 
 
 @dataclass

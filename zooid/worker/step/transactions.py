@@ -18,6 +18,7 @@ from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import Decision, Phase, StepState, Vote
 from zooid.schedule.succession import grains_of, uncomputed_grains_of
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
+from zooid.worker.member.batch_changes import BatchChanges, known_changes
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.seat import Seat
 from zooid.worker.state.stage_state import StageState
@@ -41,6 +42,7 @@ class Assignment:
     shape: StepShape
     seat: Seat
     device: torch.device
+    batches: BatchChanges
 
 
 class Transactions:
@@ -60,6 +62,7 @@ class Transactions:
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
         self._samples = assignment.samples
+        self._batches = assignment.batches
         self._shape = assignment.shape
         self._seat = assignment.seat
         self._runner = runner
@@ -212,6 +215,7 @@ class Transactions:
             square_sums=ruling.numbers.square_sums,
         )
         nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step))
+        total = known_changes(total, ruling.numbers)
         numbers = StageNumbers(total.square_sum, total.loss_sum, total.loss_sum, total.weight)
         verdict = self._decide(StepState(step, Phase.PREPARED), numbers, total, nominal_weight)
         learning_rate = self._state.learning_rate
@@ -235,11 +239,12 @@ class Transactions:
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
-        return Vote(
+        ballot = Vote(
             num_saved=float(self._keeper.is_written()),
             num_due=float(self._keeper.is_due(self.progress.step.step + 1)),
             wishes=float(self.progress.agenda.noted.value),
         )
+        return self._batches.with_wants(ballot, self.progress.step, self.progress.scale.factor)
 
     def _carry_out(self, verdict: Verdict) -> None:
         """Apply or skip the step, as all members have decided."""
@@ -253,6 +258,10 @@ class Transactions:
             weight=finite(total.weight),
             square_sums=tuple(map(finite, total.square_sums)),
             is_finite=is_applied,
+            batch_size=int(total.batch_size),
+            rate_factor=total.rate_factor,
+            first_square_sum=finite(total.first_square_sum),
+            noise_square_sum=finite(total.noise_square_sum),
         )
 
     def _apply(self, factor: float | torch.Tensor | None, total: Vote) -> None:
@@ -264,6 +273,7 @@ class Transactions:
             self._state.advance()
         else:
             self._state.apply(factor)
+        self._batches.note(self.progress.step.step, total)
         self.progress.step = self.progress.step.apply()
         self.progress.is_between_steps = True
         self.progress.prepared = None
@@ -276,7 +286,8 @@ class Transactions:
         """Note what the vote says besides the step itself."""
         if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
-        self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0)
+        batch = (int(total.batch_size), total.rate_factor) if total.batch_size else None
+        self.progress.agenda = Agenda(agreed=Wish(int(total.wishes)), is_checkpoint_due=total.num_due > 0, batch=batch)
 
     def _tell(self, verdict: Verdict, learning_rate: float | None, start_s: float | None = None) -> None:
         self.progress.agenda.noted |= self._callbacks.tell(
