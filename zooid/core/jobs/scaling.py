@@ -52,7 +52,7 @@ class History:
     """All evaluations of the run so far."""
     num_replicas: int = 1
     noise_scale: float | None = None
-    """Gradient noise scale in samples; None if it is not measured."""
+    """Gradient noise scale in samples; None if it is not measured, or not known yet."""
 
     @property
     def batch_size(self) -> int:
@@ -172,8 +172,8 @@ def adabatch(*, every: int, max_batch: int, factor: int = 2, decay: float = 0.75
 def noise_scale(*, max_batch: int, factor: int = 2, every_steps: int | None = None) -> Policy:
     """Return a policy whose batch and replicas follow the gradient noise scale (McCandlish et al., 2018).
 
-    While the noise scale is at least `factor` times the batch, the batch and the replicas are multiplied by `factor`,
-    up to `max_batch`. The learning rate follows their equation 2.6: it is proportional to 1 / (1 + noise / batch).
+    If the noise scale is at least `factor` times the batch, the batch and the replicas are multiplied by `factor`, up
+    to `max_batch`. The learning rate follows their equation 2.6: it is proportional to batch / (batch + noise scale).
     """
     for name, value, least in (("max_batch", max_batch, 1), ("factor", factor, 2)):
         if not _is_count(value) or value < least:
@@ -182,17 +182,13 @@ def noise_scale(*, max_batch: int, factor: int = 2, every_steps: int | None = No
             )
 
     def decide(history: History) -> Wanted:
-        noise, batch_size = history.noise_scale, history.batch_size
-        if noise is None:
+        noise, batch_size = history.noise_scale, history.batch_size * factor
+        if noise is None or batch_size > min(noise, max_batch):
             return Wanted()
-        while batch_size * factor <= min(noise, max_batch):
-            batch_size *= factor
-        if batch_size == history.batch_size:
-            return Wanted()
-        gain = (1 + noise / history.batch_size) / (1 + noise / batch_size)
+        damping = (history.batch_size + noise) / (batch_size + noise) if math.isfinite(noise) else 1.0
         return Wanted(
             batch_size=batch_size,
-            rate_factor=history.rate_factor * gain,
+            rate_factor=history.rate_factor * factor * damping,
             num_replicas=_in_proportion(history, batch_size),
         )
 

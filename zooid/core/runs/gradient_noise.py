@@ -4,12 +4,13 @@ The squared norm of a mean gradient over B samples is |G|² + tr(Σ) / B on aver
 the covariance of the gradients of single samples. Two batch sizes give both terms (their appendix A.1).
 """
 
+import math
 from collections.abc import Sequence
 
 from zooid.core.records import Record, require_at_least
 
 _SMOOTHING = 0.95
-"""Weight of the past in the running means, which look back over about 20 steps."""
+"""Largest weight of the past in the running means, which look back over about 20 steps."""
 _MIN_STEPS = 10
 """Number of measured steps before an estimate is worth anything."""
 
@@ -29,10 +30,13 @@ class NoiseEstimate(Record, frozen=True, kw_only=True):
 
     @property
     def scale(self) -> float | None:
-        """The simple noise scale tr(Σ) / |G|² in samples; None while it is not known."""
-        if self.num_steps < _MIN_STEPS or self.square_norm <= 0 or self.trace <= 0:
+        """The simple noise scale tr(Σ) / |G|² in samples; None while it is not known.
+
+        It is infinite if the gradient cannot be told from noise.
+        """
+        if self.num_steps < _MIN_STEPS or self.trace <= 0:
             return None
-        return self.trace / self.square_norm
+        return self.trace / self.square_norm if self.square_norm > 0 else math.inf
 
     def after(self, small_square: float, small_sizes: Sequence[int], square: float, size: int) -> "NoiseEstimate":
         """Return the estimate after one more step of `size` samples, whose mean gradient has the squared norm `square`.
@@ -45,7 +49,7 @@ class NoiseEstimate(Record, frozen=True, kw_only=True):
         small_inverse = sum(1 / small for small in small_sizes) / len(small_sizes)
         trace = (small_square - square) / (small_inverse - 1 / size)
         square_norm = square - trace / size
-        past = _SMOOTHING if self.num_steps else 0.0
+        past = min(_SMOOTHING, self.num_steps / (self.num_steps + 1))  # a plain mean of the first steps
         return NoiseEstimate(
             num_steps=self.num_steps + 1,
             square_norm=past * self.square_norm + (1 - past) * square_norm,
