@@ -86,6 +86,7 @@ def may_confine() -> bool:
         "timelines.md",
         "checkpoints.md",
         "elasticity.md",
+        "scaling.md",
     ],
 )
 @pytest.mark.timeout(300)

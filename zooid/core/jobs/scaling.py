@@ -79,7 +79,7 @@ class Policy:
     """The largest batch size that the policy may want; None if it is not known."""
 
     def __post_init__(self) -> None:
-        _check_function("`decide` of zooid.scaling.Policy", self.decide)
+        _check_function("the function of a policy (job.scaling)", self.decide)
         for name in ("every_steps", "max_batch"):
             value = getattr(self, name)
             if value is not None and not _is_count(value):

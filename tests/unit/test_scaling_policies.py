@@ -1,0 +1,211 @@
+"""Scaling policies: what they want, what they reject, and how the noise scale is estimated."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LRScheduler
+
+import zooid
+from tests.unit.predicted import a_profile, rented
+from zooid.core.errors import JobError
+from zooid.core.jobs.job import Job
+from zooid.core.jobs.scaling import History, Policy, Wanted, adabatch, fixed, noise_scale, schedule
+from zooid.core.runs.batch_history import BatchPiece
+from zooid.core.runs.gradient_noise import NoiseEstimate, first_grain_sizes
+from zooid.core.runs.roster import Roster, RosterMember, StepNumbers
+from zooid.planner import search, single
+from zooid.schedule.step_state import Vote
+from zooid.schedule.succession import grains_of
+from zooid.worker.member.batch_changes import known_changes
+from zooid.worker.state.rate_factors import scaled_rates
+
+
+def history(epoch: int, batch_size: int = 32, **known: Any) -> History:
+    pieces = known.pop("batches", (BatchPiece(first_step=0, batch_size=batch_size),))
+    return History(step=10 * epoch, epoch=epoch, batches=pieces, **known)
+
+
+def simulated(policy: Policy, num_epochs: int, batch_size: int) -> list[tuple[int, float, int]]:
+    """Batch size, rate factor and replicas of each epoch, if all that the policy wants is done."""
+    pieces: tuple[BatchPiece, ...] = (BatchPiece(first_step=0, batch_size=batch_size),)
+    replicas = 1
+    found = [(batch_size, 1.0, 1)]
+    for epoch in range(1, num_epochs):
+        wanted = policy.ask(history(epoch, batches=pieces, num_replicas=replicas))
+        last = pieces[-1]
+        batch_size, factor = wanted.batch_size or last.batch_size, wanted.rate_factor or last.rate_factor
+        replicas = wanted.num_replicas or replicas
+        pieces = (*pieces, BatchPiece(first_step=10 * epoch, batch_size=batch_size, rate_factor=factor))
+        found.append((batch_size, factor, replicas))
+    return found
+
+
+def test_adabatch_is_that_of_hydrozoa() -> None:
+    """§5.4: from 1 to 16 workers of 256 samples each, with a decay of 0.75; without doubling it would be 0.375."""
+    found = simulated(adabatch(every=5, max_batch=16 * 256), 30, 256)
+    assert found[:5] == [(256, 1.0, 1)] * 5
+    assert found[5:10] == [(512, 0.75, 2)] * 5
+    assert found[20:25] == [(4096, 0.75**4, 16)] * 5
+    assert found[25:] == [(4096, 0.75**4 * 0.375, 16)] * 5
+
+
+def test_a_schedule_keeps_what_it_does_not_name() -> None:
+    policy = schedule({4: Wanted(rate_factor=0.1), 2: 64, 6: Wanted(batch_size=16, num_replicas=3)})
+    found = simulated(policy, 8, 32)
+    assert found == [(32, 1.0, 1)] * 2 + [(64, 1.0, 1)] * 2 + [(64, 0.1, 1)] * 2 + [(16, 0.1, 3)] * 2
+    assert policy.max_batch == 64
+    assert simulated(fixed(), 3, 32) == [(32, 1.0, 1)] * 3
+
+
+class TestNoiseScale:
+    def test_the_batch_follows_the_noise_up_to_the_largest(self) -> None:
+        policy = noise_scale(max_batch=128)
+        assert policy.ask(history(1)) == policy.ask(history(1, noise_scale=63.0)) == Wanted()
+        wanted = policy.ask(history(1, noise_scale=96.0, num_replicas=3))
+        assert (wanted.batch_size, wanted.num_replicas) == (64, 6)
+        assert wanted.rate_factor == pytest.approx((1 + 96 / 32) / (1 + 96 / 64)), "equation 2.6"
+        assert policy.ask(history(1, batch_size=128, noise_scale=1e9)) == Wanted()
+
+    def test_a_gradient_that_is_all_noise_scales_the_rate_with_the_batch(self) -> None:
+        wanted = noise_scale(max_batch=128, factor=4).ask(history(1, noise_scale=math.inf))
+        assert (wanted.batch_size, wanted.rate_factor) == (128, 4.0)
+
+    def test_the_estimate_finds_the_noise_of_gradients_that_are_known(self) -> None:
+        """Gradients of samples are normal around G with a variance of 1 in each of 50 directions."""
+        generator = np.random.default_rng(0)
+        true_gradient = np.full(50, 0.2)
+        estimate = NoiseEstimate()
+        traces, norms = [], []
+        for _ in range(3000):
+            samples = true_gradient + generator.normal(size=(64, 50))
+            sizes = [8, 16]
+            small = [samples[:8].mean(0), samples[8:24].mean(0)]
+            squares = [float(each @ each) for each in small]
+            whole = samples.mean(0)
+            new = NoiseEstimate().after(sum(squares) / 2, sizes, float(whole @ whole), 64)
+            estimate = estimate.after(sum(squares) / 2, sizes, float(whole @ whole), 64)
+            traces.append(new.trace)
+            norms.append(new.square_norm)
+        assert np.mean(traces) == pytest.approx(50, rel=0.02), "tr(Σ)"
+        assert np.mean(norms) == pytest.approx(2.0, rel=0.02), "|G|²"
+        assert estimate.scale == pytest.approx(25, rel=0.3), "from about 20 steps"
+
+    def test_few_steps_say_nothing(self) -> None:
+        estimate = NoiseEstimate()
+        for _ in range(9):
+            estimate = estimate.after(3.0, [2], 1.5, 8)
+            assert estimate.scale is None
+        assert estimate.after(3.0, [2], 1.5, 8).scale == pytest.approx(4.0 / 1.0)
+
+    def test_only_replicas_that_still_have_the_gradient_of_their_first_grain_measure_it(self) -> None:
+        grains = [(0, 1), (2,), ()]
+        assert first_grain_sizes(grains, 10, 4, keeps_single=True) == [4, 2, None]
+        assert first_grain_sizes(grains, 10, 4, keeps_single=False) == [4, None, None]
+        assert first_grain_sizes([(0,), ()], 3, 4, keeps_single=True) == [None, None], "nothing to compare it with"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Wanted(batch_size=0), "`batch_size` of zooid.scaling.Wanted is 0; give a whole number of at least 1"),
+        (lambda: Wanted(num_replicas=1.5), "`num_replicas` of zooid.scaling.Wanted is 1.5"),  # type: ignore[arg-type]
+        (lambda: Wanted(rate_factor=-1.0), "`rate_factor` of zooid.scaling.Wanted is -1.0; give a finite number above"),
+        (lambda: schedule({0: 64}), "has epoch 0; give whole numbers of at least 1"),
+        (lambda: schedule({3: "64"}), "has '64' for epoch 3; give a batch size or"),  # type: ignore[dict-item]
+        (lambda: adabatch(every=0, max_batch=64), "`every` of zooid.scaling.adabatch is 0"),
+        (lambda: adabatch(every=1, max_batch=64, factor=1), "`factor` of zooid.scaling.adabatch is 1; .* at least 2"),
+        (lambda: adabatch(every=1, max_batch=64, decay=math.inf), "`decay` of zooid.scaling.adabatch is inf"),
+        (lambda: noise_scale(max_batch=0), "`max_batch` of zooid.scaling.noise_scale is 0"),
+        (lambda: Policy(lambda: None), "must take one argument, the history of the run"),  # type: ignore[arg-type,misc]
+        (lambda: Policy(lambda history: None, every_steps=0), "`every_steps` of a scaling policy is 0"),
+    ],
+)
+def test_what_cannot_be_wanted_is_rejected(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        build()
+
+
+def a_job(scaling: Any) -> Job:
+    nothing: Any = list
+    return Job(model=nothing, loss=None, data=nothing, optimizer=nothing, batch_size=8, epochs=2, scaling=scaling)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "message"),
+    [
+        (7, "job.scaling is 7; give a policy such as"),
+        (lambda: None, "must take one argument"),
+        (adabatch(every=1, max_batch=4), "at most 4 samples, but job.batch_size is 8"),
+    ],
+)
+def test_a_job_rejects_a_policy_that_cannot_work(scaling: Any, message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        a_job(scaling)
+
+
+def test_a_function_is_a_policy_that_is_asked_after_every_epoch() -> None:
+    policy = a_job(lambda history: Wanted(batch_size=2 * history.batch_size)).policy
+    assert policy is not None
+    assert (policy.every_steps, policy.measures_noise) == (None, False)
+    assert policy.ask(history(3)).batch_size == 64
+
+
+@pytest.mark.parametrize(
+    ("decide", "message"),
+    [
+        (lambda history: 64, r"returned 64 before step 10; return zooid.scaling.Wanted\(…\), or None"),
+        (lambda history: history.losses[-1], "raised IndexError before step 10"),
+    ],
+)
+def test_a_policy_that_fails_is_named(decide: Any, message: str) -> None:
+    with pytest.raises(JobError, match=message):
+        Policy(decide).ask(history(1))
+
+
+@pytest.mark.parametrize(
+    "new_scheduler", [lambda own: ExponentialLR(own, 0.5), lambda own: LambdaLR(own, lambda step: 0.5**step)]
+)
+def test_a_factor_leaves_the_scheduler_its_own_rates(
+    new_scheduler: Callable[[torch.optim.Optimizer], LRScheduler],
+) -> None:
+    """Whether it computes a rate from the last one or from the first."""
+    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scheduler = new_scheduler(optimizer)
+    for factor in (1.0, 3.0, 0.25):
+        weight.grad = -torch.ones_like(weight)
+        with scaled_rates(optimizer, factor):
+            optimizer.step()
+        scheduler.step()
+    assert float(weight.detach()) == 1.0 * 1.0 + 0.5 * 3.0 + 0.25 * 0.25
+    assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_a_division_of_another_number_of_grains_does_not_count() -> None:
+    """The writer of a roster may not know of a batch size that begins with its first step."""
+    members = tuple(RosterMember(name=f"m{replica}", stage=0, replica=replica) for replica in range(2))
+    roster = Roster(run="r", number=0, resume_step=5, members=members, shares=(2, 2), grains=((0, 1, 2), (3,)))
+    assert grains_of(roster, 5, 4) == ((0, 1, 2), (3,))
+    assert grains_of(roster, 5, 8) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert grains_of(roster, 5, 2) == [(0,), (1,)]
+
+
+def test_members_that_apply_a_standing_step_take_the_change_of_those_that_had_applied_it() -> None:
+    numbers = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,), batch_size=64, rate_factor=0.5)
+    total = known_changes(Vote(first_square_sum=9.0, noise_square_sum=9.0), numbers)
+    assert (total.batch_size, total.rate_factor, total.first_square_sum) == (64, 0.5, 0.0)
+    nobody = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,))
+    asked_again = known_changes(Vote(batch_size=32.0, rate_factor=1.0), nobody)
+    assert (asked_again.batch_size, asked_again.rate_factor) == (32.0, 1.0)
+
+
+def test_predictions_of_a_job_with_a_policy_say_for_which_batch_they_hold() -> None:
+    profile = a_profile(has_policy=True)
+    plan = search(single(profile, rented()), zooid.Limits(), "fastest").pick
+    sentence = "the job has a scaling policy; times and costs hold for its first batch size, 16 samples"
+    assert sentence in zooid.predict(plan, profile).notes
+    assert zooid.predict(plan, a_profile()).notes == ()
