@@ -147,13 +147,10 @@ def lose(event):
 """
 
 
-@pytest.mark.parametrize("step", [7, 8])
-def test_survivors_of_the_first_member_agree_on_the_change(
-    forking: RecordingPlatform, tmp_path: Path, step: int
-) -> None:
-    """The first member is killed right after it has told the others of the change, and one step later."""
+def test_survivors_of_the_first_member_agree_on_the_change(forking: RecordingPlatform, tmp_path: Path) -> None:
+    """The first member is killed right after its vote has told the others of the change."""
     own = {**SCHEDULED, "on_event": "lose"}
-    job_file = write_job(tmp_path / "job.py", extra=LOST.format(step=step), fields=own)
+    job_file = write_job(tmp_path / "job.py", extra=LOST.format(step=PIECES[0].first_step - 1), fields=own)
     reference = train_composed_layers(job_file, batches=PIECES)
     url, events = (tmp_path / "run").as_uri(), list[Event]()
     plan = plan_by_hand(job_file, num_replicas=3, cuts=(), transport="tcp")
@@ -213,7 +210,7 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize(("num_replicas", "cuts"), [(1, ()), (2, (2,)), (4, ())], ids=["1x1", "2x2", "4x1"])
+@pytest.mark.parametrize(("num_replicas", "cuts"), [(2, (2,)), (4, ())], ids=["2x2", "4x1"])
 def test_the_gradient_noise_scale_is_that_of_a_plain_loop(
     forking: RecordingPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...]
 ) -> None:

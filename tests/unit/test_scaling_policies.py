@@ -1,5 +1,6 @@
 """Scaling policies: what they want, what they reject, and how the noise scale is estimated."""
 
+import io
 import math
 from collections.abc import Callable
 from typing import Any
@@ -7,17 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LRScheduler
 
 import zooid
 from tests.unit.predicted import a_profile, rented
+from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.scaling import History, Policy, Wanted, adabatch, fixed, noise_scale, schedule
 from zooid.core.runs.batch_history import BatchPiece
+from zooid.core.runs.checkpoint import CheckpointManifest, Ledger, SampleFacts
+from zooid.core.runs.events import BatchChanged, MemberStarted, RunStarted, ScalingWanted, StepCommitted
 from zooid.core.runs.gradient_noise import NoiseEstimate, first_grain_sizes
 from zooid.core.runs.roster import Roster, RosterMember, StepNumbers
 from zooid.planner import search, single
+from zooid.report import view_for
 from zooid.schedule.step_state import Vote
 from zooid.schedule.succession import grains_of
 from zooid.worker.member.batch_changes import known_changes
@@ -209,3 +215,60 @@ def test_predictions_of_a_job_with_a_policy_say_for_which_batch_they_hold() -> N
     sentence = "the job has a scaling policy; times and costs hold for its first batch size, 16 samples"
     assert sentence in zooid.predict(plan, profile).notes
     assert zooid.predict(plan, a_profile()).notes == ()
+
+
+def test_the_rest_of_a_run_is_planned_by_its_samples() -> None:
+    """Half of the samples are left, whether the steps before had the job's batch size or a larger one."""
+    profile = a_profile(epochs=1)
+    plain = a_manifest(500)
+    grown = a_manifest(375, BatchPiece(first_step=250, batch_size=32))
+    plans = [
+        plan_the_rest(profile, manifest, rented(), zooid.Limits(num_replicas=2), "fastest")
+        for manifest in (plain, grown)
+    ]
+    assert plans[0] == plans[1]
+    assert plans[0].num_steps == 1000, "with the job's batch size, as in any plan"
+
+
+def a_manifest(step: int, *batches: BatchPiece) -> CheckpointManifest:
+    return CheckpointManifest(
+        step=step,
+        model_fingerprint="f",
+        samples=SampleFacts(num_samples=16_000, batch_size=16, grain_size=4, epochs=1, seed=0),
+        optimizer_class="SGD",
+        shards=(),
+        constants=(),
+        aliases={},
+        ledger=Ledger(batches=batches),
+    )
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_progress_follows_a_change_of_the_batch(is_terminal: bool) -> None:
+    output = io.StringIO()
+    console = Console(file=output, force_terminal=is_terminal, width=150)
+    with view_for(console, as_json=False) as view:
+        view.show(
+            RunStarted(
+                at_s=0.0,
+                run="7",
+                store="memory://",
+                layout="1x1",
+                num_steps=40,
+                first_step=0,
+                batch_size=16,
+                predicted_step_s=None,
+                predicted_run_s=None,
+                predicted_usd=None,
+                members=("r0s0",),
+                prices="free",
+            )
+        )
+        view.show(MemberStarted(at_s=0.0, member="r0s0", num_layers=1, parameter_bytes=8))
+        view.show(ScalingWanted(at_s=1.0, step=20, num_replicas=4))
+        view.show(BatchChanged(at_s=1.0, step=20, batch_size=32, rate_factor=0.5, num_steps=30))
+        view.show(StepCommitted(at_s=2.0, step=29, epoch=1, loss=1.0, num_samples=32, step_s=0.1))
+    text = output.getvalue()
+    assert "from step 21 on: batches of 32 samples, learning rate × 0.5; 30 steps in all" in text
+    assert "the scaling policy wants 4 replica(s) from step 21 on" in text
+    assert "30/30" in text
