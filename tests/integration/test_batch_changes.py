@@ -134,28 +134,49 @@ def test_a_run_with_changes_that_was_cut_short_goes_on_in_another_layout(
     assert [event.step for event in history if isinstance(event, BatchChanged)] == [8, 14]
 
 
-LOST = """
+LOSE = """
 import os, signal
 from pathlib import Path
 
-def lose(event):
+planned = zooid.scaling.schedule({1: zooid.scaling.Wanted(batch_size=50, rate_factor=0.5), 3: 35})
+
+
+def lose():
     file = Path(__file__).with_name("lost")
-    if type(event).__name__ == "StepCommitted" and event.step == {step} and not file.exists():
+    if not file.exists():
         file.write_text("")
         os.kill(os.getpid(), signal.SIGKILL)
 
+
+def lose_after(event):
+    if type(event).__name__ == "StepCommitted" and event.step == 7:
+        lose()
+
+
+def decide(history):
+    if history.epoch == 1:
+        lose()
+    return planned.ask(history)
+
 """
+MOMENTS = {
+    "after the vote that tells of the change": {"on_event": "lose_after"},
+    "before its vote, while all others are prepared": {"scaling": "decide"},
+    "between an evaluation and the change": {"scaling": "decide", "evaluation": "build_data"},
+}
 
 
-def test_survivors_of_the_first_member_agree_on_the_change(forking: RecordingPlatform, tmp_path: Path) -> None:
-    """The first member is killed right after its vote has told the others of the change."""
-    own = {**SCHEDULED, "on_event": "lose"}
-    job_file = write_job(tmp_path / "job.py", extra=LOST.format(step=PIECES[0].first_step - 1), fields=own)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_survivors_of_the_first_member_agree_on_the_change(
+    forking: RecordingPlatform, tmp_path: Path, moment: str
+) -> None:
+    job_file = write_job(tmp_path / "job.py", extra=LOSE, fields={**SCHEDULED, **MOMENTS[moment]})
     reference = train_composed_layers(job_file, batches=PIECES)
     url, events = (tmp_path / "run").as_uri(), list[Event]()
     plan = plan_by_hand(job_file, num_replicas=3, cuts=(), transport="tcp")
     zooid.train(job_file, store=url, plan=plan, on_event=events.append, platform=forking)
-    assert sum(isinstance(event, RosterChanged) for event in events) == 1
+    [changed] = [event for event in events if isinstance(event, RosterChanged)]
+    assert changed.ruling != "rolled_back"
     history = read_history(open_store(url))
     losses = tuple(event.loss for event in history if isinstance(event, StepCommitted))
     assert reference.loss_difference(losses) <= TOLERANCE

@@ -200,6 +200,15 @@ def test_a_division_of_another_number_of_grains_does_not_count() -> None:
     assert grains_of(roster, 5, 2) == [(0,), (1,)]
 
 
+def test_even_shares_stay_even_when_the_batch_grows() -> None:
+    members = tuple(RosterMember(name=f"m{replica}", stage=0, replica=replica) for replica in range(2))
+    even = Roster(run="r", number=0, resume_step=0, members=members, shares=(2, 1))
+    uneven = Roster(run="r", number=0, resume_step=0, members=members, shares=(3, 1))
+    assert [len(own) for own in grains_of(even, 7, 12)] == [6, 6]
+    assert [len(own) for own in grains_of(even, 7, 3)] == [2, 1]
+    assert [len(own) for own in grains_of(uneven, 7, 12)] == [9, 3]
+
+
 def test_members_that_apply_a_standing_step_take_the_change_of_those_that_had_applied_it() -> None:
     numbers = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,), batch_size=64, rate_factor=0.5)
     total = known_changes(Vote(first_square_sum=9.0, noise_square_sum=9.0), numbers)

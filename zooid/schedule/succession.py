@@ -15,7 +15,7 @@ from msgspec import structs
 
 from zooid.core.errors import ScheduleError
 from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
-from zooid.schedule.samples import split_grains
+from zooid.schedule.samples import even_shares, split_grains
 
 Pipeline = tuple[str, ...]
 """The names of a pipeline's members, in stage order."""
@@ -102,6 +102,7 @@ def _compatible(roster: Roster, answers: Sequence[Answer]) -> list[Answer]:
 def grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int, ...]]:
     """The grains of each replica in a step of this roster.
 
+    Shares that are as even as whole grains allow are so in steps of every size, as when the batch size changes.
     The writer of a roster may not have known that a new batch size begins with the roster's first step. Its division of
     that step is then of another number of grains, and does not count.
     """
@@ -109,7 +110,8 @@ def grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int,
         divided = {grain for numbers in roster.grains for grain in numbers}
         if divided == set(range(num_grains)):
             return roster.grains
-    return split_grains(num_grains, roster.shares)
+    is_even = roster.shares == even_shares(sum(roster.shares), roster.num_replicas)
+    return split_grains(num_grains, (1,) * roster.num_replicas if is_even else roster.shares)
 
 
 def uncomputed_grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int, ...]]:
