@@ -213,6 +213,8 @@ def test_members_that_apply_a_standing_step_take_the_change_of_those_that_had_ap
     numbers = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,), batch_size=64, rate_factor=0.5)
     total = known_changes(Vote(first_square_sum=9.0, noise_square_sum=9.0), numbers)
     assert (total.batch_size, total.rate_factor, total.first_square_sum) == (64, 0.5, 0.0)
+    unchanged = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,), batch_size=0)
+    assert known_changes(Vote(batch_size=32.0, rate_factor=1.0), unchanged).batch_size == 0
     nobody = StepNumbers(loss_sum=1.0, weight=2.0, square_sums=(1.0,))
     asked_again = known_changes(Vote(batch_size=32.0, rate_factor=1.0), nobody)
     assert (asked_again.batch_size, asked_again.rate_factor) == (32.0, 1.0)

@@ -155,13 +155,15 @@ def _decided(roster: Roster, holders: Mapping[str, Answer], num_applied: int) ->
     None before the first step.
     """
     ruling = roster.ruling
-    if ruling is not None and ruling.kind == "stands" and num_applied <= roster.first_computed:
-        return roster.resume_step, ruling.numbers
-    if num_applied == 0:
-        return None
     applied = next(
         (each.applied for each in holders.values() if each.num_applied == num_applied and each.applied), None
     )
+    if ruling is not None and ruling.kind == "stands" and num_applied <= roster.first_computed:
+        # Whoever has applied the step knows the vote on it, which the roster may not say.
+        has_applied = num_applied == roster.first_computed
+        return roster.resume_step, applied if has_applied and applied is not None else ruling.numbers
+    if num_applied == 0:
+        return None
     return num_applied - 1, applied
 
 

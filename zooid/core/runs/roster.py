@@ -34,10 +34,10 @@ class StepNumbers(Record, frozen=True, kw_only=True):
     """Σg² of each stage, in stage order."""
     is_finite: bool = True
     """Whether all losses and gradients were finite. A sum that is not finite is given as 0."""
-    batch_size: int = 0
-    """Batch size from the next step on, if the vote on this step has changed it; otherwise 0."""
+    batch_size: int | None = None
+    """Batch size from the next step on, or 0 if it stays. None if nobody knows the vote on the step."""
     rate_factor: float = 0.0
-    """Factor on the learning rate from the next step on; 0 where `batch_size` is."""
+    """Factor on the learning rate from the next step on; 0 if `batch_size` is 0 or None."""
     first_square_sum: float = 0.0
     """Σg² of the mean gradients of first grains, for the gradient noise scale; 0 if it is not measured."""
     noise_square_sum: float = 0.0

@@ -35,7 +35,7 @@ def known_changes(total: Vote, numbers: StepNumbers) -> Vote:
 
     If nobody has, the first member's new vote says which batch size begins, and the noise of the step is not measured.
     """
-    if numbers.batch_size:
+    if numbers.batch_size is not None:
         total = replace(total, batch_size=numbers.batch_size, rate_factor=numbers.rate_factor)
     return replace(total, first_square_sum=numbers.first_square_sum, noise_square_sum=numbers.noise_square_sum)
 
