@@ -26,7 +26,7 @@ from zooid.core.runs.events import (
     StepCommitted,
 )
 from zooid.core.runs.gradient_noise import NoiseEstimate
-from zooid.layers import build_model, check_data, collate
+from zooid.layers import build_model, check_data, collate, is_in_order
 from zooid.schedule.samples import SamplePlan, split_grains
 from zooid.store import open_store
 from zooid.store.checkpoint_index import last_step, read_manifest
@@ -61,7 +61,7 @@ def plain_loop(job_file: Path) -> Trained:
     for epoch in range(4):
         batch_size = [20, 50, 50, 35][epoch]
         factor = [1.0, 0.5, 0.5, 0.5][epoch]
-        order = SamplePlan.of(job, NUM_SAMPLES, 6).order(epoch).tolist()
+        order = SamplePlan.of(job, NUM_SAMPLES, 6, is_in_order=is_in_order(data)).order(epoch).tolist()
         for first in range(0, NUM_SAMPLES, batch_size):
             batch = collate(data, order[first : first + batch_size], job)
             rate = 1e-2 * 0.7 ** (len(losses) // 5) * factor
@@ -75,13 +75,33 @@ def plain_loop(job_file: Path) -> Trained:
     return Trained(tuple(losses), model.state_dict(), rates=tuple(rates))
 
 
-@pytest.mark.parametrize(("num_replicas", "cuts", "reproducible"), [(1, (2,), False), (2, (), False), (2, (2,), True)])
+STREAM = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(build_data())
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "cuts", "reproducible", "own"),
+    [
+        (1, (2,), False, {"data": "Stream", "num_samples": "150"}),
+        (2, (), False, {"data_workers": "1"}),
+        (2, (2,), True, {"data_workers": "2"}),
+    ],
+    ids=["1x2, data set in order", "2x1, reading ahead", "2x2, reproducible"],
+)
 def test_a_schedule_trains_as_a_plain_loop_does(
-    forking: RecordingPlatform, tmp_path: Path, num_replicas: int, cuts: tuple[int, ...], reproducible: bool
+    forking: RecordingPlatform,
+    tmp_path: Path,
+    num_replicas: int,
+    cuts: tuple[int, ...],
+    reproducible: bool,
+    own: dict[str, str],
 ) -> None:
-    """Members of two replicas read samples ahead, which they must read anew after a change."""
-    own = {**SCHEDULED, "data_workers": str(num_replicas - 1)}
-    job_file = write_job(tmp_path / "job.py", dropout=0.0, fields=own)
+    """Samples that were read ahead must be read anew after a change."""
+    job_file = write_job(tmp_path / "job.py", dropout=0.0, extra=STREAM, fields={**SCHEDULED, **own})
     plan = plan_by_hand(job_file, num_replicas=num_replicas, cuts=cuts, transport="tcp")
     plan = structs.replace(plan, reproducible=reproducible)
     url, events = (tmp_path / "run").as_uri(), list[Event]()

@@ -59,6 +59,12 @@ def test_adabatch_is_that_of_hydrozoa() -> None:
     assert found[25:] == [(4096, 0.75**4 * 0.375, 16)] * 5
 
 
+def test_a_replica_for_every_so_many_samples_does_not_depend_on_those_that_train() -> None:
+    policy = adabatch(every=1, max_batch=64, per_replica=24)
+    assert policy.ask(history(1, num_replicas=5)).num_replicas == 3
+    assert noise_scale(max_batch=64, per_replica=32).ask(history(1, noise_scale=99.0)).num_replicas == 2
+
+
 def test_a_schedule_keeps_what_it_does_not_name() -> None:
     policy = schedule({4: Wanted(rate_factor=0.1), 2: 64, 6: Wanted(batch_size=16, num_replicas=3)})
     found = simulated(policy, 8, 32)
@@ -125,6 +131,7 @@ class TestNoiseScale:
         (lambda: adabatch(every=0, max_batch=64), "`every` of zooid.scaling.adabatch is 0"),
         (lambda: adabatch(every=1, max_batch=64, factor=1), "`factor` of zooid.scaling.adabatch is 1; .* at least 2"),
         (lambda: adabatch(every=1, max_batch=64, decay=math.inf), "`decay` of zooid.scaling.adabatch is inf"),
+        (lambda: adabatch(every=1, max_batch=64, per_replica=0), "`per_replica` of zooid.scaling.adabatch is 0"),
         (lambda: noise_scale(max_batch=0), "`max_batch` of zooid.scaling.noise_scale is 0"),
         (lambda: Policy(lambda: None), "must take one argument, the history of the run"),  # type: ignore[arg-type,misc]
         (lambda: Policy(lambda history: None, every_steps=0), "`every_steps` of a scaling policy is 0"),

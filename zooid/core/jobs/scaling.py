@@ -144,16 +144,18 @@ def schedule(epochs: Mapping[int, Wanted | int]) -> Policy:
     return Policy(decide, max_batch=max(sizes, default=None))
 
 
-def adabatch(*, every: int, max_batch: int, factor: int = 2, decay: float = 0.75) -> Policy:
+def adabatch(
+    *, every: int, max_batch: int, factor: int = 2, decay: float = 0.75, per_replica: int | None = None
+) -> Policy:
     """Return AdaBatch as in Hydrozoa, §5.4: every few epochs, batch and replicas grow, and the learning rate decays.
 
     Every `every` epochs, the batch and the replicas are multiplied by `factor`, and the learning rate by `decay`. Once
     the batch would exceed `max_batch`, only the learning rate changes: it is multiplied by `decay / factor`, which has
-    the same effect on training (Smith et al., 2018).
+    the same effect on training (Smith et al., 2018). With `per_replica`, there is a replica for every so many samples
+    of a batch, however many replicas there were before.
     """
-    for name, value, least in (("every", every, 1), ("max_batch", max_batch, 1), ("factor", factor, 2)):
-        if not _is_count(value) or value < least:
-            raise JobError(f"`{name}` of zooid.scaling.adabatch is {value!r}; give a whole number of at least {least}")
+    _check_counts("adabatch", every=(every, 1), max_batch=(max_batch, 1), factor=(factor, 2))
+    _check_counts("adabatch", per_replica=(1 if per_replica is None else per_replica, 1))
     if not _is_positive(decay):
         raise JobError(f"`decay` of zooid.scaling.adabatch is {decay!r}; give a finite number above 0")
 
@@ -164,22 +166,23 @@ def adabatch(*, every: int, max_batch: int, factor: int = 2, decay: float = 0.75
                 batch_size, rate_factor = batch_size * factor, rate_factor * decay
             else:
                 rate_factor *= decay / factor
-        return Wanted(batch_size=batch_size, rate_factor=rate_factor, num_replicas=_in_proportion(history, batch_size))
+        num_replicas = _replicas(history, batch_size, per_replica)
+        return Wanted(batch_size=batch_size, rate_factor=rate_factor, num_replicas=num_replicas)
 
     return Policy(decide, max_batch=max_batch)
 
 
-def noise_scale(*, max_batch: int, factor: int = 2, every_steps: int | None = None) -> Policy:
+def noise_scale(
+    *, max_batch: int, factor: int = 2, every_steps: int | None = None, per_replica: int | None = None
+) -> Policy:
     """Return a policy whose batch and replicas follow the gradient noise scale (McCandlish et al., 2018).
 
     If the noise scale is at least `factor` times the batch, the batch and the replicas are multiplied by `factor`, up
     to `max_batch`. The learning rate follows their equation 2.6: it is proportional to batch / (batch + noise scale).
+    With `per_replica`, there is a replica for every so many samples of a batch.
     """
-    for name, value, least in (("max_batch", max_batch, 1), ("factor", factor, 2)):
-        if not _is_count(value) or value < least:
-            raise JobError(
-                f"`{name}` of zooid.scaling.noise_scale is {value!r}; give a whole number of at least {least}"
-            )
+    _check_counts("noise_scale", max_batch=(max_batch, 1), factor=(factor, 2))
+    _check_counts("noise_scale", per_replica=(1 if per_replica is None else per_replica, 1))
 
     def decide(history: History) -> Wanted:
         noise, batch_size = history.noise_scale, history.batch_size * factor
@@ -189,15 +192,24 @@ def noise_scale(*, max_batch: int, factor: int = 2, every_steps: int | None = No
         return Wanted(
             batch_size=batch_size,
             rate_factor=history.rate_factor * factor * damping,
-            num_replicas=_in_proportion(history, batch_size),
+            num_replicas=_replicas(history, batch_size, per_replica),
         )
 
     return Policy(decide, every_steps=every_steps, measures_noise=True, max_batch=max_batch)
 
 
-def _in_proportion(history: History, batch_size: int) -> int:
-    """The number of replicas that keeps the samples of each replica as they are."""
+def _replicas(history: History, batch_size: int, per_replica: int | None) -> int:
+    """The number of replicas for a batch; without `per_replica`, each computes as many samples as at present."""
+    if per_replica is not None:
+        return -(-batch_size // per_replica)
     return max(1, history.num_replicas * batch_size // history.batch_size)
+
+
+def _check_counts(policy: str, **limits: tuple[object, int]) -> None:
+    """Reject values that are not whole numbers, or below their limits."""
+    for name, (value, least) in limits.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise JobError(f"`{name}` of zooid.scaling.{policy} is {value!r}; give a whole number of at least {least}")
 
 
 def _check_function(name: str, function: object) -> None:
