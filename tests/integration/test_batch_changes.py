@@ -133,10 +133,11 @@ def test_a_run_with_changes_that_was_cut_short_goes_on_in_another_layout(
     job_file = write_job(tmp_path / "job.py", extra=PAUSE, fields=own)
     reference = train_composed_layers(job_file, batches=PIECES)
     assert len(reference.losses) == NUM_STEPS
-    url, platform = (tmp_path / "run").as_uri(), RecordingPlatform()
+    url = (tmp_path / "run").as_uri()
+    forking.forget()  # members of other tests
     rule, plan = CheckpointRule(every_steps=3), plan_by_hand(job_file, num_replicas=2, transport="tcp")
-    with killed_after(12, job_file, platform) as watch:
-        zooid.train(job_file, store=url, plan=plan, checkpoints=rule, on_event=watch.append, platform=platform)
+    with killed_after(12, job_file, forking) as watch:
+        zooid.train(job_file, store=url, plan=plan, checkpoints=rule, on_event=watch.append, platform=forking)
     step = last_step(open_store(url))
     assert step > PIECES[0].first_step
     events: list[Event] = []
