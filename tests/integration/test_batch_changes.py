@@ -144,7 +144,7 @@ def test_a_run_with_changes_that_was_cut_short_goes_on_in_another_layout(
     other = plan_by_hand(job_file, num_replicas=3, cuts=(), transport="tcp")
     result = zooid.resume(url, plan=other, on_event=events.append, platform=forking)
     [started] = [event for event in events if isinstance(event, RunStarted)]
-    assert started.num_steps == 8 + 3 * 3, "since the second change is not known yet"
+    assert (started.batch_size, started.num_steps) == (50, 8 + 3 * 3), "since the second change is not known yet"
     rest = Trained(reference.losses[step:], reference.state)
     assert rest.loss_difference(result.losses) <= TOLERANCE
     assert rest.weight_difference(url) <= TOLERANCE

@@ -111,9 +111,13 @@ class SamplePlan:
         """Whether an epoch is complete after so many steps."""
         return self.num_samples_before(num_steps) % self.num_samples == 0
 
+    def batch_size_of(self, step: int) -> int:
+        """Number of samples in a step, unless it is the short last one of its epoch."""
+        return self._span_of(step).batch_size
+
     def step_size(self, step: int) -> int:
         """Number of samples in a step."""
-        return min(self._span_of(step).batch_size, self.num_samples - self._start(step))
+        return min(self.batch_size_of(step), self.num_samples - self._start(step))
 
     def num_samples_before(self, step: int) -> int:
         """Number of samples in all earlier steps, over all epochs."""

@@ -30,12 +30,12 @@ def timeout_s(predicted: Prediction | None) -> float:
 
 def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
     """Return the event of a run's start, with predictions for the remaining steps."""
-    whole, num_steps = plan.predicted, plan.num_steps
+    whole, num_steps, batch_size = plan.predicted, plan.num_steps, plan.batch_size
     run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
     part_left = 1.0
     if roster.resume_step:  # batch sizes may have changed since the plan was made
         samples = samples_of(read_manifest(store, last_step(store)))
-        num_steps = samples.num_steps
+        num_steps, batch_size = samples.num_steps, samples.batch_size_of(roster.resume_step)
         part_left -= samples.num_samples_before(roster.resume_step) / (samples.epochs * samples.num_samples)
     if whole is not None and roster.resume_step:
         run_s = whole.startup_s + (whole.run_s - whole.startup_s) * part_left
@@ -49,7 +49,7 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         layout=plan.layout,
         num_steps=num_steps,
         first_step=roster.resume_step,
-        batch_size=plan.batch_size,
+        batch_size=batch_size,
         predicted_step_s=None if whole is None else whole.step_s,
         predicted_run_s=run_s,
         predicted_usd=usd,
