@@ -96,9 +96,7 @@ def stock_steps(spec: WorkerSpec, plan: Plan, schedule: str, group: Any) -> Step
 
     def step() -> None:
         nonlocal count
-        batch = collate(
-            data, [index for grain in samples.grains(count % samples.steps_per_epoch) for index in grain], job
-        )
+        batch = collate(data, [index for grain in samples.grains(count % samples.num_steps) for index in grain], job)
         count += 1
         optimizer.zero_grad()
         if dist.get_rank() == 0:

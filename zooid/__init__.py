@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING
 
 from zooid.core.errors import ZooidError
+from zooid.core.jobs import scaling
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import Monitor, Wish
 from zooid.core.lazy import lazy_names
@@ -55,6 +56,7 @@ __all__ = [
     "resume",
     "save_pretrained",
     "scale",
+    "scaling",
     "search",
     "shards",
     "stop",

@@ -30,7 +30,6 @@ from zooid.comm.calls.sparse import check_indices
 from zooid.comm.group_options import Options
 from zooid.comm.rendezvous import _Call, _Go, _Here, _Lobby, _Refused, meet
 from zooid.comm.store.envelope import seal, unseal
-from zooid.coordinator.plans.remaining_steps import samples_of
 from zooid.core.abort import Abort
 from zooid.core.errors import ZooidError
 from zooid.core.jobs.job_imports import parsed_file
@@ -57,6 +56,7 @@ from zooid.profiler.probes.probe_barrier import ProbeBarrier
 from zooid.profiler.probes.probe_listener import Address
 from zooid.report import correction_tables, links_table, plan_table, profile_table, search_table, timeline_table
 from zooid.report.progress import LineView
+from zooid.schedule.samples import samples_of
 from zooid.store import EventReader, ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim

@@ -9,7 +9,9 @@ from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
+from zooid.core.runs.batch_history import BatchPiece
 from zooid.core.runs.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
+from zooid.core.runs.gradient_noise import NoiseEstimate
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.requests import LayoutRequest, Notice
 from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
@@ -33,7 +35,15 @@ from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
 
 _MEMBER = {"run": "run-7", "member": "r0s0", "store": "s3://bucket/run-7", "num_threads": 2}
-_NUMBERS = StepNumbers(loss_sum=1.5, weight=8.0, square_sums=(0.5, 0.25))
+_NUMBERS = StepNumbers(
+    loss_sum=1.5,
+    weight=8.0,
+    square_sums=(0.5, 0.25),
+    batch_size=16,
+    rate_factor=0.5,
+    first_square_sum=0.75,
+    noise_square_sum=0.5,
+)
 _PROBERS = (ProbeMember(name="r0s0", site="here"), ProbeMember(name="p1", site="there"))
 
 TIMELINE = Timeline(
@@ -116,7 +126,11 @@ def a_manifest() -> CheckpointManifest:
         loss_scale=8.0,
         num_good_steps=3,
         ledger=Ledger(
-            evaluations=(Evaluation(step=4, numbers={"loss": 1.5, "accuracy": "nan"}),), best_step=4, by_request=True
+            evaluations=(Evaluation(step=4, numbers={"loss": 1.5, "accuracy": "nan"}),),
+            best_step=4,
+            by_request=True,
+            batches=(BatchPiece(first_step=5, batch_size=16, rate_factor=0.5),),
+            noise=NoiseEstimate(num_steps=3, square_norm=0.5, trace=2.0),
         ),
     )
 

@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from tests.integration.jobs import traced_job
 from zooid.core.jobs.job import Job, load_job
+from zooid.core.runs.batch_history import BatchPiece
 from zooid.layers import (
     Objective,
     autocasting,
@@ -58,6 +59,7 @@ def train_composed_layers(
     device: str = "cpu",
     *,
     num_steps: int | None = None,
+    batches: tuple[BatchPiece, ...] = (),
     observe: Callable[[nn.Module], None] = lambda model: None,
 ) -> Trained:
     """Grain by grain, with the random numbers that belong to each grain, and all that a job may ask for.
@@ -67,6 +69,7 @@ def train_composed_layers(
     every step.
     """
     job, data, samples = _load(job_file)
+    samples.follow(batches)
     model = build_model(job).to(device)
     checked, layered = traced_job(job_file)
     stage = build_stage(layered, 0, layered.num_layers, {**_parameters(model), **dict(model.named_buffers())}, device)
@@ -76,7 +79,8 @@ def train_composed_layers(
     objective = Objective(job, checked.loss_form)
     losses, skipped, rates = [], [], []
     for step in range(samples.num_steps if num_steps is None else num_steps):
-        rates.append(float(optimizer.param_groups[0]["lr"]))
+        rate_factor = next((piece.rate_factor for piece in reversed(batches) if piece.first_step <= step), 1.0)
+        rates.append(float(optimizer.param_groups[0]["lr"]) * rate_factor)
         optimizer.zero_grad()
         loss_sum = weight = 0.0
         nominal_weight = objective.form.nominal_weight(samples.step_size(step))
@@ -112,12 +116,18 @@ def train_composed_layers(
         if job.clip_norm is not None:
             nn.utils.clip_grad_norm_(trained, job.clip_norm)
         if is_finite:
+            own_rates = [group["lr"] for group in optimizer.param_groups]
+            for group, rate in zip(optimizer.param_groups, own_rates, strict=True):
+                group["lr"] = rate * rate_factor
             optimizer.step()
+            for group, rate in zip(optimizer.param_groups, own_rates, strict=True):
+                group["lr"] = rate
         if job.autocast == "fp16":
             scale = scale.after(is_finite)
             skipped.append(not is_finite)
         if isinstance(scheduler, ReduceLROnPlateau):
-            if (step + 1) % (job.evaluate_every or samples.steps_per_epoch) == 0:
+            every = job.evaluate_every
+            if (step + 1) % every == 0 if every else samples.ends_epoch(step + 1):
                 scheduler.step(evaluation_loss(job, model))
         elif scheduler is not None:
             scheduler.step()

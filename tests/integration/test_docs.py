@@ -88,6 +88,7 @@ def may_confine() -> bool:
         "watching.md",
         "elasticity.md",
         "changes.md",
+        "scaling.md",
     ],
 )
 @pytest.mark.timeout(300)

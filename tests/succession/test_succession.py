@@ -73,6 +73,22 @@ class TestRuling:
         again = following(stands, [*later, b1])
         assert (again.resume_step, again.ruling) == (9, stands.ruling)
 
+    def test_takes_the_change_of_the_batch_from_whoever_has_applied_the_step(self) -> None:
+        """Nobody has while the first roster is written; under it, one member has, and is not alone to survive."""
+        stands = following(roster(2, 2, (4, 4)), answers("a0 a1 b0 b1", prepared="a0 a1 b0 b1"))
+        assert stands.ruling is not None
+        assert stands.ruling.numbers is not None
+        assert stands.ruling.numbers.batch_size is None
+        voted = structs.replace(NUMBERS, batch_size=64, rate_factor=0.5)
+        later = [
+            structs.replace(each, change=5, applied=voted, num_applied=10)
+            if each.member == "a0"
+            else structs.replace(each, change=5)
+            for each in answers("a0 b0 b1", prepared="b0 b1")
+        ]
+        again = following(stands, later)
+        assert (again.resume_step, again.ruling) == (9, Ruling(kind="stands", numbers=voted))
+
     def test_answers_about_another_roster_do_not_count(self) -> None:
         late = [Answer(member="b1", change=3, num_applied=9, is_prepared=False)]
         assert "b1" not in following(roster(2, 2, (4, 4)), answers("a0 a1") + late).stages

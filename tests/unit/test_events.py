@@ -6,6 +6,7 @@ import pytest
 
 from zooid.core.errors import RecordError
 from zooid.core.runs.events import (
+    BatchChanged,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -22,6 +23,7 @@ from zooid.core.runs.events import (
     RosterChanged,
     RunFinished,
     RunStarted,
+    ScalingWanted,
     StepCommitted,
     StoppedEarly,
     decode_events,
@@ -51,6 +53,8 @@ ALL: list[Event] = [
     MemberTrained(at_s=4.5, member="m0", peak_bytes=3_000_000),
     StepCommitted(at_s=5.0, step=0, epoch=0, loss=2.5, num_samples=64, step_s=0.4),
     Evaluated(at_s=5.5, epoch=0, step=1, loss=2.4, metrics={"accuracy": 0.5}, num_samples=64, wall_s=0.2),
+    ScalingWanted(at_s=5.6, step=1, batch_size=128, num_replicas=2),
+    BatchChanged(at_s=5.6, step=1, batch_size=128, rate_factor=0.5, num_steps=51),
     MemberPrinted(at_s=5.7, member="r0s0", text="hello"),
     StoppedEarly(at_s=5.8, step=1, reason="job.on_event wished so"),
     CheckpointSaved(at_s=6.0, step=1, url="s3://bucket/run-7/checkpoints/00000001"),

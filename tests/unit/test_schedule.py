@@ -227,7 +227,8 @@ def sample_plans(draw: st.DrawFn) -> SamplePlan:
 @given(sample_plans())
 def test_every_sample_counts_exactly_once_per_epoch(plan: SamplePlan) -> None:
     for epoch in range(plan.epochs):
-        steps = range(epoch * plan.steps_per_epoch, (epoch + 1) * plan.steps_per_epoch)
+        per_epoch = plan.num_steps // plan.epochs
+        steps = range(epoch * per_epoch, (epoch + 1) * per_epoch)
         assert {plan.epoch_of(step) for step in steps} == {epoch}
         grains = [grain for step in steps for grain in plan.grains(step)]
         assert sorted(np.concatenate(grains).tolist()) == list(range(plan.num_samples))
@@ -236,10 +237,11 @@ def test_every_sample_counts_exactly_once_per_epoch(plan: SamplePlan) -> None:
 @quick
 @given(sample_plans())
 def test_only_the_last_step_and_the_last_grain_are_short(plan: SamplePlan) -> None:
+    per_epoch = plan.num_steps // plan.epochs
     for step in range(plan.num_steps):
         sizes = [len(grain) for grain in plan.grains(step)]
-        is_last = step % plan.steps_per_epoch == plan.steps_per_epoch - 1
-        rest = plan.num_samples - (plan.steps_per_epoch - 1) * plan.batch_size
+        is_last = step % per_epoch == per_epoch - 1
+        rest = plan.num_samples - (per_epoch - 1) * plan.batch_size
         assert sum(sizes) == plan.step_size(step) == (rest if is_last else plan.batch_size)
         assert len(sizes) == plan.num_grains(step)
         assert sizes[:-1] == [plan.grain_size] * (len(sizes) - 1)

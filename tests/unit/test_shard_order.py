@@ -62,7 +62,7 @@ def test_a_step_needs_the_shards_of_two_windows_at_most(num_shards: int, batch_s
     """Of many more that there are: otherwise every member would fetch all of them at once."""
     shard_sizes = [3] * num_shards
     plan = plan_of(shard_sizes, batch_size=min(batch_size, SHARDS_PER_WINDOW * 3), seed=seed)
-    for step in range(plan.steps_per_epoch):
+    for step in range(plan.num_steps // plan.epochs):
         own = np.concatenate(plan.grains(step)).tolist()
         assert len(set(shards_of(shard_sizes, own))) <= 2 * SHARDS_PER_WINDOW
 

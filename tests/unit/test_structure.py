@@ -82,6 +82,7 @@ def test_everything_is_reached_from_a_command_a_public_name_or_a_member_program(
 def roots(modules: dict[str, Module]) -> list[Symbol]:
     commands = [(f"zooid.cli.{name}_command", name) for name in COMMANDS]
     names = [*(("zooid", name) for name in zooid.__all__), *(("zooid.comm", name) for name in zooid.comm.__all__)]
+    names += [("zooid.core.jobs.scaling", name) for name in zooid.scaling.__all__]
     programs = [name for name in modules if name.endswith(".__main__")] + ["zooid.platforms.local.zygote"]
     started = [(name, definition) for name in programs for definition in ("", *modules[name].definitions)]
     return [("zooid.cli.main", "main"), *commands, *names, *started]

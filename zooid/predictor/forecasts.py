@@ -40,9 +40,9 @@ def forecast(
     rate = _rate(prediction, world, plan)
     gains = tuple(_gain(change, plan, world, noiseless, rate, rule, data) for change in _CHANGES)
     schedule, layout = lay_out(plan, world)
-    problem = _problem(plan, world)
+    problem, profile = _problem(plan, world), world.profile_of(plan.offer_of(0))
     return Forecast(
-        job=world.profile_of(plan.offer_of(0)).job,
+        job=profile.job,
         layout=plan.layout,
         prices=prices,
         prediction=prediction,
@@ -52,7 +52,7 @@ def forecast(
         bottleneck=find_bottleneck(prediction, schedule, layout, gains, noiseless.step_s),
         gains=gains,
         timeline=timeline,
-        notes=(f"the plan does not fit: {problem}",) if problem else (),
+        notes=tuple(filter(None, (problem and f"the plan does not fit: {problem}", profile.assumption))),
     )
 
 

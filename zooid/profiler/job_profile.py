@@ -76,6 +76,7 @@ def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Prog
         model_fingerprint=layered.fingerprint,
         why_whole=layered.why_whole,
         autocast=job.autocast,
+        has_policy=job.policy is not None,
         zooid_version=VERSION,
         torch_version=str(torch.__version__),
         date=datetime.date.today().isoformat(),

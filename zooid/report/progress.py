@@ -4,10 +4,12 @@ import time
 from collections.abc import Mapping
 from typing import Protocol, Self
 
+from msgspec import structs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from zooid.core.runs.events import (
+    BatchChanged,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -20,6 +22,7 @@ from zooid.core.runs.events import (
     ProfileProgress,
     RunFinished,
     RunStarted,
+    ScalingWanted,
     StepCommitted,
     StoppedEarly,
     encode_events,
@@ -115,6 +118,9 @@ class LineView(View):
                 self._started = event
                 self._line(f"run {event.run}: {event.layout}, {event.num_steps} steps of {event.batch_size} samples")
                 _say_start(self._console, event)
+            case BatchChanged() if self._started:
+                self._started = structs.replace(self._started, num_steps=event.num_steps)
+                _say_event(self._console, event, self._started)
             case StepCommitted() if self._started and self._is_due(event):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
@@ -178,6 +184,9 @@ class BarView(View):
                 self._update(completed=self._num_members)
                 if self._num_members == len(self._started.members):
                     self._begin_training(self._started)
+            case BatchChanged():
+                self._update(total=event.num_steps)
+                _say_event(self._progress.console, event, self._started)
             case StepCommitted():
                 self._loss = event.loss
                 self._update(completed=event.step + 1, news=self._news())
@@ -226,6 +235,12 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
             when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
             say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
+        case BatchChanged():
+            rate = f", learning rate × {event.rate_factor:g}" if event.rate_factor != 1 else ""
+            now = f"{event.num_steps} steps in all"
+            say(console, f"from step {event.step + 1} on: batches of {event.batch_size} samples{rate}; {now}")
+        case ScalingWanted() if event.num_replicas is not None:
+            say(console, f"the scaling policy wants {event.num_replicas} replica(s) from step {event.step + 1} on")
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
         case StoppedEarly():

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from zooid.core.records import Record
 from zooid.core.runs.events import (
+    BatchChanged,
     Event,
     MemberExited,
     MembersAdopted,
@@ -11,6 +12,7 @@ from zooid.core.runs.events import (
     RosterChanged,
     RunFinished,
     RunStarted,
+    ScalingWanted,
     StoppedEarly,
 )
 from zooid.core.units import format_duration
@@ -63,6 +65,12 @@ def changes_in(events: Iterable[Event]) -> list[RunChange]:
                     f"{_names(members)} {'goes' if len(members) == 1 else 'go'} on {why} after "
                     f"{format_duration(event.wall_s)}: {_RULINGS.get(event.ruling, event.ruling)}"
                 )
+            case BatchChanged():
+                step = event.step
+                text = f"batches of {event.batch_size} samples, learning rate × {event.rate_factor:g}"
+            case ScalingWanted() if event.num_replicas is not None:
+                step = event.step
+                text = f"the scaling policy wants {count_in_words(event.num_replicas, 'replica')}"
             case StoppedEarly():
                 step = event.step
                 text = f"stopped: {event.reason}" if event.by_request else f"stopped early: {event.reason}"

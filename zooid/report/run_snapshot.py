@@ -7,6 +7,7 @@ from typing import Literal
 from zooid.core.jobs.run_requests import LOSS
 from zooid.core.records import Record
 from zooid.core.runs.events import (
+    BatchChanged,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -130,6 +131,9 @@ def snapshot_of(observed: ObservedRun) -> RunSnapshot:
         pace.add(event)
     plan, roster = observed.plan, observed.roster
     num_steps = observed.num_steps or (starts[-1].num_steps if starts else None)
+    batches = [event for event in events if isinstance(event, BatchChanged)]
+    if batches and observed.state not in ENDED:
+        num_steps = batches[-1].num_steps
     done = steps[-1].step + 1 if steps else starts[-1].first_step if starts else 0
     return RunSnapshot(
         store=observed.store,

@@ -52,6 +52,14 @@ class Vote:
     """The flags of `Wish` that the job asks for; only the first member contributes them."""
     num_stops: float = 0.0
     """1 if this member has found a request of a person to stop the run; only the first member looks for it."""
+    batch_size: float = 0.0
+    """Batch size from the next step on; 0 if it stays, and from all but the first member."""
+    rate_factor: float = 0.0
+    """Factor on the learning rate from the next step on; 0 where `batch_size` is."""
+    first_square_sum: float = 0.0
+    """Σg² of the mean gradient of this member's first grain, for the gradient noise scale; 0 if it is not measured."""
+    noise_square_sum: float = 0.0
+    """Σg² of the step's gradient over the same parameters; each member of the first replica contributes its stage."""
     square_sums: tuple[float, ...] = ()
     """Σg² of each stage, in stage order.
 

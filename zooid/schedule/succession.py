@@ -15,7 +15,7 @@ from msgspec import structs
 
 from zooid.core.errors import ScheduleError
 from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat, Ruling, StepNumbers
-from zooid.schedule.samples import split_grains
+from zooid.schedule.samples import even_shares, split_grains
 
 Pipeline = tuple[str, ...]
 """The names of a pipeline's members, in stage order."""
@@ -101,10 +101,25 @@ def _compatible(roster: Roster, answers: Sequence[Answer]) -> list[Answer]:
 
 
 def grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int, ...]]:
-    """The grains of each replica in a step of this roster."""
+    """The grains of each replica in a step of this roster.
+
+    The writer of a roster may not have known that a new batch size begins with the roster's first step. Its division of
+    that step is then of another number of grains, and does not count.
+    """
     if roster.grains and step == roster.first_computed:
-        return roster.grains
-    return split_grains(num_grains, roster.shares)
+        divided = {grain for numbers in roster.grains for grain in numbers}
+        if divided == set(range(num_grains)):
+            return roster.grains
+    return split_grains_of(roster, num_grains)
+
+
+def split_grains_of(roster: Roster, num_grains: int) -> Sequence[tuple[int, ...]]:
+    """So many grains, divided by the shares of this roster.
+
+    Shares that are as even as whole grains allow are so in steps of every size, as when the batch size changes.
+    """
+    is_even = roster.shares == even_shares(sum(roster.shares), roster.num_replicas)
+    return split_grains(num_grains, (1,) * roster.num_replicas if is_even else roster.shares)
 
 
 def uncomputed_grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int, ...]]:
@@ -148,13 +163,15 @@ def _decided(roster: Roster, holders: Mapping[str, Answer], num_applied: int) ->
     None before the first step.
     """
     ruling = roster.ruling
-    if ruling is not None and ruling.kind == "stands" and num_applied <= roster.first_computed:
-        return roster.resume_step, ruling.numbers
-    if num_applied == 0:
-        return None
     applied = next(
         (each.applied for each in holders.values() if each.num_applied == num_applied and each.applied), None
     )
+    if ruling is not None and ruling.kind == "stands" and num_applied <= roster.first_computed:
+        # Whoever has applied the step knows the vote on it, which the roster may not say.
+        has_applied = num_applied == roster.first_computed
+        return roster.resume_step, applied if has_applied and applied is not None else ruling.numbers
+    if num_applied == 0:
+        return None
     return num_applied - 1, applied
 
 

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from zooid.core.errors import ObjectNotFound, RecordError
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import CheckpointSaved, Evaluated, Event, StepCommitted, StoppedEarly
+from zooid.core.runs.events import (
+    BatchChanged,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    ScalingWanted,
+    StepCommitted,
+    StoppedEarly,
+)
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import Adoption
 from zooid.store.event_log import EventReader
@@ -134,11 +142,11 @@ def _exists(store: ObjectStore, key: str) -> bool:
 
 
 def _once(history: list[Event]) -> list[Event]:
-    """Each step and each evaluation once: a member that was taken for lost may have told of it late."""
+    """Each step, evaluation and change of the batch once: a member that was taken for lost may have told of it late."""
     seen: set[tuple[type, int]] = set()
     kept: list[Event] = []
     for event in reversed(history):
-        if isinstance(event, StepCommitted | Evaluated):
+        if isinstance(event, StepCommitted | Evaluated | BatchChanged | ScalingWanted):
             if (type(event), event.step) in seen:
                 continue
             seen.add((type(event), event.step))
@@ -162,7 +170,7 @@ def _counts(event: Event, end: _End | None) -> bool:
             return True
         case StepCommitted():
             return event.step < end[0]
-        case Evaluated() | CheckpointSaved() | StoppedEarly():  # after so many steps
+        case Evaluated() | CheckpointSaved() | StoppedEarly() | BatchChanged() | ScalingWanted():  # after so many steps
             return (event.step, False) < end
         case _:
             return True

@@ -62,8 +62,11 @@ def read_measurements(store: ObjectStore) -> RunMeasurements:
 
 
 def _as_run(plan: Plan, roster: Roster) -> Plan | None:
-    """Return the plan with the replicas of a roster, which may have lost some; None if its replicas mix offers."""
-    if roster.num_stages != len(plan.stages):
+    """Return the plan with the replicas of a roster, which may have lost some.
+
+    None if its replicas mix offers, or if its shares were made for another batch size.
+    """
+    if roster.num_stages != len(plan.stages) or sum(roster.shares) != -(-plan.batch_size // plan.grain_size):
         return None
     offers: tuple[str, ...] = ()
     if plan.replica_offers:

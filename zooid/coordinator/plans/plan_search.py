@@ -94,6 +94,8 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
         transport=limits.transport,
     )
     found = _with_links(find(market, limits, how.get("goal") or "balanced", how.get("hour_usd")), links)
+    assumed = dict.fromkeys(profile.assumption for profile in known.values() if profile.assumption)
+    notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in assumed]
     return structs.replace(found, reasons=(*found.reasons, *notes), corrections=learned.corrections)
 
 

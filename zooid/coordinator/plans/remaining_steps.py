@@ -1,6 +1,7 @@
 """The plan for the remaining steps of a run: any layout, but with the grain size of the run."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -13,12 +14,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.planner import search, single
 from zooid.predictor import run_cost
-from zooid.schedule.samples import SamplePlan
-
-
-def samples_of(manifest: CheckpointManifest) -> SamplePlan:
-    """Return which samples each step of a checkpoint's run owns."""
-    return SamplePlan(**structs.asdict(manifest.samples))
+from zooid.schedule.samples import SamplePlan, samples_of
 
 
 def plan_the_rest(
@@ -43,12 +39,13 @@ def plan_the_rest(
     pick = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
     assert pick.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
     remaining = pick.prediction
-    num_remaining = samples.num_steps - manifest.step
-    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * samples.num_steps / num_remaining
+    num_steps = replace(samples, batches=()).num_steps  # with the job's own batch size, as in any plan
+    num_remaining = remaining.num_steps if samples.batches else samples.num_steps - manifest.step
+    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * num_steps / num_remaining
     terms = run_cost(pick.member_offers, run_s)
     whole = structs.replace(
         remaining,
-        num_steps=samples.num_steps,
+        num_steps=num_steps,
         run_s=run_s,
         run_usd=sum(term.usd for term in terms),
         cost_terms=terms,

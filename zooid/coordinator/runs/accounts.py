@@ -9,7 +9,9 @@ from zooid.coordinator.runs.crew import Crew
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.runs.events import RunStarted, StepCommitted
 from zooid.core.runs.roster import Roster
+from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore
+from zooid.store.checkpoint_index import last_step, read_manifest
 
 _MIN_TIMEOUT_S = 120.0
 _TIMEOUT_FACTOR = 10.0
@@ -28,10 +30,15 @@ def timeout_s(predicted: Prediction | None) -> float:
 
 def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
     """Return the event of a run's start, with predictions for the remaining steps."""
-    whole = plan.predicted
+    whole, num_steps, batch_size = plan.predicted, plan.num_steps, plan.batch_size
     run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
+    part_left = 1.0
+    if roster.resume_step:  # batch sizes may have changed since the plan was made
+        samples = samples_of(read_manifest(store, last_step(store)))
+        num_steps, batch_size = samples.num_steps, samples.batch_size_of(roster.resume_step)
+        part_left -= samples.num_samples_before(roster.resume_step) / (samples.epochs * samples.num_samples)
     if whole is not None and roster.resume_step:
-        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * (1 - roster.resume_step / whole.num_steps)
+        run_s = whole.startup_s + (whole.run_s - whole.startup_s) * part_left
         from zooid.predictor import bill_usd
 
         usd = math.fsum(bill_usd(offer, run_s) for offer in plan.member_offers)
@@ -40,9 +47,9 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         run=roster.run,
         store=store.url,
         layout=plan.layout,
-        num_steps=plan.num_steps,
+        num_steps=num_steps,
         first_step=roster.resume_step,
-        batch_size=plan.batch_size,
+        batch_size=batch_size,
         predicted_step_s=None if whole is None else whole.step_s,
         predicted_run_s=run_s,
         predicted_usd=usd,

@@ -158,7 +158,7 @@ class RunObserver:
 
     def _read_end(self) -> RunState:
         """The state of a run that nobody trains, by its last checkpoint."""
-        from zooid.coordinator.plans.remaining_steps import samples_of  # imports the planner
+        from zooid.schedule.samples import samples_of  # imports the planner
 
         steps = complete_steps(self._store)
         if not steps:

@@ -13,7 +13,7 @@ from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
-from zooid.coordinator.plans.remaining_steps import plan_the_rest, samples_of
+from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
 from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.crew import ready_platform
@@ -32,6 +32,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule
 from zooid.core.runs.spec import RunClaim
 from zooid.platforms import Platform
+from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore, clear, open_store
 from zooid.store.checkpoint_index import (
     complete_steps,

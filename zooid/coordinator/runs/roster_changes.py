@@ -39,7 +39,7 @@ Target = Callable[[Roster], Seats]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedChange:
     """A change that is wanted, whatever the roster is when it can be carried out."""
 
     cause: str
@@ -63,7 +63,7 @@ class RosterChanges:
     """Returns whether the process of this name has ended."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
-    _queue: list[Wanted] = field(default_factory=list)
+    _queue: list[WantedChange] = field(default_factory=list)
     _started: dict[str, str] = field(default_factory=dict)
     """Names of processes that wait to join, by the name of their seat."""
     _started_s: float = 0.0
@@ -77,7 +77,7 @@ class RosterChanges:
     _planned: PlannedChange | None = None
     _next_look_s: float = 0.0
 
-    def want(self, wanted: Wanted) -> None:
+    def want(self, wanted: WantedChange) -> None:
         """Carry out this change after those that were wanted before."""
         self._queue.append(wanted)
 
@@ -87,7 +87,7 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
 
-        self.want(Wanted(cause, target))
+        self.want(WantedChange(cause, target))
 
     def succeed(self, members: Collection[str], cause: str) -> None:
         """Let new processes take over the seats of these members, which then leave."""
@@ -96,12 +96,12 @@ class RosterChanges:
             leaving = [name for name in roster.stages if name in members]
             return with_successors(roster, {name: self._name_of(name.partition("-")[0]) for name in leaving})
 
-        self.want(Wanted(cause, target))
+        self.want(WantedChange(cause, target))
 
     def refill(self, plan_copies: Sequence[RosterSeat]) -> None:
         """Replace lost members by new ones, unless that is wanted already. `plan_copies` are the planned copies."""
         if not any(wanted.cause == _LOST for wanted in self._queue):
-            self.want(Wanted(_LOST, lambda roster: refilled(roster, plan_copies, self._name_of)))
+            self.want(WantedChange(_LOST, lambda roster: refilled(roster, plan_copies, self._name_of)))
 
     def leave(self, member: str, cause: str) -> None:
         """Let a member leave without a successor, and with it the others of its replica."""
@@ -109,7 +109,7 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return without_replica_of(roster, member) if member in roster.stages else (roster.members, roster.copies)
 
-        self.want(Wanted(cause, target))
+        self.want(WantedChange(cause, target))
 
     def follow(self, plan: Plan, name: str, cause: str) -> None:
         """Let new processes follow another plan, which is in the store under this name; all present members leave."""
@@ -123,7 +123,7 @@ class RosterChanges:
             return tuple(members), tuple(copies)
 
         shares = roster_for(plan, "run", 0, 0).shares
-        self.want(Wanted(cause, target, name, shares))
+        self.want(WantedChange(cause, target, name, shares))
 
     def poll(self) -> None:
         """Go on with the first wanted change, unless the last look was a moment ago."""
@@ -164,7 +164,7 @@ class RosterChanges:
         self._num_failed = 0
 
     @property
-    def wanted(self) -> Sequence[Wanted]:
+    def wanted(self) -> Sequence[WantedChange]:
         """Changes that are not carried out yet."""
         return self._queue
 

@@ -35,10 +35,12 @@ from zooid.core.runs.events import (
     PhaseStarted,
     RosterChanged,
     RunFinished,
+    ScalingWanted,
 )
 from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
+from zooid.schedule.samples import samples_of
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
@@ -93,6 +95,8 @@ class Run:
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._changes: RosterChanges | None = None
         """Planned changes of who trains, from when members train."""
+        self._may_scale = False
+        """Whether the members' transport lets others join, so that the run follows its scaling policy."""
         self._lifetimes: Lifetimes | None = None
         self._requested: RequestedChanges | None = None
         self._preparers: list[Crew] = []
@@ -218,6 +222,7 @@ class Run:
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
             self._changes = self._new_changes(plan, crew)
+            self._may_scale = plan.survives_losses
             self._lifetimes = Lifetimes(self._changes, crew.ages)
             self._requested = self._new_requests(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
@@ -301,10 +306,11 @@ class Run:
         step_s = median_step_s(steps, plan, first_step)
         manifest = read_manifest(self._store, last_step(self._store))
         ledger = manifest.ledger
-        if progress.has_lost_members and manifest.step < plan.num_steps and not ledger.stopped:
+        num_steps = samples_of(manifest).num_steps
+        if progress.has_lost_members and manifest.step < num_steps and not ledger.stopped:
             raise CheckpointError(
                 f"all members have ended, but the last checkpoint in {self._store.url} has {manifest.step} of "
-                f"{plan.num_steps} steps; `zooid resume {self._store.url}` continues from there"
+                f"{num_steps} steps; `zooid resume {self._store.url}` continues from there"
             )
         checkpoint = progress.checkpoint or f"{self._store.url}/{keys.checkpoint(manifest.step)}"
         self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=checkpoint))
@@ -329,6 +335,9 @@ class Run:
         self._progress.take(event)
         if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
             self._changes.refill(read_roster(self._store, self._roster).copies)
+        if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
+            assert self._changes is not None
+            self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
         self._on_event(event)
 
     def _meter(self, crew: Crew) -> Callable[[], None]:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeGuard, get_args
 
 from zooid.core.errors import JobError, ZooidError
 from zooid.core.jobs.run_requests import LOSS, Monitor, Wish
+from zooid.core.jobs.scaling import Decide, Policy, policy_of
 
 AutocastName = Literal["bf16", "fp16"]
 
@@ -63,6 +64,8 @@ class Job:
     """Number of processes with which each member prefetches samples; 0 reads them when they are needed."""
     whole: bool = False
     """Whether to train the model as one stage by its own code, although it could be cut."""
+    scaling: Policy | Decide | None = None
+    """(history) -> `zooid.scaling.Wanted`, or a policy of `zooid.scaling`; None keeps batch size and learning rate."""
 
     def __post_init__(self) -> None:
         for name, is_required, form in (
@@ -92,6 +95,7 @@ class Job:
                 "a grain is a part of a batch: give at most the batch size"
             )
         _check_evaluation(self)
+        _check_scaling(self)
         is_number = isinstance(self.clip_norm, int | float) and not isinstance(self.clip_norm, bool)
         if self.clip_norm is not None and not (is_number and 0 < self.clip_norm < math.inf):
             raise JobError(f"job.clip_norm is {self.clip_norm!r}; it must be a number above 0, or None")
@@ -103,6 +107,11 @@ class Job:
             raise JobError(f"job.whole is {self.whole!r}; give True to train the model by its own code, or False")
         if not _is_whole(self.seed):
             raise JobError(f"job.seed is {self.seed!r}; it must be a whole number")
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy that changes batch size and learning rate; None if the job has none."""
+        return policy_of(self.scaling)
 
 
 _loading: list[Path] = []
@@ -187,6 +196,21 @@ def _check_evaluation(job: Job) -> None:
     if monitor is not None and monitor.metric not in (LOSS, *metrics):
         allowed = ", ".join(map(repr, (LOSS, *metrics)))
         raise JobError(f"job.monitor looks at {monitor.metric!r}, which no evaluation reports; give one of {allowed}")
+
+
+def _check_scaling(job: Job) -> None:
+    scaling: object = job.scaling
+    if scaling is not None and not callable(scaling) and not isinstance(scaling, Policy):
+        raise JobError(
+            f"job.scaling is {scaling!r}; give a policy such as zooid.scaling.adabatch(every=5, max_batch=1024), or a "
+            "function (history) -> zooid.scaling.Wanted"
+        )
+    policy = job.policy  # rejects a function that does not take the history
+    if policy is not None and policy.max_batch is not None and policy.max_batch < job.batch_size:
+        raise JobError(
+            f"job.scaling allows batches of at most {policy.max_batch} samples, but job.batch_size is "
+            f"{job.batch_size}; the run begins with that: allow at least {job.batch_size}"
+        )
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

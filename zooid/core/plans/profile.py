@@ -147,6 +147,8 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     """Why the model is trained as one stage, in words; empty if it can be cut."""
     autocast: AutocastName | None = None
     """The job's `autocast` when it was measured."""
+    has_policy: bool = False
+    """Whether the job has a scaling policy, which may change the batch size."""
     zooid_version: str
     torch_version: str
     date: str
@@ -198,6 +200,13 @@ class Profile(FileRecord, frozen=True, kw_only=True, tag="profile"):
     @property
     def is_estimate(self) -> bool:
         return bool(self.estimated_from)
+
+    @property
+    def assumption(self) -> str:
+        """What predictions from this profile assume about the job, in words; empty if they assume nothing."""
+        if not self.has_policy:
+            return ""
+        return f"the job has a scaling policy; times and costs hold for its first batch size, {self.batch_size} samples"
 
     def parameter_bytes(self, first_layer: int, end_layer: int) -> int:
         """Return the parameter bytes of a stage; a parameter that several of its layers use counts once."""

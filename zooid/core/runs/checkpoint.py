@@ -13,6 +13,8 @@ from msgspec import field
 from zooid.core.jobs.loss_form import LossForm
 from zooid.core.records import FileRecord, Record, require, require_at_least, require_positive
 from zooid.core.runs import keys
+from zooid.core.runs.batch_history import BatchPiece, check_order
+from zooid.core.runs.gradient_noise import NoiseEstimate
 from zooid.core.text import quoted
 
 
@@ -104,6 +106,14 @@ class Ledger(Record, frozen=True, kw_only=True):
     """Why the run ended before its last step; empty if it did not."""
     by_request: bool = False
     """Whether a person ended it with `zooid stop`, so that the run is not complete and can be resumed."""
+
+    batches: tuple[BatchPiece, ...] = ()
+    """Batch sizes and learning-rate factors after the job's own, in order. The last piece still holds."""
+    noise: NoiseEstimate = NoiseEstimate()
+    """The gradient noise so far, if the job's scaling policy wants to know it."""
+
+    def __post_init__(self) -> None:
+        check_order(self.batches)
 
     @property
     def is_complete_early(self) -> bool:

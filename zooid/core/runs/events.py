@@ -110,6 +110,28 @@ class StepCommitted(BaseEvent, frozen=True, kw_only=True, tag="step_committed"):
     """Whether scaled fp16 gradients overflowed, so that no parameter changed."""
 
 
+class BatchChanged(BaseEvent, frozen=True, kw_only=True, tag="batch_changed"):
+    """The run continues with another batch size or learning-rate factor."""
+
+    step: int
+    """The first step of that size."""
+    batch_size: int
+    rate_factor: float
+    """Factor on the learning rate that the job's optimizer and scheduler give."""
+    num_steps: int
+    """Number of steps that the whole run now has."""
+
+
+class ScalingWanted(BaseEvent, frozen=True, kw_only=True, tag="scaling_wanted"):
+    """The job's scaling policy wants a change. A field that is None stays as it is."""
+
+    step: int
+    """The first step for which it wants the change."""
+    batch_size: int | None = None
+    rate_factor: float | None = None
+    num_replicas: int | None = None
+
+
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
     """The model was evaluated on the whole evaluation data set."""
 
@@ -194,6 +216,8 @@ Event = (
     | MemberPrinted
     | MemberTrained
     | StepCommitted
+    | BatchChanged
+    | ScalingWanted
     | Evaluated
     | CheckpointSaved
     | StoppedEarly

@@ -34,6 +34,17 @@ class StepNumbers(Record, frozen=True, kw_only=True):
     """Σg² of each stage, in stage order."""
     is_finite: bool = True
     """Whether all losses and gradients were finite. A sum that is not finite is given as 0."""
+    batch_size: int | None = None
+    """Batch size from the next step on, or 0 if it stays. None if nobody knows the vote on the step."""
+    rate_factor: float = 0.0
+    """Factor on the learning rate from the next step on; 0 if `batch_size` is 0 or None."""
+    first_square_sum: float = 0.0
+    """Σg² of the mean gradients of first grains, for the gradient noise scale; 0 if it is not measured."""
+    noise_square_sum: float = 0.0
+    """Σg² of the step's gradient over the same parameters."""
+
+    def __post_init__(self) -> None:
+        require_at_least(0, self, "batch_size", "rate_factor", "first_square_sum", "noise_square_sum")
 
 
 class Ruling(Record, frozen=True, kw_only=True):

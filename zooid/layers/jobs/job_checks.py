@@ -54,6 +54,11 @@ def check_data(job: Job) -> Any:
             f"job.batch_size is {job.batch_size}, but job.data() has only {len(data)} samples; "
             f"give a batch size of at most {len(data)}"
         )
+    if job.policy is not None and job.policy.max_batch is not None and job.policy.max_batch > len(data):
+        raise JobError(
+            f"job.scaling may want batches of {job.policy.max_batch} samples, but job.data() has only {len(data)}; "
+            f"let it want at most {len(data)}"
+        )
     return data
 
 

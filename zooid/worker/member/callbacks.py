@@ -9,7 +9,8 @@ import torch
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import NO_WISH, Wish
-from zooid.core.runs.events import Evaluated, Event, StepCommitted, StoppedEarly
+from zooid.core.runs.events import BatchChanged, Evaluated, Event, StepCommitted, StoppedEarly
+from zooid.worker.member.step_log import StepLog
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,22 @@ class Callbacks:
     emit: Callable[[Event], None]
     model_tensors: Callable[[], Mapping[str, torch.Tensor]]
     is_first: bool
-    recent: deque[StepCommitted | Evaluated]
+    recent: deque[StepCommitted | Evaluated | BatchChanged]
     """All events, so that another member can write them if the first one is lost before it does."""
+    log: StepLog
+    """The steps that the job's scaling policy learns about."""
     is_stop_asked: Callable[[], bool] = lambda: False
     """Returns whether the first member has found a request to stop the run."""
 
     @property
     def may_wish(self) -> bool:
-        """Whether the first member must share its wishes; equal on every member."""
-        return self.job.on_event is not None
+        """Whether the first member must share what the job wants after an evaluation; equal on every member."""
+        return self.job.on_event is not None or self.job.scaling is not None
 
     def tell(self, event: StepCommitted | Evaluated) -> Wish:
         """Pass an event on, and return the wish with which the job answers."""
         self.recent.append(event)
+        self.log.add(event)
         if not self.is_first:
             return NO_WISH
         self.emit(event)
@@ -50,6 +54,11 @@ class Callbacks:
                 "zooid.Wish.STOP, several of them joined by |"
             )
         return answer
+
+    def tell_change(self, event: BatchChanged) -> None:
+        self.recent.append(event)
+        if self.is_first:
+            self.emit(event)
 
     def tell_stop(self, event: StoppedEarly) -> None:
         if self.is_first:

@@ -49,14 +49,17 @@ class ChangeWatch:
         if is_first and not roster.guests:
             threading.Thread(target=self._look, name="zooid-changes", daemon=True).start()
 
-    def note_paces(self, paces: tuple[float, ...]) -> None:
-        """Plan other shares if a replica is slower than its share allows. Only the first member does."""
+    def note_paces(self, paces: tuple[float, ...], shares: tuple[int, ...]) -> None:
+        """Plan other shares if a replica is slower than its share allows. Only the first member does.
+
+        `shares` are the numbers of grains in a step of the present batch size.
+        """
         if not self._is_first or self.agreed is not None or self._roster.guests:
             return
         self._pace_watch.note(paces)
-        shares = self._pace_watch.better_than(self._roster.shares)
-        if shares is not None and self._proposing is None:
-            self._proposing = threading.Thread(target=self._propose, args=(shares,), name="zooid-shares", daemon=True)
+        better = self._pace_watch.better_than(shares)
+        if better is not None and self._proposing is None:
+            self._proposing = threading.Thread(target=self._propose, args=(better,), name="zooid-shares", daemon=True)
             self._proposing.start()
 
     def _propose(self, shares: tuple[int, ...]) -> None:

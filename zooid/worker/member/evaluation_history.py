@@ -7,8 +7,17 @@ from zooid.core.jobs.run_requests import LOSS, NO_WISH, Wish
 from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import Evaluated, json_ready
 from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
+from zooid.schedule.samples import SamplePlan
 
 _STOPPED_BY_CALLBACK = "job.on_event wished so"
+
+
+def is_evaluation_due(job: Job, samples: SamplePlan, num_steps: int) -> bool:
+    """Whether the job is evaluated after so many steps."""
+    if job.evaluation is None:
+        return False
+    is_due = num_steps % job.evaluate_every == 0 if job.evaluate_every else samples.ends_epoch(num_steps)
+    return is_due or num_steps == samples.num_steps
 
 
 class EvaluationHistory:

@@ -10,6 +10,7 @@ from zooid.core.runs.roster import Roster, StepNumbers
 from zooid.core.runs.timeline import Timeline
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.member.callbacks import Callbacks
+from zooid.worker.member.evaluation_history import is_evaluation_due
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.stage_state import StageState
 from zooid.worker.step.member_progress import Agenda
@@ -32,6 +33,7 @@ class Trainer:
         self._job = assignment.job
         self._samples = assignment.samples
         self._seat = assignment.seat
+        self._batches = assignment.batches
         self._transactions = transactions
         self._training = state.training
         self._history = state.history
@@ -76,9 +78,14 @@ class Trainer:
         self._transactions.meter.finish()
         return None
 
-    def apply_planned(self, numbers: StepNumbers) -> None:
-        """Apply the step before a planned change, whose votes this member has not seen, but all others have."""
-        self._transactions.apply_planned(numbers)
+    def catch_up(self, step: int, numbers: StepNumbers) -> None:
+        """Bring the state to where a planned roster begins, though this member never trains under it.
+
+        It may not have seen the votes on the step before, or which batch size begins, but all others have.
+        """
+        if self.num_applied < step:
+            self._transactions.apply_planned(numbers)
+        self._batches.begin(step, (numbers.batch_size, numbers.rate_factor) if numbers.batch_size else None)
 
     def run_step(self) -> None:
         """Run one step. If anything goes wrong, nothing of it remains."""
@@ -88,7 +95,8 @@ class Trainer:
         """Do what comes between two steps: evaluations, checkpoints, and an early stop."""
         agenda = self._agenda
         wishes = agenda.agreed
-        if self._is_evaluation_due():
+        self._batches.begin(self.num_applied, agenda.batch)
+        if is_evaluation_due(self._job, self._samples, self.num_applied):
             wishes |= self._evaluation_wishes()
         if agenda.is_stop_asked and self.num_applied < self._samples.num_steps:
             wishes |= self._shared_wishes()  # no vote follows which could carry them
@@ -103,10 +111,6 @@ class Trainer:
     def _agenda(self) -> Agenda:
         return self._transactions.progress.agenda
 
-    def _is_evaluation_due(self) -> bool:
-        every = self._job.evaluate_every or self._samples.steps_per_epoch
-        return self.num_applied % every == 0 or self.num_applied == self._samples.num_steps
-
     def _evaluation_wishes(self) -> Wish:
         """Evaluate, if the job has data for it, and return the wishes that follow from the result."""
         if self._evaluate is None:
@@ -118,7 +122,11 @@ class Trainer:
         if known is None and (values := self._history.values):
             self._training.follow(values[-1])
         self._agenda.noted |= self._callbacks.tell(event)
-        wishes |= self._shared_wishes()
+        if self._callbacks.may_wish:
+            wanted = self._batches.wanted_for(self.num_applied)
+            shared, batch_size, rate_factor = self._seat.add_up([float(self._agenda.noted.value), *wanted])
+            wishes |= Wish(int(shared))
+            self._batches.begin(self.num_applied, (int(batch_size), rate_factor) if batch_size else None)
         self._agenda.noted = NO_WISH
         return wishes
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 
@@ -13,7 +14,7 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, ObjectExists, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import Evaluated, MemberStarted, RosterChanged, StepCommitted
+from zooid.core.runs.events import BatchChanged, Evaluated, MemberStarted, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import Stage, build_stage
@@ -27,6 +28,7 @@ from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
 from zooid.worker.gradients.bucket_gradients import ReplicaReduction
 from zooid.worker.gradients.tied_gradients import TiedParameters
+from zooid.worker.member.batch_changes import BatchChanges
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.change_watch import ChangeWatch
 from zooid.worker.member.evaluation import Evaluator
@@ -86,14 +88,17 @@ class Member:
         self._confirming: Future[None] | None = None
         """The write of the present roster, if this member plans it as its first member."""
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="zooid-roster")
-        self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
+        self._recent: deque[StepCommitted | Evaluated | BatchChanged] = deque(maxlen=_MAX_RECENT)
         """Events that the first member writes, in case it is lost before it can."""
         self._readers = ExitStack()
         self._peers = peers
         self._loaded = loaded
         self._state: StageState
+        self._samples = replace(role.samples)
+        """What the supply reads. A guest opens it before it knows the batch sizes so far."""
         if loaded is None:
             self._state = load_stage_state(store, role, role.manifest, roster.stages[spec.member])
+            self._samples = self._state.samples
         self._supply = self._open_supply(self._state.stage if loaded is None else loaded[0])
 
     def __enter__(self) -> "Member":
@@ -133,7 +138,7 @@ class Member:
         if seat.is_guest:
             assert self._loaded is not None, "only a process that joins is a guest"
             received = receive_as_guest(seat, self._loaded)
-            self._state = received_stage_state(role, role.manifest, self._loaded, received)
+            self._state = received_stage_state(role, role.manifest, self._loaded, self._samples, received)
         guests = Hospitality(seat, role.layered, spans, self._state)
         if roster.guests and not seat.is_guest:
             guests.welcome()
@@ -171,7 +176,7 @@ class Member:
             role.plan.is_direct,
             reduces_early(seat.stage),
             keeps_own=role.plan.survives_losses,
-            num_grains=role.samples.num_grains(0),
+            num_grains=state.samples.max_grains,
             is_reproducible=role.plan.reproducible,
         )
         ties = {
@@ -182,8 +187,9 @@ class Member:
         state.training.regroup(reduction, ties)
         is_first = self._stop.is_first = seat.rank == 0
         tensors, is_stop_asked = state.model_tensors, self._stop.is_stop_asked
-        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, is_stop_asked)
-        assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
+        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, is_stop_asked)
+        batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
+        assignment = Assignment(role.job, state.samples, role.shape, seat, role.device, batches)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
         meter = StepMeter(self._store, seat, keeper.pauses_s)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, meter, self._abort)
@@ -212,7 +218,7 @@ class Member:
         role = self.role
         reads = stage.first_layer == 0 or stage.is_last
         pin = role.device.type == "cuda"
-        supply = open_supply(role.job, role.data, role.samples, self._own_grains, reads=reads, pin=pin)
+        supply = open_supply(role.job, role.data, self._samples, self._own_grains, reads=reads, pin=pin)
         return self._readers.enter_context(supply)
 
     def _own_grains(self, step: int | None, num_grains: int) -> tuple[int, ...]:
@@ -259,7 +265,7 @@ class Member:
             store=self._store,
             roster=roster,
             timeout_s=self._spec.timeout_s,
-            num_grains=self.role.samples.num_grains,
+            num_grains=self._state.samples.num_grains,
             lost=lambda: self._peers.lost,
             abort=self._abort,
         )
@@ -283,9 +289,8 @@ class Member:
         assert roster.ruling.numbers is not None
         progress = self._state.progress
         progress.step = progress.step.obey(roster)
-        if progress.step.num_applied < roster.resume_step:
-            assert self._trainer is not None
-            self._trainer.apply_planned(roster.ruling.numbers)
+        assert self._trainer is not None
+        self._trainer.catch_up(roster.resume_step, roster.ruling.numbers)
         progress.is_between_steps = False
         self._roster_before, self._roster = self._roster, roster
 
@@ -328,7 +333,7 @@ class Member:
         return self._state.progress.answer(
             self._spec.member,
             roster,
-            self.role.samples.num_grains,
+            self._state.samples.num_grains,
             num_evaluations=len(self._state.history.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
             suspects=self._peers.lost,
@@ -345,6 +350,7 @@ class Member:
         self._readers = ExitStack()
         manifest = manifest_of(self._store, roster, roster.resume_step)
         self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
+        self._samples = self._state.samples
         self._supply = self._open_supply(self._state.stage)
 
     def _tell_start(self, seat: Seat) -> None:

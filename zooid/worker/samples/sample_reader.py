@@ -84,6 +84,10 @@ class GrainReader:
         seed_data(self._job.seed, step, grain)
         return batch
 
+    def restart(self) -> None:
+        """Forget the order of grains, which has changed. The next grain is read anew."""
+        self._order = iter(())
+
     def close(self) -> None:
         """End all processes, including those that fetch shards."""
         if self._processes is not None:

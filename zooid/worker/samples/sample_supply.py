@@ -25,6 +25,8 @@ class SampleSupply:
     evaluate: ReadGrain
     evaluation_sizes: "EvaluationSizes | None"
     """Sizes of the evaluation data; None where the job evaluates nothing."""
+    restart: Callable[[], None]
+    """Forgets what was read ahead for training, since the batch size has changed."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,12 @@ def open_supply(
     sizes = EvaluationSizes(len(evaluation), samples.batch_size, samples.grain_size) if evaluation is not None else None
 
     def training_grains(first_step: int) -> Iterator[Grain]:
-        for step in range(first_step, samples.num_steps):
+        step = first_step
+        while step < samples.num_steps:  # which changes with the batch size
             grains = samples.grains(step)
             for grain in own_grains(step, len(grains)):
                 yield step, grain, grains[grain].tolist()
+            step += 1
 
     def evaluation_grains(first_batch: int) -> Iterator[Grain]:
         assert sizes is not None
@@ -72,7 +76,7 @@ def open_supply(
     num_evaluating = num_workers if evaluation is not None else 0
     evaluating = GrainReader(job, evaluation, evaluation_grains, num_workers=num_evaluating, pin=pin)
     try:
-        yield SampleSupply(training.read, evaluating.read, sizes)
+        yield SampleSupply(training.read, evaluating.read, sizes, training.restart)
     finally:
         training.close()
         evaluating.close()

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from zooid.core.runs.checkpoint import CheckpointManifest
 from zooid.core.runs.state_header import StateHeader
 from zooid.layers import Stage, build_stage
+from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import StepState
 from zooid.store import ObjectStore
 from zooid.worker.checkpoints import contents
@@ -16,6 +17,7 @@ from zooid.worker.checkpoints.optimizer_state import load_optimizer_tensors
 from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.member.evaluation_history import EvaluationHistory
 from zooid.worker.member.role import Role
+from zooid.worker.member.step_log import StepLog
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainedStage, TrainingState
 from zooid.worker.step.member_progress import MemberProgress
@@ -38,6 +40,10 @@ class StageState:
     progress: MemberProgress
     saved: tuple[int, float]
     """Step of the last complete checkpoint that is known, and when it was complete."""
+    samples: SamplePlan
+    """The samples of each step, with the batch sizes so far."""
+    log: StepLog
+    """The steps since the state was read, for the job's scaling policy."""
 
     def model_tensors(self) -> Tensors:
         """The part of the model's state dict that this member has."""
@@ -53,11 +59,16 @@ def load_stage_state(store: ObjectStore, role: Role, manifest: CheckpointManifes
     def read_optimizer(names: Sequence[str]) -> Tensors:
         return contents.read_optimizer_tensors(store, manifest, names)
 
-    return _stage_state(role, manifest, loaded, read_optimizer, manifest.step)
+    return _stage_state(role, manifest, loaded, replace(role.samples), read_optimizer, manifest.step)
 
 
-def received_stage_state(role: Role, manifest: CheckpointManifest, loaded: "Loaded", received: Received) -> StageState:
-    """The state of a stage whose tensors other members have sent, after it was read from an earlier checkpoint."""
+def received_stage_state(
+    role: Role, manifest: CheckpointManifest, loaded: "Loaded", samples: SamplePlan, received: Received
+) -> StageState:
+    """The state of a stage whose tensors other members have sent, after it was read from an earlier checkpoint.
+
+    `samples` take the batch sizes that the others have had so far.
+    """
     headers = [header for header, _ in received]
     optimizer = {entry: tensor for _, tensors in received for entry, tensor in tensors.items()}
     current = structs.replace(
@@ -67,7 +78,7 @@ def received_stage_state(role: Role, manifest: CheckpointManifest, loaded: "Load
         num_good_steps=headers[0].num_good_steps,
         ledger=headers[0].ledger,
     )
-    state = _stage_state(role, current, loaded, lambda names: optimizer, manifest.step)
+    state = _stage_state(role, current, loaded, samples, lambda names: optimizer, manifest.step)
     state.manifest = manifest
     return state
 
@@ -76,10 +87,14 @@ def _stage_state(
     role: Role,
     manifest: CheckpointManifest,
     loaded: "Loaded",
+    samples: SamplePlan,
     read_optimizer: Callable[[Sequence[str]], Tensors],
     saved_step: int,
 ) -> StageState:
-    """`read_optimizer` returns the optimizer's state of these parameters. `saved_step` is that of a checkpoint."""
+    """`samples` take the batch sizes of the checkpoint. `read_optimizer` returns the optimizer's state of parameters.
+
+    `saved_step` is that of a checkpoint.
+    """
     stage, untrained = loaded
     completed = tuple(role.layered.trained_bytes(stage.first_layer, stage.end_layer))
     trained = TrainedStage(stage.module, completed, role.layered.persistent_names, stage.is_last, role.layered.hooks)
@@ -94,7 +109,11 @@ def _stage_state(
         scale = LossScale.for_job(role.job.autocast)
     begins_with_evaluation = manifest.step == 0 and role.job.evaluate_first
     progress = MemberProgress(StepState.resumed(manifest.step), scale, is_between_steps=begins_with_evaluation)
-    return StageState(stage, untrained, manifest, training, history, progress, (saved_step, time.monotonic()))
+    saved = (saved_step, time.monotonic())
+    samples.follow(manifest.ledger.batches)
+    if samples.batches:
+        training.rate_factor = samples.batches[-1].rate_factor
+    return StageState(stage, untrained, manifest, training, history, progress, saved, samples, StepLog())
 
 
 Loaded = tuple[Stage, Tensors]

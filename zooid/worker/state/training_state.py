@@ -1,7 +1,7 @@
 """The parameters, buffers and optimizer of a stage, changed only by applying a prepared step."""
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import distributed as dist
@@ -13,8 +13,10 @@ from zooid.layers import ParameterHooks, apply_hooks, build_scheduler
 from zooid.schedule.grain_tree import Deal
 from zooid.worker.gradients import loss_sums
 from zooid.worker.gradients.bucket_gradients import BucketGradients, ReplicaReduction
+from zooid.worker.gradients.noise_probe import NoiseProbe
 from zooid.worker.gradients.tied_gradients import TiedParameters, TiedSum
 from zooid.worker.gradients.tree_gradients import GrainSums, TreeGradients
+from zooid.worker.state.rate_factors import scaled_rates
 from zooid.worker.state.running_statistics import RunningStatistics
 
 
@@ -50,6 +52,7 @@ class TrainingState:
         assert len(self._names) == len(trained), "every parameter belongs to a layer of the stage"
         self._parameters = [trained[name] for name in self._names]
         self._hooks = stage.hooks
+        self._measures_noise = job.policy is not None and job.policy.measures_noise
         self._has_loss = stage.has_loss
         number_type = self._parameters[0].dtype if self._parameters else torch.float32
         count_type = torch.promote_types(number_type, torch.float32)
@@ -61,6 +64,8 @@ class TrainingState:
         self._grain_sums: GrainSums | None = None
         """Sums of this member's own grains along the tree over grains; None if sums follow no tree."""
         self._gradients = self._new_gradients(reduction or ReplicaReduction(), ties)
+        self.rate_factor = 1.0
+        """Factor on the learning rate of the optimizer and its scheduler, which do not know of it."""
         self.optimizer: torch.optim.Optimizer | None = job.optimizer(self.named_parameters) if trained else None
         """None where nothing is trained, since a job may fail to build an optimizer without parameters."""
         self._scheduler = build_scheduler(job, self.optimizer) if self.optimizer is not None else None
@@ -70,8 +75,23 @@ class TrainingState:
         self._gradients.close()
         self._gradients = self._new_gradients(reduction, ties)
 
+    def make_room(self, num_grains: int) -> None:
+        """Prepare for steps of at most so many grains. May only be called between two steps."""
+        if num_grains > self._reduction.num_grains:
+            self.regroup(replace(self._reduction, num_grains=num_grains), self._ties)
+
     def _new_gradients(self, reduction: ReplicaReduction, ties: dict[int, TiedParameters] | None) -> BucketGradients:
         self._ties = ties or {}
+        tied = {name for each in self._ties.values() for name in each.names}
+        self._probe = NoiseProbe(
+            {
+                name: parameter
+                for name, parameter in zip(self._names, self._parameters, strict=True)
+                if self._measures_noise and name not in tied and name not in self._hooks.of_gradients
+            }
+        )
+        """Leaves out tied parameters and those with hooks, whose gradients are complete only after the reduce."""
+        self._reduction = reduction
         self._is_reduced = reduction.group is not None
         like = self._parameters[0].detach() if self._parameters else torch.zeros(0)
         self._loss_slots = [loss_sums.slots_for(reduction.num_grains, like)] if self._has_loss else []
@@ -89,7 +109,7 @@ class TrainingState:
     @property
     def learning_rate(self) -> float | None:
         """The learning rate of the first parameter group; None where the stage trains no parameters."""
-        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"])
+        return None if self.optimizer is None else float(self.optimizer.param_groups[0]["lr"] * self.rate_factor)
 
     def resume(self, num_steps: int, evaluated: Sequence[float] = ()) -> None:
         """Bring the learning rate to its value after so many steps and these evaluation results."""
@@ -109,6 +129,7 @@ class TrainingState:
 
     def begin(self, grains: Sequence[Sequence[int]]) -> None:
         """Begin a step, given the grains of every replica."""
+        self._probe.begin()
         self._statistics.begin(sum(map(len, grains)))
         self._gradients.begin()
         if self._grain_sums is not None:
@@ -143,6 +164,7 @@ class TrainingState:
 
     def end_backward(self, grain: int) -> None:
         """Take what the backward of a grain has computed, where sums follow the tree over grains."""
+        self._probe.take_first()
         if self._grain_sums is not None:
             self._grain_sums.end_backward()
             if self._statistics.is_single:
@@ -187,6 +209,10 @@ class TrainingState:
         has_one_type = len({norm.dtype for norm in norms}) == 1
         return torch.stack(norms if has_one_type else [norm.double() for norm in norms]).double().square().sum()
 
+    def noise_squares(self) -> tuple[float, float]:
+        """Σg² of this member's first grain and of the held gradients, for the gradient noise scale."""
+        return self._probe.squares(self._hold())
+
     def apply(self, scale: float | torch.Tensor) -> None:
         """Make one optimizer update from the held gradients, multiplied by `scale`."""
         held = self._hold()
@@ -199,7 +225,8 @@ class TrainingState:
             for hook in hooks if held.get(name) is not None else ():
                 hook(dict(self.named_parameters)[name])
         if self.optimizer is not None:
-            self.optimizer.step()
+            with scaled_rates(self.optimizer, self.rate_factor):
+                self.optimizer.step()
         self.advance()
 
     def advance(self) -> None:

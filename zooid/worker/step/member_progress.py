@@ -25,6 +25,8 @@ class Agenda:
     """Whether the checkpoint rule asks for a checkpoint."""
     is_stop_asked: bool = False
     """Whether a person has asked to stop the run. It stays true, so that members which repeat the end agree."""
+    batch: tuple[int, float] | None = None
+    """Batch size and learning-rate factor from the next step on, as the vote says; None if they stay."""
 
 
 @dataclass

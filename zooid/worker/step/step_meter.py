@@ -94,7 +94,7 @@ class StepMeter:
             self._begin_write()
 
     def _begin_write(self) -> None:
-        if not self._kept or not self._seat.roster.shares[self._seat.replica or 0]:
+        if not self._kept or not any(run.action.kind is Kind.FORWARD for run in self._kept[-1].recording.runs):
             return
         arguments = (tuple(self._kept), self._num_steps, tuple(self._pauses_s))
         self._writing = threading.Thread(target=self._write, args=arguments, name="measurements", daemon=True)

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, replace
 
 import torch
+from msgspec import structs
 
 from zooid.core.abort import Abort
 from zooid.core.errors import CommError
@@ -17,8 +18,9 @@ from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.planned_rosters import planned_roster
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import Decision, Phase, StepState, Vote
-from zooid.schedule.succession import grains_of, uncomputed_grains_of
+from zooid.schedule.succession import grains_of, split_grains_of, uncomputed_grains_of
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
+from zooid.worker.member.batch_changes import BatchChanges, known_changes
 from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.change_watch import ChangeWatch
 from zooid.worker.member.hospitality import Hospitality
@@ -45,6 +47,7 @@ class Assignment:
     shape: StepShape
     seat: Seat
     device: torch.device
+    batches: BatchChanges
 
 
 class Transactions:
@@ -68,6 +71,7 @@ class Transactions:
         """Number and recording of the last step that had a full batch."""
         self._job = assignment.job
         self._samples = assignment.samples
+        self._batches = assignment.batches
         self._shape = assignment.shape
         self._seat = assignment.seat
         self._runner = runner
@@ -230,6 +234,7 @@ class Transactions:
             square_sums=ruling.numbers.square_sums,
         )
         nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step))
+        total = known_changes(total, ruling.numbers)
         numbers = StageNumbers(total.square_sum, total.loss_sum, total.loss_sum, total.weight)
         verdict = self._decide(StepState(step, Phase.PREPARED), numbers, total, nominal_weight)
         learning_rate = self._state.learning_rate
@@ -246,8 +251,11 @@ class Transactions:
         if change is None or self._keeper.is_pending:
             return None
         self.settle()
+        step = self.progress.step.num_applied
+        batch_size, rate_factor = self._batches.begun_with(step) or (0, 0.0)
         none = StepNumbers(loss_sum=0.0, weight=0.0, square_sums=())
-        return planned_roster(self._seat.roster, change, self.progress.step.num_applied, self.progress.applied or none)
+        numbers = structs.replace(self.progress.applied or none, batch_size=batch_size, rate_factor=rate_factor)
+        return planned_roster(self._seat.roster, change, step, numbers)
 
     def apply_planned(self, numbers: StepNumbers) -> None:
         """Apply the step before a planned change, whose votes this member has not seen, but all others have."""
@@ -258,6 +266,7 @@ class Transactions:
             weight=numbers.weight,
             square_sums=numbers.square_sums,
         )
+        votes = known_changes(votes, numbers)
         step = self.progress.step
         nominal_weight = self._runner.nominal_weight_of(self._samples.step_size(step.step))
         own = StageNumbers(votes.square_sum, votes.loss_sum, votes.loss_sum, votes.weight)
@@ -278,7 +287,7 @@ class Transactions:
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
         newest, ready = self._changes.ballot()
-        return Vote(
+        ballot = Vote(
             paces=self._paces(),
             newest_change=float(newest),
             ready_change=float(ready),
@@ -287,6 +296,7 @@ class Transactions:
             wishes=float(self.progress.agenda.noted.value),
             num_stops=float(self._callbacks.is_stop_asked()),
         )
+        return self._batches.with_wants(ballot, self.progress.step, self.progress.scale.factor)
 
     def _paces(self) -> tuple[float, ...]:
         """The pace of this member's replica in the step before, if this member tells it; a GPU computes unseen."""
@@ -295,6 +305,12 @@ class Transactions:
         if self._seat.replica is not None and self._seat.stage == 0 and not self._uses_gpu:
             paces[self._seat.replica] = self._pace_s
         return tuple(paces)
+
+    def _shares(self) -> tuple[int, ...]:
+        """The number of grains of each replica in a step of the present batch size."""
+        roster, step = self._seat.roster, self.progress.step.num_applied
+        num_grains = -(-self._samples.batch_size_of(max(0, step - 1)) // self._samples.grain_size)
+        return tuple(map(len, split_grains_of(roster, num_grains)))
 
     def _carry_out(self, verdict: Verdict) -> None:
         """Apply or skip the step, as all members have decided."""
@@ -308,6 +324,10 @@ class Transactions:
             weight=finite(total.weight),
             square_sums=tuple(map(finite, total.square_sums)),
             is_finite=is_applied,
+            batch_size=int(total.batch_size),
+            rate_factor=total.rate_factor,
+            first_square_sum=finite(total.first_square_sum),
+            noise_square_sum=finite(total.noise_square_sum),
         )
 
     def _apply(self, factor: float | torch.Tensor | None, total: Vote) -> None:
@@ -319,6 +339,7 @@ class Transactions:
             self._state.advance()
         else:
             self._state.apply(factor)
+        self._batches.note(self.progress.step.step, total)
         self.progress.step = self.progress.step.apply()
         self.progress.is_between_steps = True
         self.progress.prepared = None
@@ -331,13 +352,14 @@ class Transactions:
         """Note what the vote says besides the step itself."""
         self._changes.take(total)
         if len(total.paces) == self._seat.roster.num_replicas:
-            self._changes.note_paces(total.paces)
+            self._changes.note_paces(total.paces, self._shares())
         if total.num_saved == self._seat.roster.num_voters:
             self._keeper.complete()
         self.progress.agenda = Agenda(
             agreed=Wish(int(total.wishes)),
             is_checkpoint_due=total.num_due > 0,
             is_stop_asked=total.num_stops > 0,
+            batch=(int(total.batch_size), total.rate_factor) if total.batch_size else None,
         )
 
     def _tell(self, verdict: Verdict, learning_rate: float | None, start_s: float | None = None) -> None:
