@@ -16,6 +16,7 @@ from zooid.core.runs.events import (
     MemberStarted,
     Metered,
     OptimizerChanged,
+    PaceMissed,
     PhaseStarted,
     ProfileProgress,
     RunFinished,
@@ -227,6 +228,9 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
+        case PaceMissed():
+            times = f"{format_duration(event.computed_s)} in a step instead of {format_duration(event.planned_s)}"
+            say(console, f"{event.member} computes for {times}: this machine is too slow for the rehearsed times")
         case StoppedEarly():
             say(console, f"stopped early after step {event.step}: {event.reason}")
         case MemberPrinted() if started:

@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,9 +18,12 @@ from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.relay import OnEvent, Relay
+from zooid.coordinator.runs.run_pace import find_pace, paced_stages
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
+from zooid.core.plans.pace import Pace
 from zooid.core.plans.plan import FixedLayout, Plan
+from zooid.core.plans.stage import StageTimes
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -215,7 +219,7 @@ class Run:
         first = read_roster(self._store, self._roster)
         offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         platform = AdoptedMembers(
-            self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted)
+            self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted, self._pace)
         )
         with self._crew(platform) as crew:
             for member in orphans.members:
@@ -298,14 +302,23 @@ class Run:
             member=member,
             store=self._store.url,
             job_file=self._claim.job_file,
-            num_threads=num_threads(offer),
+            num_threads=num_threads(offer) if self._pace is None else 1,
             task=task,
             roster=self._number,
-            timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None),
+            timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None, self._pace),
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
             trace=self._progress.trace,
+            pace=self._paced_stages(given, offer) if isinstance(given, Plan) and task == "train" else (),
         )
+
+    @cached_property
+    def _pace(self) -> Pace | None:
+        """How long members compute, if the run is a rehearsal."""
+        return find_pace(self._store)
+
+    def _paced_stages(self, plan: Plan, offer: Offer) -> tuple[StageTimes, ...]:
+        return () if self._pace is None else paced_stages(self._pace, plan, offer)
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)

@@ -187,6 +187,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """Digest of the model's trace, for members that train; empty if they have to trace the model themselves."""
     layout: FixedLayout | None = None
     """The layout from which `prepare` makes the plan; None if there is a plan."""
+    pace: tuple[StageTimes, ...] = ()
+    """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):

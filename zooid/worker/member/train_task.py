@@ -16,7 +16,7 @@ from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
-from zooid.core.runs.events import Evaluated, MemberStarted, MemberTrained, RosterChanged, StepCommitted
+from zooid.core.runs.events import Evaluated, MemberStarted, MemberTrained, PaceMissed, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import build_stage
@@ -40,6 +40,7 @@ from zooid.worker.member.untold_events import untold_events
 from zooid.worker.peers import open_peers
 from zooid.worker.samples.sample_supply import SampleSupply, open_supply
 from zooid.worker.state.stage_state import load_stage_state
+from zooid.worker.step.pacing import PacedStageRunner, Pacer
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.transactions import Assignment, Transactions
 
@@ -98,6 +99,7 @@ class Member:
         self._keeper: CheckpointKeeper | None = None
         self._recent: deque[StepCommitted | Evaluated] = deque(maxlen=_MAX_RECENT)
         """Events that the first member writes, in case it is lost before it can."""
+        self._pacer = Pacer(spec.pace, abort, self._tell_late) if spec.pace else None
         self._readers = ExitStack()
         self._state = load_stage_state(store, role, role.manifest, role.first_roster.stages[spec.member])
         self._supply = self._open_supply()
@@ -139,7 +141,7 @@ class Member:
             seat.groups.stage,
             seat.replica or 0,
             role.plan.is_direct,
-            reduces_early(seat.stage),
+            reduces_early(seat.stage) and not self._spec.pace,  # a paced stage begins reduces at their planned times
             keeps_own=role.plan.survives_losses,
             num_grains=role.samples.num_grains(0),
             is_reproducible=role.plan.reproducible,
@@ -152,7 +154,8 @@ class Member:
         state.training.regroup(reduction, ties)
         callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
-        runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        parts = (role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        runner = StageRunner(*parts) if self._pacer is None else PacedStageRunner(*parts, self._pacer)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
         return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
 
@@ -241,6 +244,10 @@ class Member:
         manifest = manifest_of(self._store, roster)
         self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
         self._supply = self._open_supply()
+
+    def _tell_late(self, planned_s: float, computed_s: float) -> None:
+        at_s, member = time.time(), self._spec.member
+        self.events.write(PaceMissed(at_s=at_s, member=member, planned_s=planned_s, computed_s=computed_s))
 
     def _tell_start(self, seat: Seat) -> None:
         stage, roster = self._state.stage, seat.roster

@@ -263,7 +263,7 @@ class Transactions:
         if factor is None:
             self._state.advance()
         else:
-            self._state.apply(factor)
+            self._runner.apply(factor)
         self.progress.step = self.progress.step.apply()
         self.progress.is_between_steps = True
         self.progress.prepared = None
