@@ -10,7 +10,7 @@ from zooid.report.prediction.table import facts_in_words, prediction_tables
 from zooid.report.profile.page import profile_page
 from zooid.report.profile.table import offers_table, profile_table
 from zooid.report.progress import View, view_for
-from zooid.report.run_tables import plan_table, summary_table
+from zooid.report.run_tables import plan_table, replay_table, summary_table
 from zooid.report.search.page import search_page
 from zooid.report.search.table import search_table
 from zooid.report.terminal_text import say
@@ -30,6 +30,7 @@ __all__ = [
     "prediction_tables",
     "profile_page",
     "profile_table",
+    "replay_table",
     "say",
     "search_page",
     "search_table",

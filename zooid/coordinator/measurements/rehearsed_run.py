@@ -3,28 +3,40 @@
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import num_threads
+from zooid.coordinator.plans.plan_forecast import profiles_of
+from zooid.coordinator.runs import resumed_run
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.recorded_steps import timeline
+from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
+from zooid.coordinator.runs.run_pace import paced_stages
+from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.spot_replay import replay
 from zooid.core.errors import InputError, PlanError
+from zooid.core.jobs.job import Job
+from zooid.core.plans.pace import Pace, rehearsed_profile
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import PhaseStarted, StepCommitted
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import Event, PhaseStarted, StepCommitted
+from zooid.core.runs.replay import ReplayReport, SpotReplay
 from zooid.core.runs.spec import RehearsalSpec
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor import stage_times, ties_between
+from zooid.predictor import ties_between
 from zooid.store import ObjectStore
 from zooid.store.stored_records import read_record
 
@@ -39,7 +51,11 @@ class Rehearsal:
     steps_s: tuple[float, ...]
     """Time of every step but the first, from the end of the step before it, over all members."""
     timeline: Timeline
-    """Timeline of the step with the median duration."""
+    """Timeline of the step with the median duration; of the last full step, if a job was trained."""
+    run: RunResult | None = None
+    """The run of the job that was trained; None without a job."""
+    report: ReplayReport | None = None
+    """What the spot trace did to the run; None without a trace."""
 
     @property
     def step_s(self) -> float:
@@ -48,28 +64,81 @@ class Rehearsal:
 
 def rehearse(
     plan: Plan,
-    profile: Profile,
+    profile: Profile | Mapping[str, Profile],
     *,
-    steps: int = 5,
+    job: Job | str | Path | None = None,
+    steps: int | None = None,
     store: str | None = None,
+    slower: float = 1.0,
+    checkpoints: CheckpointRule | None = None,
+    spot: SpotReplay | None = None,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> Rehearsal:
-    """Run some steps of a plan while compute sleeps its profiled time.
+    """Run a plan while compute takes its profiled time, multiplied by `slower`.
 
-    Members exchange messages through the given store, or through this machine's disk. The first step only warms up.
+    Without a job, members sleep for that time, and exchange zeros through the given store, or through this machine's
+    disk. They run `steps` steps, 5 by default, after one that warms up.
+
+    With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
+    like any other, with checkpoints as its rule says, and `resume` continues it at the same pace. `spot` replays a
+    spot trace meanwhile, which kills members.
     """
-    if profile.model_fingerprint != plan.model_fingerprint:
+    measured = profiles_of(plan, profile)
+    if any(each.model_fingerprint != plan.model_fingerprint for each in measured.values()):
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
-    if steps < 1:
+    pace = Pace(profiles={name: rehearsed_profile(each, slower) for name, each in measured.items()})
+    if job is not None:
+        if steps is not None or store is None:
+            raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
+        return _rehearse_job(job, plan, pace, store, checkpoints, spot, on_event, platform)
+    if checkpoints is not None or spot is not None:
+        raise InputError("checkpoints and a spot trace belong to a run; give the job that it trains, too")
+    num_steps = 5 if steps is None else steps
+    if num_steps < 1:
         raise InputError(f"`steps` is {steps}; give 1 or more")
-    partition = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
-    stages = [stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition]
-    ties = ties_between(profile, partition)
+    rows = [
+        [paced_stages(pace, plan, offer)[stage] for stage, offer in enumerate(offers)] for offers in plan.offer_rows
+    ]
+    ties = ties_between(next(iter(measured.values())), plan.partition)
     with scratch_folder(store, "rehearsal") as objects:
-        return rehearse_stages(plan, [stages], ties, steps, objects, platform or LocalPlatform(), on_event)
+        return rehearse_stages(plan, rows, ties, num_steps, objects, platform or LocalPlatform(), on_event)
+
+
+def _rehearse_job(
+    job: Job | str | Path,
+    plan: Plan,
+    pace: Pace,
+    store: str,
+    checkpoints: CheckpointRule | None,
+    spot: SpotReplay | None,
+    on_event: OnEvent,
+    platform: Platform[Any] | None,
+) -> Rehearsal:
+    ends_s: dict[int, float] = {}
+    report: ReplayReport | None = None
+
+    def take(event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            ends_s[event.step] = event.at_s
+        on_event(event)
+
+    def start(platform: Platform[Any] | None, on_event: OnEvent) -> RunResult:
+        return rehearse_job(job, plan, pace, store=store, checkpoints=checkpoints, on_event=on_event, platform=platform)
+
+    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        return resumed_run.resume(store, on_event=on_event, platform=platform)
+
+    if spot is None:
+        result = start(platform, take)
+    elif platform is not None:
+        raise InputError("a platform and a spot trace are given; the trace is replayed on this machine")
+    else:
+        result, report = replay(spot, plan, store, start, resume, take)
+    steps_s = tuple(end_s - ends_s[step - 1] for step, end_s in ends_s.items() if step - 1 in ends_s)
+    return Rehearsal(steps_s, timeline(store).timeline, result, report)
 
 
 def rehearse_stages(

@@ -6,7 +6,6 @@ import time
 
 from zooid.coordinator.plans.offer_names import prices_in_words
 from zooid.coordinator.runs.crew import Crew
-from zooid.core.plans.pace import Pace
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.runs.events import RunStarted, StepCommitted
 from zooid.core.runs.roster import Roster
@@ -20,12 +19,11 @@ _UNKNOWN_TIMEOUT_S = 1800.0
 """Timeout if the time of a step is unknown."""
 
 
-def timeout_s(predicted: Prediction | None, pace: Pace | None = None) -> float:
+def timeout_s(predicted: Prediction | None) -> float:
     """Return how long a member waits for a peer, and a coordinator for a member whose process it cannot see."""
     if predicted is None:
         return _UNKNOWN_TIMEOUT_S
-    step_s = predicted.step_s * (1.0 if pace is None else max(1.0, pace.slower))
-    return max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * max(step_s, predicted.startup_s))
+    return max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
 
 
 def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
+from zooid.coordinator.plans.plan_forecast import with_prediction
 from zooid.coordinator.plans.plan_validation import check_memory
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.new_run import claim_folder
@@ -46,6 +47,7 @@ def rehearse_job(
     own_platform = platform or ready_platform(plan.offers[0])
     folder = claim_folder(store, claim)
     folder.put(keys.PACE, encode_record(pace))
-    with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(plan) as prepared:
+    paced_plan = with_prediction(plan, pace.profiles, claim.checkpoints)
+    with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
         save_source(folder, file)
         return run.train(prepared)

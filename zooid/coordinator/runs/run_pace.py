@@ -1,7 +1,5 @@
 """The pace of a run in its folder, and the times that it gives each member."""
 
-from msgspec import structs
-
 from zooid.core.errors import ObjectNotFound
 from zooid.core.plans.pace import Pace
 from zooid.core.plans.plan import Plan
@@ -27,14 +25,4 @@ def paced_stages(pace: Pace, plan: Plan, offer: Offer) -> tuple[StageTimes, ...]
     from zooid.predictor import stage_times
 
     profile = profile_for(offer, pace.profiles)
-    stages = [stage_times(profile, *span, plan.grain_size, is_direct=plan.is_direct) for span in plan.partition]
-    return tuple(
-        structs.replace(
-            stage,
-            forward_s=pace.slower * stage.forward_s,
-            backward_s=pace.slower * stage.backward_s,
-            reduce_s=pace.slower * stage.reduce_s,
-            update_s=pace.slower * stage.update_s,
-        )
-        for stage in stages
-    )
+    return tuple(stage_times(profile, *span, plan.grain_size, is_direct=plan.is_direct) for span in plan.partition)

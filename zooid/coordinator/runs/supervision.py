@@ -219,7 +219,7 @@ class Run:
         first = read_roster(self._store, self._roster)
         offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         platform = AdoptedMembers(
-            self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted, self._pace)
+            self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted)
         )
         with self._crew(platform) as crew:
             for member in orphans.members:
@@ -305,7 +305,7 @@ class Run:
             num_threads=num_threads(offer) if self._pace is None else 1,
             task=task,
             roster=self._number,
-            timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None, self._pace),
+            timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None),
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
             trace=self._progress.trace,

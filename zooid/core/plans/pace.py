@@ -1,7 +1,14 @@
 """The pace of a rehearsed run: how long computing takes there, whatever it takes on this machine."""
 
-from zooid.core.plans.profile import Profile
-from zooid.core.records import FileRecord, require, require_positive
+from msgspec import structs
+
+from zooid.core.errors import InputError
+from zooid.core.plans.plan import MAX_MEMBERS
+from zooid.core.plans.profile import LayerProfile, Profile
+from zooid.core.records import FileRecord, require
+
+_MOST_CORES = 1024.0
+"""More cores than any member has."""
 
 
 class Pace(FileRecord, frozen=True, kw_only=True, tag="pace"):
@@ -10,9 +17,28 @@ class Pace(FileRecord, frozen=True, kw_only=True, tag="pace"):
     profiles: dict[str, Profile]
     """Profiles by the names of offers. An offer without one gets an estimate from the first, or the first itself if it
     is this machine."""
-    slower: float = 1.0
-    """Factor by which computing takes longer than the profiles say."""
 
     def __post_init__(self) -> None:
         require(bool(self.profiles), "`profiles` is empty; give at least one profile")
-        require_positive(self, "slower")
+
+
+def rehearsed_profile(profile: Profile, slower: float = 1.0) -> Profile:
+    """The profile that rehearsed members follow: all computing takes `slower` times as long, on cores of their own."""
+    if not slower > 0:
+        raise InputError(f"`slower` is {slower}; give a number above 0, such as 10")
+    return structs.replace(
+        profile,
+        layers=tuple(_slower_layer(layer, slower) for layer in profile.layers),
+        load_s_per_sample=slower * profile.load_s_per_sample,
+        reduce_s_per_byte=slower * profile.reduce_s_per_byte,
+        optimizer_s_per_byte=slower * profile.optimizer_s_per_byte,
+        device=structs.replace(profile.device, num_cores=MAX_MEMBERS * _MOST_CORES),
+    )
+
+
+def _slower_layer(layer: LayerProfile, slower: float) -> LayerProfile:
+    points = tuple(
+        structs.replace(point, forward_s=slower * point.forward_s, backward_s=slower * point.backward_s)
+        for point in layer.points
+    )
+    return structs.replace(layer, points=points, crowded_points=())

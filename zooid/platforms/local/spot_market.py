@@ -76,7 +76,8 @@ class SpotMarket(LocalPlatform):
     def _kill_the_surplus(self) -> None:
         if not self._is_open:
             return
-        running = sorted(name for name, handle in self._launched.items() if super(SpotMarket, self).poll(handle) is None)
+        exits = {name: LocalPlatform.poll(self, handle) for name, handle in self._launched.items()}
+        running = sorted(name for name, end in exits.items() if end is None)
         for member in self._random.sample(running, max(0, len(running) - self.num_up)):
             process = self._launched.pop(member).process
             if process.pid is not None:
