@@ -30,6 +30,7 @@ ALONE = (
     "tests/integration/test_limits.py::TestTime",
     "tests/integration/test_limits.py::TestNothingIsLeft",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
+    "tests/integration/test_paced_runs.py::TestTimes",
     "tests/integration/test_prediction.py",
     "tests/integration/test_probes.py::TestOnLinksThatAreKnown",
     "tests/integration/test_profiles.py::test_offers_are_measured_together_and_kept_apart",

@@ -82,6 +82,8 @@ def with_prediction(plan: Plan, profiles: Mapping[str, Profile], checkpoints: Ch
 
     A plan that was made without a profile stays without a prediction.
     """
+    for profile in profiles.values():
+        check_fits(plan, profile)
     if plan.predicted is None:
         return plan
     prediction, _ = predict_run(plan, _world(plan, profiles, _prices(plan, None)), checkpoints)

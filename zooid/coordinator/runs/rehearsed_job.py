@@ -44,10 +44,10 @@ def rehearse_job(
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
     )
+    paced_plan = with_prediction(plan, pace.profiles, claim.checkpoints)
     own_platform = platform or ready_platform(plan.offers[0])
     folder = claim_folder(store, claim)
     folder.put(keys.PACE, encode_record(pace))
-    paced_plan = with_prediction(plan, pace.profiles, claim.checkpoints)
     with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
         save_source(folder, file)
         return run.train(prepared)
