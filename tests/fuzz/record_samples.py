@@ -4,7 +4,7 @@ from tests.unit.predicted import a_profile, owned, rented
 from tests.unit.test_records import a_link, a_plan, a_roster
 from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSamples
 from zooid.core.plans.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
-from zooid.core.plans.pace import Pace
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits
 from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
@@ -109,7 +109,7 @@ def records() -> list[FileRecord]:
     return [
         a_plan(shares=(4, 4), links=(a_link(),)),
         a_profile(),
-        Pace(profiles={"local": a_profile()}),
+        RehearsalPace(profiles={"local": a_profile()}),
         a_roster(
             change=3,
             copies=(RosterSeat(name="c0", stage=1),),

@@ -23,7 +23,7 @@ from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.spot_replay import replay
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
-from zooid.core.plans.pace import Pace, rehearsed_profile
+from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes, Tie
@@ -89,7 +89,7 @@ def rehearse(
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
-    pace = Pace(profiles={name: rehearsed_profile(each, slower) for name, each in measured.items()})
+    pace = RehearsalPace(profiles={name: rehearsed_profile(each, slower) for name, each in measured.items()})
     if job is not None:
         if steps is not None or store is None:
             raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
@@ -110,7 +110,7 @@ def rehearse(
 def _rehearse_job(
     job: Job | str | Path,
     plan: Plan,
-    pace: Pace,
+    pace: RehearsalPace,
     store: str,
     checkpoints: CheckpointRule | None,
     spot: SpotReplay | None,

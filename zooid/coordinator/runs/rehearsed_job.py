@@ -13,7 +13,7 @@ from zooid.coordinator.runs.relay import OnEvent
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.jobs.job import Job
-from zooid.core.plans.pace import Pace
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
@@ -25,7 +25,7 @@ from zooid.platforms import Platform
 def rehearse_job(
     job_file: Job | str | Path,
     plan: Plan,
-    pace: Pace,
+    pace: RehearsalPace,
     *,
     store: str,
     checkpoints: CheckpointRule | None = None,

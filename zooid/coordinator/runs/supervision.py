@@ -21,7 +21,7 @@ from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.run_pace import find_pace, paced_stages
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
-from zooid.core.plans.pace import Pace
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Plan
 from zooid.core.plans.stage import StageTimes
 from zooid.core.records import encode_record
@@ -313,7 +313,7 @@ class Run:
         )
 
     @cached_property
-    def _pace(self) -> Pace | None:
+    def _pace(self) -> RehearsalPace | None:
         """How long members compute, if the run is a rehearsal."""
         return find_pace(self._store)
 

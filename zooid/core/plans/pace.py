@@ -11,7 +11,7 @@ _MOST_CORES = 1024.0
 """More cores than any member has."""
 
 
-class Pace(FileRecord, frozen=True, kw_only=True, tag="pace"):
+class RehearsalPace(FileRecord, frozen=True, kw_only=True, tag="pace"):
     """Profiles that say how long the members of a run compute. A run whose folder has a pace is a rehearsed one."""
 
     profiles: dict[str, Profile]

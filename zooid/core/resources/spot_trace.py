@@ -6,6 +6,9 @@ from msgspec import Meta
 
 from zooid.core.records import Record, decode_json, require, require_positive
 
+_MAX_GAP_S = 1e9
+"""No trace has a sample in a generation; with larger numbers, times would not be finite."""
+
 
 class TraceMetadata(Record, frozen=True, kw_only=True):
     """How a trace was sampled."""
@@ -15,6 +18,9 @@ class TraceMetadata(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_positive(self, "gap_seconds")
+        require(
+            self.gap_seconds <= _MAX_GAP_S, f"`gap_seconds` is {self.gap_seconds}; it must be at most {_MAX_GAP_S:g}"
+        )
 
 
 class SpotTrace(Record, frozen=True, kw_only=True):
