@@ -109,7 +109,7 @@ def records() -> list[FileRecord]:
     return [
         a_plan(shares=(4, 4), links=(a_link(),)),
         a_profile(),
-        RehearsalPace(profiles={"local": a_profile()}),
+        RehearsalPace(profiles={"local": a_profile()}, num_steps=3),
         a_roster(
             change=3,
             copies=(RosterSeat(name="c0", stage=1),),
@@ -144,7 +144,10 @@ def records() -> list[FileRecord]:
             members=_PROBERS, num_repeats=3, timeout_s=9.0, library="gloo", offer="local", num_bytes=(1024,),
             num_members=(2,), concurrency=(1, 2), **_MEMBER,  # type: ignore[arg-type]
         ),
-        RehearsalSpec(stages=(stage,), ties=(Tie(stages=(0, 1), num_bytes=8),), num_steps=3, timeout_s=9.0, **_MEMBER),  # type: ignore[arg-type]
+        RehearsalSpec(
+            pace=(stage,), ties=(Tie(stages=(0, 1), num_bytes=8),), num_steps=3, timeout_s=9.0, task="train",
+            job_file="", **_MEMBER,  # type: ignore[arg-type]
+        ),
         Failure(
             member="r0s0",
             error="JobError",

@@ -9,18 +9,17 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
-from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.plans.plan_forecast import profiles_of
 from zooid.coordinator.runs import resumed_run
-from zooid.coordinator.runs.crew import Crew
-from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
-from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
-from zooid.coordinator.runs.run_pace import paced_stages
+from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.spot_replay import replay
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
@@ -29,19 +28,19 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import CheckpointRule
-from zooid.core.runs.events import Event, PhaseStarted, StepCommitted
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointManifest, CheckpointRule, SampleFacts
+from zooid.core.runs.events import Event, MemberExited, PhaseStarted, RosterChanged, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
-from zooid.core.runs.spec import RehearsalSpec
+from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor import ties_between
 from zooid.store import ObjectStore
+from zooid.store.checkpoint_index import last_step
+from zooid.store.claims import last_claim
 from zooid.store.stored_records import read_record
 
-_MIN_TIMEOUT_S = 60.0
-_TIMEOUT_FACTOR = 20.0
+_DEFAULT_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -78,33 +77,32 @@ def rehearse(
     """Run a plan while compute takes its profiled time, multiplied by `slower`.
 
     Without a job, members sleep for that time, and exchange zeros through the given store, or through this machine's
-    disk. They run `steps` steps, 5 by default, after one that warms up.
+    disk. They run `steps` steps, 5 by default, after one that warms up. Their checkpoints have no tensors.
 
     With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
-    like any other, with checkpoints as its rule says, and `resume` continues it at the same pace. `spot` replays a
-    spot trace meanwhile, which kills members.
+    like any other, and `resume` continues it at the same pace.
+
+    `spot` replays a spot trace meanwhile, which kills members.
     """
+    if spot is not None and platform is not None:
+        raise InputError("a platform and a spot trace are given; the trace is replayed on this machine")
     measured = profiles_of(plan, profile)
     if any(each.model_fingerprint != plan.model_fingerprint for each in measured.values()):
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
-    pace = RehearsalPace(profiles={name: rehearsed_profile(each, slower) for name, each in measured.items()})
+    profiles = {name: rehearsed_profile(each, slower) for name, each in measured.items()}
     if job is not None:
         if steps is not None or store is None:
             raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
-        return _rehearse_job(job, plan, pace, store, checkpoints, spot, on_event, platform)
-    if checkpoints is not None or spot is not None:
-        raise InputError("checkpoints and a spot trace belong to a run; give the job that it trains, too")
-    num_steps = 5 if steps is None else steps
+        return _rehearse_job(job, plan, RehearsalPace(profiles=profiles), store, checkpoints, spot, on_event, platform)
+    num_steps = _DEFAULT_STEPS if steps is None else steps
     if num_steps < 1:
         raise InputError(f"`steps` is {steps}; give 1 or more")
-    rows = [
-        [paced_stages(pace, plan, offer)[stage] for stage, offer in enumerate(offers)] for offers in plan.offer_rows
-    ]
-    ties = ties_between(next(iter(measured.values())), plan.partition)
+    pace = RehearsalPace(profiles=profiles, num_steps=num_steps + 1)
+    rule = checkpoints or DEFAULT_RULE
     with scratch_folder(store, "rehearsal") as objects:
-        return rehearse_stages(plan, rows, ties, num_steps, objects, platform or LocalPlatform(), on_event)
+        return _rehearse_asleep(plan, pace, objects, rule, spot, on_event, platform or LocalPlatform())
 
 
 def _rehearse_job(
@@ -133,8 +131,6 @@ def _rehearse_job(
 
     if spot is None:
         result = start(platform, take)
-    elif platform is not None:
-        raise InputError("a platform and a spot trace are given; the trace is replayed on this machine")
     else:
         result, report = replay(spot, plan, store, start, resume, take)
     steps_s = tuple(end_s - ends_s[step - 1] for step, end_s in ends_s.items() if step - 1 in ends_s)
@@ -151,32 +147,79 @@ def rehearse_stages(
     on_event: OnEvent = ignore,
 ) -> Rehearsal:
     """Rehearse a plan, given the times of the stages of each replica, or one row if all replicas are alike."""
-    run = secrets.token_hex(4)
-    roster = roster_for(plan, run, 0, 0)
+    pace = RehearsalPace(rows=tuple(map(tuple, stages)), ties=tuple(ties), num_steps=steps + 1)
+    return _rehearse_asleep(plan, pace, store, DEFAULT_RULE, None, on_event, platform)
+
+
+def _rehearse_asleep(
+    plan: Plan,
+    pace: RehearsalPace,
+    store: ObjectStore,
+    checkpoints: CheckpointRule,
+    spot: SpotReplay | None,
+    on_event: OnEvent,
+    platform: Platform[Any],
+) -> Rehearsal:
+    """Run members that have no job. Their checkpoints have no tensors."""
+    report: ReplayReport | None = None
+    plan = _of_steps(plan, pace.num_steps)
+    claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
+    store.create(keys.CLAIM, encode_record(claim))
     store.put(keys.plan(0), encode_record(plan))
-    store.put(keys.roster(0), encode_record(roster))
-    specs = [
-        RehearsalSpec(
-            run=run,
-            member=seat.name,
-            store=store.url,
-            num_threads=num_threads(plan.offer_of(seat.stage, replica)),
-            stages=tuple(stages[replica if len(stages) > 1 else 0]),
-            ties=tuple(ties),
-            num_steps=steps + 1,
-            timeout_s=max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * (plan.predicted.step_s if plan.predicted else 0.0)),
-        )
-        for seat in roster.seats
-        for replica in [roster.replica_of(seat.name) or 0]
-    ]
+    store.put(keys.PACE, encode_record(pace))
+    store.put(keys.checkpoint_manifest(0), encode_record(_empty_checkpoint(plan)))
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
-    relay = Relay(store, lambda event: on_event(event) if isinstance(event, StepCommitted) else None)
-    Crew(platform, store, checks_input=False).run("worker", specs, plan.member_offers, relay)
+
+    def take(event: Event) -> None:
+        if isinstance(event, StepCommitted | RosterChanged | MemberExited):
+            on_event(event)
+
+    def start(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        with Run(store, claim, 0, platform, on_event) as run:
+            return run.train(plan)
+
+    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        number = last_claim(store)[0] + 1
+        with Run(store, claim, number, platform, on_event) as run:
+            store.put(keys.plan(number), encode_record(plan))
+            return run.train(plan, last_step(store))
+
+    if spot is None:
+        start(platform, take)
+    else:
+        _, report = replay(spot, plan, store.url, start, resume, take)
     timelines = [
-        joined(read_record(store, keys.timeline(step, member.name), Timeline) for member in roster.members)
-        for step in range(steps + 1)
+        joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
+        for step in keys.recorded_steps(store.list_folders(keys.TIMELINES))
     ]
     ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
     steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
     by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
-    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1])
+    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1], None, report)
+
+
+def _of_steps(plan: Plan, num_steps: int) -> Plan:
+    """Return the plan of a run that has so many steps."""
+    if plan.predicted is None:
+        return structs.replace(plan, unpredicted_steps=num_steps)
+    return structs.replace(plan, predicted=structs.replace(plan.predicted, num_steps=num_steps))
+
+
+def _empty_checkpoint(plan: Plan) -> CheckpointManifest:
+    samples = SampleFacts(
+        num_samples=plan.batch_size * plan.num_steps,
+        batch_size=plan.batch_size,
+        grain_size=plan.grain_size,
+        epochs=1,
+        seed=0,
+        is_in_order=True,
+    )
+    return CheckpointManifest(
+        step=0,
+        model_fingerprint=plan.model_fingerprint,
+        samples=samples,
+        optimizer_class="",
+        shards=(),
+        constants=(),
+        aliases={},
+    )

@@ -18,12 +18,11 @@ from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.relay import OnEvent, Relay
-from zooid.coordinator.runs.run_pace import find_pace, paced_stages
+from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Plan
-from zooid.core.plans.stage import StageTimes
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -196,7 +195,8 @@ class Run:
         with self._crew(self.platform) as crew:
             offers = plan.member_offers
             specs = [
-                self._spec(seat.name, "train", offer, plan) for seat, offer in zip(roster.seats, offers, strict=True)
+                self._spec(seat.name, "train", offer, plan, roster.replica_of(seat.name) or 0)
+                for seat, offer in zip(roster.seats, offers, strict=True)
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
@@ -295,30 +295,35 @@ class Run:
         return poll
 
     def _spec(
-        self, member: str, task: Literal["prepare", "check", "train"], offer: Offer, given: Plan | FixedLayout
+        self,
+        member: str,
+        task: Literal["prepare", "check", "train"],
+        offer: Offer,
+        given: Plan | FixedLayout,
+        replica: int = 0,
     ) -> WorkerSpec:
-        return WorkerSpec(
+        spec = WorkerSpec(
             run=self._claim.run,
             member=member,
             store=self._store.url,
             job_file=self._claim.job_file,
-            num_threads=num_threads(offer) if self._pace is None else 1,
+            num_threads=num_threads(offer),
             task=task,
             roster=self._number,
             timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None),
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
             trace=self._progress.trace,
-            pace=self._paced_stages(given, offer) if isinstance(given, Plan) and task == "train" else (),
         )
+        if task != "train" or self._pace is None:
+            return spec
+        assert isinstance(given, Plan), "members train by a plan"
+        return paced_spec(spec, self._pace, given, offer, replica)
 
     @cached_property
     def _pace(self) -> RehearsalPace | None:
         """How long members compute, if the run is a rehearsal."""
         return find_pace(self._store)
-
-    def _paced_stages(self, plan: Plan, offer: Offer) -> tuple[StageTimes, ...]:
-        return () if self._pace is None else paced_stages(self._pace, plan, offer)
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)

@@ -191,14 +191,20 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 
 
-class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
-    """For `python -m zooid.worker`: run steps of a plan while compute sleeps its profiled time."""
+class RehearsalSpec(WorkerSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
+    """For `python -m zooid.worker`: take a seat in the roster, and sleep there instead of training a job.
 
-    stages: tuple[StageTimes, ...]
-    """Times and message sizes of every stage."""
+    `pace` also has the sizes of the stages' messages and gradients.
+    """
+
     ties: tuple[Tie, ...] = ()
+    """Parameters that several stages share."""
     num_steps: int
-    timeout_s: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.pace), "`pace` is empty; give the times of every stage")
+        require_at_least(1, self, "num_steps")
 
 
 class Failure(FileRecord, frozen=True, kw_only=True, tag="failure"):

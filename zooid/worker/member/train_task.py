@@ -16,6 +16,7 @@ from zooid.core.errors import CommTimeout, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointManifest, Division
 from zooid.core.runs.events import Evaluated, MemberStarted, MemberTrained, PaceMissed, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
@@ -39,21 +40,28 @@ from zooid.worker.member.training_loop import Trainer
 from zooid.worker.member.untold_events import untold_events
 from zooid.worker.peers import open_peers
 from zooid.worker.samples.sample_supply import SampleSupply, open_supply
-from zooid.worker.state.stage_state import load_stage_state
+from zooid.worker.state.stage_state import StageState, load_stage_state
+from zooid.worker.state.training_state import TrainingState
 from zooid.worker.step.pacing import PacedStageRunner, Pacer
 from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_protocols import StepRunner
 from zooid.worker.step.transactions import Assignment, Transactions
 
 logger = logging.getLogger(__name__)
+
+MakeMember = Callable[[EventWriter], "Member"]
 
 _MAX_RECENT = 10_000
 _CAUSED_BY_LOST_MEMBER = ("PeerLost", "CommTimeout")
 """Errors with which a peer gives up because another member is lost, not because it has failed itself."""
 
 
-def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
-    """Take the seat that the roster gives this member, and train to the end of the run."""
-    with open_member(spec, store, abort) as member:
+def train(spec: WorkerSpec, store: ObjectStore, abort: Abort, make_member: "MakeMember | None" = None) -> None:
+    """Take the seat that the roster gives this member, and train to the end of the run.
+
+    `make_member` makes a member of another kind, such as one that sleeps instead of computing.
+    """
+    with open_member(spec, store, abort, make_member) as member:
         roster: Roster | None = member.role.first_roster
         while roster is not None:
             try:
@@ -71,19 +79,24 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
 
 
 @contextmanager
-def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator["Member"]:
+def open_member(
+    spec: WorkerSpec, store: ObjectStore, abort: Abort, make_member: "MakeMember | None" = None
+) -> Iterator["Member"]:
     """A member that has learned its role and connected to its peers, which it leaves in the end."""
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED)))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         stack.enter_context(shown_prints(spec.member, events.write))
-        with Member(spec, store, abort, events, learn_role(spec, store, abort)) as member:
+        make = make_member or (lambda events: Member(spec, store, abort, events, learn_role(spec, store, abort)))
+        with make(events) as member:
             yield member
 
 
 class Member:
     """One process, under one roster after the other. Its role and its trained state outlive rosters."""
+
+    trainer_kind = Trainer
 
     def __init__(self, spec: WorkerSpec, store: ObjectStore, abort: Abort, events: EventWriter, role: Role) -> None:
         self.role = role
@@ -101,7 +114,7 @@ class Member:
         """Events that the first member writes, in case it is lost before it can."""
         self._pacer = Pacer(spec.pace, abort, self._tell_late) if spec.pace else None
         self._readers = ExitStack()
-        self._state = load_stage_state(store, role, role.manifest, role.first_roster.stages[spec.member])
+        self._state = self._load_state(role.manifest, role.first_roster.stages[spec.member])
         self._supply = self._open_supply()
         self._peers = open_peers(spec, store, role.plan, role.first_roster, role.device, abort)
 
@@ -154,18 +167,26 @@ class Member:
         state.training.regroup(reduction, ties)
         callbacks = Callbacks(role.job, self.events.write, state.model_tensors, seat.rank == 0, self._recent)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
-        parts = (role.objective, self._supply.train, state.stage, state.training, seat, role.device)
-        runner = StageRunner(*parts) if self._pacer is None else PacedStageRunner(*parts, self._pacer)
-        transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
-        return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
+        transactions = Transactions(assignment, self._new_runner(seat), state, keeper, callbacks, self._abort)
+        return self.trainer_kind(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
-        role, roster = self.role, seat.roster
-        division = contents.division_of(
-            role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
-        )
-        rule = self._spec.checkpoints
+        rule, division = self._spec.checkpoints, self._divide(seat.roster)
         return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
+
+    def _divide(self, roster: Roster) -> Division:
+        """How the members of this roster divide the writing of checkpoints."""
+        role, num_replicas = self.role, roster.num_replicas
+        return contents.division_of(role.layered, role.plan, roster.number, roster.change, num_replicas=num_replicas)
+
+    def _load_state(self, manifest: CheckpointManifest, stage: int) -> StageState:
+        return load_stage_state(self._store, self.role, manifest, stage)
+
+    def _new_runner(self, seat: Seat) -> StepRunner:
+        role, state = self.role, self._state
+        assert isinstance(state.training, TrainingState)
+        parts = (role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        return StageRunner(*parts) if self._pacer is None else PacedStageRunner(*parts, self._pacer)
 
     def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
         """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""
@@ -242,7 +263,7 @@ class Member:
         self._readers.close()
         self._readers = ExitStack()
         manifest = manifest_of(self._store, roster)
-        self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
+        self._state = self._load_state(manifest, roster.stages[self._spec.member])
         self._supply = self._open_supply()
 
     def _tell_late(self, planned_s: float, computed_s: float) -> None:

@@ -94,16 +94,34 @@ class PacedStageRunner(StageRunner):
             return
         with self._pacer.taking(self._times.backward_s) as sleep_until:
             super().compute(action)
-            if self._num_backwards_left == 0 and reduces_early(self._seat.stage):
-                for number, fraction in enumerate(early_moments(self._times, self._state.num_buckets)):
-                    sleep_until(fraction)
-                    self._state.reduce(number, self._losses)
+            if self._num_backwards_left == 0:
+                reduce_early(
+                    self._seat.stage,
+                    self._times,
+                    self._state.num_buckets,
+                    sleep_until,
+                    lambda number: self._state.reduce(number, self._losses),
+                )
 
     def apply(self, factor: float | torch.Tensor) -> None:
         with self._pacer.taking(self._times.update_s):
             super().apply(factor)
         if self._seat.replica is not None:  # a copy computes nothing but updates
             self._pacer.end_step()
+
+
+def reduce_early(
+    stage: int,
+    times: StageTimes,
+    num_buckets: int,
+    sleep_until: Callable[[float], None],
+    reduce: Callable[[int], object],
+) -> None:
+    """Begin to reduce each bucket at its planned moment of the last backward, on a stage that reduces early."""
+    if reduces_early(stage):
+        for number, fraction in enumerate(early_moments(times, num_buckets)):
+            sleep_until(fraction)
+            reduce(number)
 
 
 def early_moments(times: StageTimes, num_buckets: int) -> list[float]:

@@ -25,7 +25,7 @@ from zooid.worker.step.executor import Executor, Recording
 from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_as_copy
 from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
-from zooid.worker.step.stage_runner import StageRunner
+from zooid.worker.step.step_protocols import StepRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
 _MIN_SCALE = 2.0**-14
@@ -49,7 +49,7 @@ class Transactions:
     def __init__(
         self,
         assignment: Assignment,
-        runner: StageRunner,
+        runner: StepRunner,
         state: StageState,
         keeper: CheckpointKeeper,
         callbacks: Callbacks,

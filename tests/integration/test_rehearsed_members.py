@@ -1,0 +1,98 @@
+"""Rehearsals without a job: members sleep, but they vote, survive lost members and are resumed as others do."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from lab.plans import bare_plan
+from tests.integration.recording import RecordingPlatform, still_running
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.core.plans.plan import Plan, TransportName
+from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.core.runs.events import Event, MemberExited, RosterChanged, StepCommitted
+from zooid.store import open_store
+
+pytestmark = pytest.mark.timeout(120)
+
+TIES = (Tie(stages=(0, 1), num_bytes=2000),)
+NUM_STEPS = 8
+
+
+def stage(out_bytes: float) -> StageTimes:
+    """A stage that computes 30 ms for a grain, and reduces most of its gradients before the backward ends."""
+    return StageTimes(
+        forward_s=0.01,
+        backward_s=0.02,
+        out_bytes=out_bytes,
+        buckets=(Bucket(num_bytes=40_000, at_share=0.5), Bucket(num_bytes=4_000, at_share=1.0)),
+        reduce_s=0.0,
+        update_s=0.001,
+    )
+
+
+def plan_of(num_replicas: int, num_stages: int, transport: TransportName, num_grains: int = 6) -> Plan:
+    return bare_plan(
+        job="rehearsal",
+        spans=[(number, number + 1) for number in range(num_stages)],
+        batch_size=num_grains,
+        grain_size=1,
+        num_replicas=num_replicas,
+        transport=transport,
+    )
+
+
+def rehearse(plan: Plan, folder: Path, killed: dict[int, str] | None = None) -> tuple[Rehearsal, list[Event]]:
+    """Rehearse a plan while members are killed, given by the step after which that happens."""
+    platform, seen, left = RecordingPlatform(), list[Event](), dict(killed or {})
+
+    def watch(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event, StepCommitted) and event.step in left:
+            os.kill(platform.pids[left.pop(event.step)], signal.SIGKILL)
+
+    num_stages = len(plan.stages)
+    stages = [stage(5000.0 if number < num_stages - 1 else 0.0) for number in range(num_stages)]
+    ties = TIES if num_stages > 1 else ()
+    rehearsed = rehearse_stages(plan, [stages], ties, NUM_STEPS, open_store(folder.as_uri()), platform, watch)
+    assert not left, "every member was killed"
+    assert still_running(list(platform.pids.values())) == []
+    return rehearsed, seen
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_stages", "transport", "is_reproducible", "victim"),
+    [(3, 1, "tcp", False, "r0s0"), (2, 2, "tcp", True, "r1s0"), (2, 2, "store", False, "r0s1")],
+)
+def test_the_others_go_on_without_a_lost_member(
+    num_replicas: int, num_stages: int, transport: TransportName, is_reproducible: bool, victim: str, tmp_path: Path
+) -> None:
+    plan = structs.replace(plan_of(num_replicas, num_stages, transport), reproducible=is_reproducible)
+    rehearsed, seen = rehearse(plan, tmp_path, {2: victim})
+    assert [event.member for event in seen if isinstance(event, MemberExited)] == [victim]
+    [change] = [event for event in seen if isinstance(event, RosterChanged)]
+    assert victim not in change.members
+    assert [event.step for event in seen if isinstance(event, StepCommitted)] == [*range(NUM_STEPS + 1)]
+    assert len(rehearsed.steps_s) == NUM_STEPS
+    before_s, after_s = rehearsed.steps_s[0], min(rehearsed.steps_s[-3:])
+    assert after_s > 1.15 * before_s, "the members that are left compute more grains"
+
+
+def test_a_copy_takes_the_seat_of_a_lost_member(tmp_path: Path) -> None:
+    plan = structs.replace(plan_of(1, 2, "tcp", num_grains=2), insured=True)
+    _, seen = rehearse(plan, tmp_path, {2: "r0s1"})
+    [change] = [event for event in seen if isinstance(event, RosterChanged)]
+    assert set(change.members) == {"r0s0", "c0s0", "c0s1"}
+    assert change.ruling != "rolled_back"
+
+
+def test_a_stage_without_survivors_sends_all_back_to_a_checkpoint(tmp_path: Path) -> None:
+    """Both members of stage 1 are killed, so that one of the others takes it over, from the beginning."""
+    _, seen = rehearse(plan_of(2, 2, "tcp", num_grains=2), tmp_path, {2: "r0s1", 4: "r1s1"})
+    changes = [event for event in seen if isinstance(event, RosterChanged)]
+    assert [change.ruling for change in changes][-1] == "rolled_back"
+    assert changes[-1].step == 0
+    steps = [event.step for event in seen if isinstance(event, StepCommitted)]
+    assert steps[-(NUM_STEPS + 1) :] == [*range(NUM_STEPS + 1)]
