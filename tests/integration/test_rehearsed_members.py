@@ -8,8 +8,9 @@ import pytest
 from msgspec import structs
 
 from lab.plans import bare_plan
+from lab.rehearsals import rehearse_stages
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.runs.events import Event, MemberExited, RosterChanged, StepCommitted

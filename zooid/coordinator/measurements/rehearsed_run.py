@@ -3,7 +3,7 @@
 import secrets
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,6 @@ from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointManifest, CheckpointRule, SampleFacts
@@ -102,7 +101,9 @@ def rehearse(
     pace = RehearsalPace(profiles=profiles, num_steps=num_steps + 1)
     rule = checkpoints or DEFAULT_RULE
     with scratch_folder(store, "rehearsal") as objects:
-        return _rehearse_asleep(plan, pace, objects, rule, spot, on_event, platform or LocalPlatform())
+        return rehearse_asleep(
+            plan, pace, objects, platform or LocalPlatform(), checkpoints=rule, spot=spot, on_event=on_event
+        )
 
 
 def _rehearse_job(
@@ -137,30 +138,17 @@ def _rehearse_job(
     return Rehearsal(steps_s, timeline(store).timeline, result, report)
 
 
-def rehearse_stages(
-    plan: Plan,
-    stages: Sequence[Sequence[StageTimes]],
-    ties: Sequence[Tie],
-    steps: int,
-    store: ObjectStore,
-    platform: Platform[Any],
-    on_event: OnEvent = ignore,
-) -> Rehearsal:
-    """Rehearse a plan, given the times of the stages of each replica, or one row if all replicas are alike."""
-    pace = RehearsalPace(rows=tuple(map(tuple, stages)), ties=tuple(ties), num_steps=steps + 1)
-    return _rehearse_asleep(plan, pace, store, DEFAULT_RULE, None, on_event, platform)
-
-
-def _rehearse_asleep(
+def rehearse_asleep(
     plan: Plan,
     pace: RehearsalPace,
     store: ObjectStore,
-    checkpoints: CheckpointRule,
-    spot: SpotReplay | None,
-    on_event: OnEvent,
     platform: Platform[Any],
+    *,
+    checkpoints: CheckpointRule = DEFAULT_RULE,
+    spot: SpotReplay | None = None,
+    on_event: OnEvent = ignore,
 ) -> Rehearsal:
-    """Run members that have no job. Their checkpoints have no tensors."""
+    """Run members that have no job at this pace, in an empty folder. Their checkpoints have no tensors."""
     report: ReplayReport | None = None
     plan = _of_steps(plan, pace.num_steps)
     claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
