@@ -1,5 +1,6 @@
 """Rehearsals of a job: members train the real model, and computing takes the time of a profile."""
 
+import json
 import os
 import signal
 import statistics
@@ -18,9 +19,7 @@ from zooid.coordinator.measurements.rehearsed_run import Rehearsal
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.plans.profile import GradientReady, Profile
-from zooid.core.resources.spot_trace import SpotTrace, TraceMetadata
 from zooid.core.runs.events import Event, PaceMissed, RosterChanged, RunStarted, StepCommitted
-from zooid.core.runs.replay import SpotReplay
 from zooid.core.runs.timeline import Timeline
 from zooid.store import open_store
 
@@ -63,6 +62,14 @@ def plan_of(job_file: Path, num_replicas: int, num_stages: int, transport: Trans
     return structs.replace(plan, offers=tuple(structs.replace(offer, vcpus=1.0) for offer in plan.offers))
 
 
+@pytest.fixture(scope="module")
+def free_url(job_file: Path, forking: ForkingPlatform) -> str:
+    """A run at full speed whose bits depend on no layout and no lost member."""
+    plan, url = structs.replace(plan_of(job_file, 1, 1, "tcp"), reproducible=True), (job_file.parent / "free").as_uri()
+    zooid.train(job_file, store=url, plan=plan, platform=forking)
+    return url
+
+
 def assert_same_bits(url: str, other_url: str) -> None:
     one, other = zooid.load_checkpoint(url), zooid.load_checkpoint(other_url)
     assert one.keys() == other.keys()
@@ -70,42 +77,44 @@ def assert_same_bits(url: str, other_url: str) -> None:
 
 
 class TestWeights:
-    @pytest.mark.parametrize(
-        ("num_replicas", "num_stages", "transport", "is_reproducible"),
-        [
-            (2, 1, "tcp", False),
-            (2, 1, "store", True),
-            (1, 2, "tcp", False),
-            (1, 2, "store", False),
-            (2, 2, "tcp", True),
-        ],
-    )
+    @pytest.mark.parametrize(("num_replicas", "num_stages", "transport"), [(2, 1, "tcp"), (1, 2, "store")])
     def test_they_are_those_of_a_run_at_full_speed_bit_for_bit(
         self,
         num_replicas: int,
         num_stages: int,
         transport: TransportName,
-        is_reproducible: bool,
         job_file: Path,
         forking: ForkingPlatform,
         tmp_path: Path,
     ) -> None:
-        plan = structs.replace(plan_of(job_file, num_replicas, num_stages, transport), reproducible=is_reproducible)
-        free_url, paced_url = (tmp_path / "free").as_uri(), (tmp_path / "paced").as_uri()
-        free = zooid.train(job_file, store=free_url, plan=plan, platform=forking)
+        plan = plan_of(job_file, num_replicas, num_stages, transport)
+        url, paced_url = (tmp_path / "free").as_uri(), (tmp_path / "paced").as_uri()
+        free = zooid.train(job_file, store=url, plan=plan, platform=forking)
         rehearsed = zooid.rehearse(plan, profile_of(job_file, plan), job=job_file, store=paced_url, platform=forking)
         assert rehearsed.run is not None
         assert rehearsed.run.losses == free.losses
-        assert_same_bits(free_url, paced_url)
+        assert_same_bits(url, paced_url)
         num_members, num_layers = num_replicas * num_stages, plan.stages[-1].end_layer
         assert rehearsed.run.step_s >= plan.batch_size * num_layers * SAMPLE_S / num_members, "its members have slept"
 
-    def test_they_are_even_if_a_member_is_killed(
-        self, job_file: Path, forking: ForkingPlatform, tmp_path: Path
+    @pytest.mark.parametrize(("num_replicas", "num_stages", "transport"), [(2, 1, "store"), (1, 2, "tcp")])
+    def test_so_they_are_if_sums_follow_a_tree(
+        self,
+        num_replicas: int,
+        num_stages: int,
+        transport: TransportName,
+        job_file: Path,
+        free_url: str,
+        forking: ForkingPlatform,
+        tmp_path: Path,
     ) -> None:
+        plan, url = plan_of(job_file, num_replicas, num_stages, transport), tmp_path.as_uri()
+        plan = structs.replace(plan, reproducible=True)
+        zooid.rehearse(plan, profile_of(job_file, plan), job=job_file, store=url, platform=forking)
+        assert_same_bits(free_url, url)
+
+    def test_they_are_even_if_a_member_is_killed(self, job_file: Path, free_url: str, tmp_path: Path) -> None:
         plan = structs.replace(plan_of(job_file, 3, 1, "tcp"), reproducible=True)
-        free_url, paced_url = (tmp_path / "free").as_uri(), (tmp_path / "paced").as_uri()
-        zooid.train(job_file, store=free_url, plan=plan, platform=forking)
         platform, seen = RecordingPlatform(), list[Event]()
 
         def watch(event: Event) -> None:
@@ -113,11 +122,10 @@ class TestWeights:
             if isinstance(event, StepCommitted) and event.step == 3:
                 os.kill(platform.pids["r1s0"], signal.SIGKILL)
 
-        zooid.rehearse(
-            plan, profile_of(job_file, plan), job=job_file, store=paced_url, platform=platform, on_event=watch
-        )
+        url = tmp_path.as_uri()
+        zooid.rehearse(plan, profile_of(job_file, plan), job=job_file, store=url, platform=platform, on_event=watch)
         assert [event.members for event in seen if isinstance(event, RosterChanged)] == [("r0s0", "r2s0")]
-        assert_same_bits(free_url, paced_url)
+        assert_same_bits(free_url, url)
 
 
 class TestTimes:
@@ -174,11 +182,12 @@ def grain_times(timeline: Timeline) -> list[float]:
 
 
 class TestSpotTraces:
-    GAP_S = 0.8
+    GAP_S = 1.0
     SLOWER = 4.0
 
     def replay(self, job_file: Path, plan: Plan, url: str, *data: int, seen: list[Event]) -> Rehearsal:
-        trace = SpotTrace(metadata=TraceMetadata(gap_seconds=60.0 * self.GAP_S), data=data)
+        trace = job_file.with_name("spot.json")
+        trace.write_text(json.dumps({"metadata": {"gap_seconds": 60.0 * self.GAP_S}, "data": data}))
         return zooid.rehearse(
             plan,
             profile_of(job_file, plan),
@@ -186,18 +195,17 @@ class TestSpotTraces:
             store=url,
             slower=self.SLOWER,
             checkpoints=zooid.CheckpointRule(every_steps=3),
-            spot=SpotReplay(trace=trace, speed=60.0, seed=1),
+            trace=trace,
+            seed=1,
             on_event=seen.append,
         )
 
     def test_a_run_survives_what_it_can_and_is_resumed_after_the_rest(
-        self, job_file: Path, tmp_path: Path, forking: ForkingPlatform
+        self, job_file: Path, free_url: str, tmp_path: Path
     ) -> None:
         """Three members, then two, then none, then three again. A step takes about a fifth of a second."""
         plan = structs.replace(plan_of(job_file, 3, 1, "tcp"), reproducible=True)
-        free_url, url = (tmp_path / "free").as_uri(), (tmp_path / "spot").as_uri()
-        zooid.train(job_file, store=free_url, plan=plan, platform=forking)
-        seen = list[Event]()
+        url, seen = tmp_path.as_uri(), list[Event]()
         rehearsed = self.replay(job_file, plan, url, 0, 3, 2, 0, 3, seen=seen)
         report = rehearsed.report
         assert report is not None

@@ -10,16 +10,21 @@ from msgspec import structs
 from lab.plans import bare_plan
 from lab.rehearsals import rehearse_stages
 from tests.integration.recording import RecordingPlatform, still_running
-from zooid.coordinator.measurements.rehearsed_run import Rehearsal
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_asleep
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
+from zooid.core.resources.spot_trace import SpotTrace, TraceMetadata
+from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import Event, MemberExited, RosterChanged, StepCommitted
+from zooid.core.runs.replay import SpotReplay
+from zooid.platforms.local import LocalPlatform
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(120)
 
 TIES = (Tie(stages=(0, 1), num_bytes=2000),)
-NUM_STEPS = 8
+NUM_STEPS = 6
 
 
 def stage(out_bytes: float) -> StageTimes:
@@ -87,6 +92,28 @@ def test_a_copy_takes_the_seat_of_a_lost_member(tmp_path: Path) -> None:
     [change] = [event for event in seen if isinstance(event, RosterChanged)]
     assert set(change.members) == {"r0s0", "c0s0", "c0s1"}
     assert change.ruling != "rolled_back"
+
+
+def test_a_spot_trace_is_replayed(tmp_path: Path) -> None:
+    """One of three members is killed, then the others; the run is resumed when three instances are up again."""
+    trace = SpotTrace(metadata=TraceMetadata(gap_seconds=60.0), data=(2, 3, 2, 0, 3))
+    pace = RehearsalPace(rows=((stage(0.0),),), num_steps=40)
+    seen = list[Event]()
+    rehearsed = rehearse_asleep(
+        plan_of(3, 1, "tcp"),
+        pace,
+        open_store(tmp_path.as_uri()),
+        LocalPlatform(),
+        checkpoints=CheckpointRule(every_steps=2),
+        spot=SpotReplay(trace=trace, speed=60.0, seed=5),
+        on_event=seen.append,
+    )
+    report = rehearsed.report
+    assert report is not None
+    assert (report.num_steps, report.num_lost, report.num_recoveries, report.num_resumes) == (40, 3, 1, 1)
+    steps = [event.step for event in seen if isinstance(event, StepCommitted)]
+    assert report.num_redone == len(steps) - 40
+    assert sorted(set(steps)) == [*range(40)]
 
 
 def test_a_stage_without_survivors_sends_all_back_to_a_checkpoint(tmp_path: Path) -> None:

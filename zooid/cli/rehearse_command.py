@@ -12,11 +12,7 @@ from zooid import coordinator
 from zooid.cli import options
 from zooid.cli.resume_command import suggesting_resume
 from zooid.cli.timeline_command import reject_same_file, show_timeline
-from zooid.coordinator.runs.spot_replay import first_s
-from zooid.core.errors import InputError
 from zooid.core.plans.plan import Plan
-from zooid.core.resources.spot_trace import decode_spot_trace
-from zooid.core.runs.replay import SpotReplay
 from zooid.core.units import format_duration
 from zooid.report import replay_table, say, view_for
 
@@ -57,7 +53,6 @@ def rehearse(
     rehearsed_plan = options.read_file(plan, Plan)
     measured = options.profiles_from(profile, Path(rehearsed_plan.job))
     assert measured is not None, "the option is required"
-    spot = None if trace is None else _replay(console, trace, trace_speed, seed, rehearsed_plan)
     url = store
     if job is not None and store is None:
         url = Path("runs", f"{job.stem}-rehearsal-{time.strftime('%Y%m%d-%H%M%S')}").absolute().as_uri()
@@ -71,7 +66,9 @@ def rehearse(
             store=url,
             slower=slower,
             checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints),
-            spot=spot,
+            trace=trace,
+            trace_speed=trace_speed,
+            seed=seed,
             on_event=view.show,
         )
     title = f"{rehearsed_plan.layout}, {rehearsed_plan.schedule}, rehearsed"
@@ -86,14 +83,3 @@ def rehearse(
         f"step: {format_duration(rehearsed.step_s)} rehearsed, as if every member had cores of its own"
         + (predicted if slower == 1.0 else f" that are {slower:g} times as slow"),
     )
-
-
-def _replay(console: Console, file: Path, speed: float, seed: int, plan: Plan) -> SpotReplay:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}; give a readable file") from error
-    replayed = SpotReplay(trace=decode_spot_trace(data, str(file)), speed=speed, seed=seed)
-    from_s = format_duration(first_s(replayed, plan))
-    say(console, f"replaying {file} from {from_s} on: {speed:g} s of it pass in one second, seed {seed}")
-    return replayed

@@ -18,7 +18,7 @@ from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.coordinator.runs.run_progress import RunResult
-from zooid.coordinator.runs.spot_replay import replay
+from zooid.coordinator.runs.spot_replay import read_spot_trace, replay
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
@@ -69,7 +69,9 @@ def rehearse(
     store: str | None = None,
     slower: float = 1.0,
     checkpoints: CheckpointRule | None = None,
-    spot: SpotReplay | None = None,
+    trace: str | Path | None = None,
+    trace_speed: float = 60.0,
+    seed: int = 0,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> Rehearsal:
@@ -81,10 +83,12 @@ def rehearse(
     With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
     like any other, and `resume` continues it at the same pace.
 
-    `spot` replays a spot trace meanwhile, which kills members.
+    `trace` is the file of a spot trace that is replayed meanwhile, and kills members. `trace_speed` of its seconds pass
+    in one second, and the seed decides which members are killed.
     """
-    if spot is not None and platform is not None:
+    if trace is not None and platform is not None:
         raise InputError("a platform and a spot trace are given; the trace is replayed on this machine")
+    spot = None if trace is None else SpotReplay(trace=read_spot_trace(Path(trace)), speed=trace_speed, seed=seed)
     measured = profiles_of(plan, profile)
     if any(each.model_fingerprint != plan.model_fingerprint for each in measured.values()):
         raise PlanError(
@@ -159,7 +163,8 @@ def rehearse_asleep(
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
 
     def take(event: Event) -> None:
-        if isinstance(event, StepCommitted | RosterChanged | MemberExited):
+        is_of_run = isinstance(event, PhaseStarted) and event.phase == "train"
+        if isinstance(event, StepCommitted | RosterChanged | MemberExited | PhaseStarted) and not is_of_run:
             on_event(event)
 
     def start(platform: Platform[Any], on_event: OnEvent) -> RunResult:

@@ -3,13 +3,16 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from zooid.coordinator.runs.relay import OnEvent
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed
 from zooid.core.plans.plan import Plan
+from zooid.core.resources.spot_trace import SpotTrace, decode_spot_trace
 from zooid.core.runs.events import Event, Metered, PhaseStarted, RosterChanged, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
+from zooid.core.units import format_duration
 from zooid.platforms.local.spot_market import SpotMarket
 
 StartRun = Callable[[SpotMarket, OnEvent], RunResult]
@@ -66,6 +69,15 @@ class _Account:
         )
 
 
+def read_spot_trace(file: Path) -> SpotTrace:
+    """Read a trace from a file."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}; give a readable file") from error
+    return decode_spot_trace(data, str(file))
+
+
 def replay(
     replayed: SpotReplay, plan: Plan, store: str, start: StartRun, resume: StartRun, on_event: OnEvent
 ) -> tuple[RunResult, ReplayReport]:
@@ -73,9 +85,12 @@ def replay(
 
     Instances that come back are used only when the run is resumed: nobody joins members that train.
     """
-    from_s = first_s(replayed, plan)
+    from_s = _first_s(replayed, plan)
     market = SpotMarket(replayed.trace, from_s=from_s, speed=replayed.speed, seed=replayed.seed)
     account = _Account(market, on_event)
+    how = f"{replayed.speed:g} s of it pass in one second, seed {replayed.seed}"
+    phase = f"replaying the spot trace from {format_duration(from_s)} on: {how}"
+    on_event(PhaseStarted(at_s=time.time(), phase=phase))
     begin_s = time.monotonic()
     attempt = start
     while True:
@@ -91,7 +106,7 @@ def replay(
             attempt = resume
 
 
-def first_s(replayed: SpotReplay, plan: Plan) -> float:
+def _first_s(replayed: SpotReplay, plan: Plan) -> float:
     """Return the time of the trace at which a replay begins; reject a trace that never has enough instances."""
     from_s = replayed.trace.next_s(plan.num_members)
     if from_s is None:
