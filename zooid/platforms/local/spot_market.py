@@ -53,11 +53,6 @@ class SpotMarket(LocalPlatform):
         """The present time of the trace."""
         return self._from_s + (0.0 if self._opened_s is None else (time.monotonic() - self._opened_s) * self._speed)
 
-    @property
-    def num_up(self) -> int:
-        """The number of instances that are up now. A member that joins a run may be launched if fewer run."""
-        return self._trace.num_up(self.trace_s)
-
     def left_s(self, num_instances: int) -> float | None:
         """Return the time until so many instances are up; None if the trace has no such time any more."""
         now_s = self.trace_s
@@ -70,15 +65,18 @@ class SpotMarket(LocalPlatform):
         return handle
 
     def poll(self, handle: LocalHandle) -> Exit | None:
-        self._kill_the_surplus()
+        if self._is_open:
+            self._follow_trace()
         return super().poll(handle)
 
-    def _kill_the_surplus(self) -> None:
-        if not self._is_open:
-            return
+    def _follow_trace(self) -> None:
+        """Kill the members that are too many.
+
+        If instances have come back, nothing is done: members that join a run would be launched here.
+        """
         exits = {name: LocalPlatform.poll(self, handle) for name, handle in self._launched.items()}
         running = sorted(name for name, end in exits.items() if end is None)
-        for member in self._random.sample(running, max(0, len(running) - self.num_up)):
+        for member in self._random.sample(running, max(0, len(running) - self._trace.num_up(self.trace_s))):
             process = self._launched.pop(member).process
             if process.pid is not None:
                 with suppress(ProcessLookupError):
