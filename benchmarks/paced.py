@@ -18,7 +18,7 @@ from zooid.core.resources.link import Links
 from zooid.core.runs.events import Event, PaceMissed
 from zooid.core.runs.timeline import Timeline
 
-JOB_FILE = Path(__file__).parent / "jobs" / "digits_short.py"
+JOB_FILE = Path(__file__).parent / "jobs" / "small_digits.py"
 COMPUTED_S = 0.8
 """Planned computing of the busiest member in a step."""
 LAYOUTS: tuple[tuple[int, int, TransportName], ...] = (

@@ -36,7 +36,8 @@ class SpotMarket(LocalPlatform):
         self._random = random.Random(seed)
         self._opened_s: float | None = None
         self._is_open = False
-        self._launched: dict[str, LocalHandle] = {}
+        self._running: dict[str, LocalHandle] = {}
+        """Members that have not ended, as far as that is known."""
 
     def open(self) -> None:
         """From now on, members are killed. The first call also starts the trace."""
@@ -61,7 +62,7 @@ class SpotMarket(LocalPlatform):
 
     def launch(self, launch: Launch) -> LocalHandle:
         handle = super().launch(launch)
-        self._launched[launch.member] = handle
+        self._running[launch.member] = handle
         return handle
 
     def poll(self, handle: LocalHandle) -> Exit | None:
@@ -74,10 +75,13 @@ class SpotMarket(LocalPlatform):
 
         If instances have come back, nothing is done: members that join a run would be launched here.
         """
-        exits = {name: LocalPlatform.poll(self, handle) for name, handle in self._launched.items()}
-        running = sorted(name for name, end in exits.items() if end is None)
-        for member in self._random.sample(running, max(0, len(running) - self._trace.num_up(self.trace_s))):
-            process = self._launched.pop(member).process
+        num_up = self._trace.num_up(self.trace_s)
+        if num_up >= len(self._running):  # the usual case, without a look at every process
+            return
+        exits = {name: LocalPlatform.poll(self, handle) for name, handle in self._running.items()}
+        self._running = {name: handle for name, handle in self._running.items() if exits[name] is None}
+        for member in self._random.sample(sorted(self._running), max(0, len(self._running) - num_up)):
+            process = self._running.pop(member).process
             if process.pid is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
