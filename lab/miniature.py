@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from msgspec import structs
 
 from lab.plans import bare_plan
-from lab.rehearsals import Site
-from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from lab.rehearsals import Site, rehearse_stages
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.stage import Bucket, StageTimes

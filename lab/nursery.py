@@ -127,6 +127,9 @@ class NurseryPlatform:
         )
         return _Handle(pid, log)
 
+    def has_room(self, num_members: int) -> bool:
+        return True
+
     def locate(self, handle: _Handle) -> dict[str, str]:
         return {"pid": str(handle.pid), "log": str(handle.log)}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from msgspec import structs
@@ -14,14 +15,16 @@ from msgspec import structs
 from lab.namespaces import Star, apart, connect_members, shape, star
 from lab.plans import bare_plan
 from lab.servers import delayed, rclone_s3
-from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_asleep
 from zooid.coordinator.runs.relay import OnEvent, ignore
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Plan, ScheduleName, TransportName
-from zooid.core.plans.stage import StageTimes
+from zooid.core.plans.stage import StageTimes, Tie
+from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.samples import even_shares, split_grains
-from zooid.store import open_store
+from zooid.store import ObjectStore, open_store
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,20 @@ class Site:
         """Starts the first member in the first namespace, and so on."""
         homes = iter(self.lab.members)
         return LocalPlatform(lambda launch: next(homes).prefix)
+
+
+def rehearse_stages(
+    plan: Plan,
+    stages: Sequence[Sequence[StageTimes]],
+    ties: Sequence[Tie],
+    num_steps: int,
+    store: ObjectStore,
+    platform: Platform[Any],
+    on_event: OnEvent = ignore,
+) -> Rehearsal:
+    """Rehearse so many steps after one that warms up, given the stages of each replica, or one row for all."""
+    pace = RehearsalPace(rows=tuple(map(tuple, stages)), ties=tuple(ties), num_steps=num_steps + 1)
+    return rehearse_asleep(plan, pace, store, platform, on_event=on_event)
 
 
 def plan_of(scene: Scene) -> Plan:

@@ -39,6 +39,7 @@ from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import Search
 from zooid.core.records import FileRecord, decode_one_of, decode_record, encode_record
 from zooid.core.resources.link import Link, Links
+from zooid.core.resources.spot_trace import decode_spot_trace
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, Shard
 from zooid.core.runs.events import decode_events, encode_events
@@ -390,6 +391,10 @@ def _of_texts() -> list[Decoder]:
     def read_prices(data: bytes) -> None:
         read_rows(data.decode(errors="replace"), "links.csv", Link, ("from_site", "to_site"))
 
+    def follow_trace(data: bytes) -> None:
+        trace = decode_spot_trace(data, "spot.json")
+        trace.next_s(max(trace.data), trace.duration_s / 2)
+
     def parse_source(data: bytes) -> None:
         (folder / "job.py").write_bytes(data)
         parsed_file(folder / "job.py", "job.py")
@@ -399,6 +404,7 @@ def _of_texts() -> list[Decoder]:
         Decoder("store URL", open_url, [b"memory://run/specs/a.json", b"s3://bucket/run-7/specs/r0s0.json"]),
         Decoder("options of a URL", query, [b"transport=tcp&codec=bf16&num_streams=4"]),
         Decoder("price list", read_prices, [row.encode()]),
+        Decoder("spot trace", follow_trace, [b'{"metadata": {"gap_seconds": 300}, "data": [4, 4, 0, 3]}']),
         Decoder("job source", parse_source, [b"import zooid\njob = zooid.Job(model=dict, loss=None)\n"]),
     ]
 

@@ -4,6 +4,7 @@ from tests.unit.predicted import a_profile, owned, rented
 from tests.unit.test_records import a_link, a_plan, a_roster
 from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSamples
 from zooid.core.plans.forecast import Bottleneck, Forecast, Gain, MeasuredRun, Rate
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits
 from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
@@ -148,6 +149,7 @@ def records() -> list[FileRecord]:
     return [
         a_plan(shares=(4, 4), links=(a_link(),)),
         a_profile(),
+        RehearsalPace(profiles={"local": a_profile()}, num_steps=3),
         a_roster(
             change=3,
             copies=(RosterSeat(name="c0", stage=1),),
@@ -202,7 +204,7 @@ def records() -> list[FileRecord]:
         Adoption(run="run-7", roster=1, nonce="00"),
         StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
         MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
-        WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
+        WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", pace=(stage,), **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProbeSpec(
             members=_PROBERS, num_repeats=3, timeout_s=9.0, ends=("store",), num_streams=(1, 4), seconds=1.0,
@@ -212,7 +214,10 @@ def records() -> list[FileRecord]:
             members=_PROBERS, num_repeats=3, timeout_s=9.0, library="gloo", offer="local", num_bytes=(1024,),
             num_members=(2,), concurrency=(1, 2), **_MEMBER,  # type: ignore[arg-type]
         ),
-        RehearsalSpec(stages=(stage,), ties=(Tie(stages=(0, 1), num_bytes=8),), num_steps=3, timeout_s=9.0, **_MEMBER),  # type: ignore[arg-type]
+        RehearsalSpec(
+            pace=(stage,), ties=(Tie(stages=(0, 1), num_bytes=8),), num_steps=3, timeout_s=9.0, task="train",
+            job_file="", **_MEMBER,  # type: ignore[arg-type]
+        ),
         Failure(
             member="r0s0",
             error="JobError",

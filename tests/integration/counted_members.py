@@ -29,6 +29,9 @@ class CountingPlatform:
         process.start()
         return process
 
+    def has_room(self, num_members: int) -> bool:
+        return True
+
     def locate(self, handle: ForkServerProcess) -> dict[str, str]:
         return {}
 
@@ -71,7 +74,7 @@ def _run(spec_url: str) -> int:
     from zooid.comm.store import store_transport
     from zooid.comm.tcp import tcp_transport
     from zooid.worker import __main__ as program
-    from zooid.worker import rehearsal
+    from zooid.worker.step import transactions
     from zooid.worker.step.executor import Executor
 
     counters: list[Counter] = []
@@ -94,7 +97,7 @@ def _run(spec_url: str) -> int:
 
     for module in (store_transport, tcp_transport):
         vars(module)["Counter"] = counter
-    vars(rehearsal)["Executor"] = CountedExecutor
+    vars(transactions)["Executor"] = CountedExecutor
     sys.argv[1:] = [spec_url]
     status = program.main()
     store_url, spec_key = keys.split_spec_url(spec_url)

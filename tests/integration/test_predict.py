@@ -38,7 +38,7 @@ def folder(made: Profile, plan: Plan, tmp_path: Path) -> Path:
 
 
 def test_a_plan_is_predicted_from_the_profile_beside_it(folder: Path) -> None:
-    ended = run_zooid("predict", "made.plan.json", "--trace", "step.json", cwd=folder)
+    ended = run_zooid("predict", "made.plan.json", "--perfetto", "step.json", cwd=folder)
     assert ended.returncode == 0, ended.stderr
     for words in ("computing", "total, p95", "one more replica, 6 members", "2x2", "bottleneck: ", "granularity: "):
         assert words in ended.stdout
@@ -98,7 +98,7 @@ def write_others(folder: Path, plan: Plan, made: Profile) -> None:
         (["made.plan.json", "--store-at", "s3://bucket/run"], "give the location instead of the URL"),
         (["made.plan.json", "--store-at", "moon.far-side"], "moon"),
         (["made.plan.json", "--compare", "file:///nowhere/at/all"], "holds no run"),
-        (["made.plan.json", "--out", "a.html", "--trace", "a.html"], "--out and --trace both name a.html"),
+        (["made.plan.json", "--out", "a.html", "--perfetto", "a.html"], "--out and --perfetto both name a.html"),
     ],
 )
 def test_bad_input_is_refused_with_one_line(

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from lab.plans import bare_plan
+from lab.rehearsals import rehearse_stages
 from lab.servers import delayed, rclone_s3
 from tests.integration.counted_members import CountingPlatform, counted_steps
-from zooid.coordinator.measurements.rehearsed_run import rehearse_stages
 from zooid.core.plans.plan import Plan, TransportName
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.predictor.costs.traffic import SeatTraffic, Traffic, step_traffic

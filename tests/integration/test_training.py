@@ -37,6 +37,7 @@ from zooid.core.runs.roster import Ruling
 from zooid.layers import build_model, build_scheduler, collate
 from zooid.worker.member import train_task
 from zooid.worker.member.training_loop import Trainer
+from zooid.worker.state.training_state import TrainingState
 from zooid.worker.step.executor import Executor, Recording
 from zooid.worker.step.transactions import Transactions
 from zooid.worker.step.verdict import Verdict
@@ -226,6 +227,7 @@ class Boom(RuntimeError):
 def snapshot(trainer: Trainer) -> dict[str, Any]:
     """Everything that a step may change, as it is now."""
     state = trainer._training
+    assert isinstance(state, TrainingState)
     assert state.optimizer is not None
     found: dict[str, Any] = {name: value.clone() for name, value in state.module.state_dict().items()}
     for number, values in state.optimizer.state_dict()["state"].items():

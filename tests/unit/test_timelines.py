@@ -362,7 +362,7 @@ class TestCommand:
     ) -> None:
         url, page, trace = f"file://{tmp_path}/run", tmp_path / "page.html", tmp_path / "trace.json"
         record(url, 5, "r0s0", "r0s1")
-        timeline_command(url, out=page, trace=trace)
+        timeline_command(url, out=page, perfetto=trace)
         printed = capsys.readouterr().out
         assert "step 5: 2s" in printed
         assert f"picture: {page}\ntrace: {trace}\n" in printed
@@ -372,8 +372,8 @@ class TestCommand:
     def test_a_page_over_its_trace_is_refused(self, tmp_path: Path) -> None:
         url = f"file://{tmp_path}/run"
         record(url, 5, "r0s0")
-        with pytest.raises(InputError, match=r"--out and --trace both name .*; name two files"):
-            timeline_command(url, out=tmp_path / "a", trace=tmp_path / "b" / ".." / "a")
+        with pytest.raises(InputError, match=r"--out and --perfetto both name .*; name two files"):
+            timeline_command(url, out=tmp_path / "a", perfetto=tmp_path / "b" / ".." / "a")
 
     def test_the_table_has_a_row_for_each_member_and_one_for_all(self) -> None:
         console = Console(width=100, record=True, file=StringIO())

@@ -84,7 +84,7 @@ CheckpointEvery = Annotated[
 ]
 KeepCheckpoints = Annotated[int | None, typer.Option(help="Number of checkpoints to keep.", show_default="2")]
 PageFile = Annotated[Path, typer.Option(help="File to which the picture is written, as an HTML page.")]
-TraceFile = Annotated[
+PerfettoFile = Annotated[
     Path | None, typer.Option(help="File to which a trace for Perfetto or chrome://tracing is written.")
 ]
 

@@ -48,7 +48,7 @@ def predict(
         Path | None,
         typer.Option(help="File to which the picture is written, as an HTML page.", show_default="JOB.prediction.html"),
     ] = None,
-    trace: options.TraceFile = None,
+    perfetto: options.PerfettoFile = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Predict time and cost of a plan, the parts of a step, and the effect of one more replica or a larger batch.
@@ -58,7 +58,7 @@ def predict(
     console = Console()
     given_plan = options.read_file(plan, Plan)
     page = out or Path(f"{given_plan.job}.prediction.html")
-    reject_same_file(page, trace)
+    reject_same_file(page, perfetto)
     measured = options.profiles_from(profile or _profile_files(plan, given_plan), Path(given_plan.job))
     assert measured is not None, "no prediction without a profile"
     forecast = coordinator.predict(
@@ -75,7 +75,7 @@ def predict(
     timelines = {"predicted": forecast.timeline}
     if forecast.measured is not None and forecast.measured.timeline is not None:
         timelines["measured"] = forecast.measured.timeline
-    write_trace(trace, timelines)
+    write_trace(perfetto, timelines)
     if as_json:
         console.file.write(encode_record(forecast).decode())
         return
@@ -85,7 +85,7 @@ def predict(
         console.print(timeline_table(timeline, f"{given_plan.layout}, {given_plan.schedule}, {name}"))
     for line in facts_in_words(forecast):
         say(console, line)
-    say_files(console, page, trace)
+    say_files(console, page, perfetto)
 
 
 def _profile_files(plan_file: Path, plan: Plan) -> list[Path]:

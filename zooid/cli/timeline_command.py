@@ -20,21 +20,21 @@ def timeline(
         int | None, typer.Option(min=0, help="Number of the step.", show_default="the latest recorded step")
     ] = None,
     out: options.PageFile = Path("timeline.html"),
-    trace: options.TraceFile = None,
+    perfetto: options.PerfettoFile = None,
 ) -> None:
     """Show the actions of every member in a step, and how much of its transfers was hidden behind compute.
 
     Example: zooid timeline s3://bucket/run-7
     """
-    reject_same_file(out, trace)
+    reject_same_file(out, perfetto)
     recorded = coordinator.timeline(url, step=step)
-    show_timeline(Console(), {"measured": recorded.timeline}, f"step {recorded.step}", recorded.run, out, trace)
+    show_timeline(Console(), {"measured": recorded.timeline}, f"step {recorded.step}", recorded.run, out, perfetto)
 
 
 def reject_same_file(out: Path, trace: Path | None) -> None:
     """Reject one file for both the page and the trace."""
     if trace is not None and trace.resolve() == out.resolve():
-        raise InputError(f"--out and --trace both name {out}; name two files")
+        raise InputError(f"--out and --perfetto both name {out}; name two files")
 
 
 def show_timeline(

@@ -1,4 +1,4 @@
-"""The operations that zooid needs of a platform: launch, locate, find, poll, logs, leave and terminate."""
+"""The operations that zooid needs of a platform: launch, has_room, locate, find, poll, logs, leave and terminate."""
 
 import signal
 from collections.abc import Mapping
@@ -69,6 +69,9 @@ class Platform(Protocol[Handle]):
 
     def launch(self, launch: Launch) -> Handle:
         """Start a member."""
+
+    def has_room(self, num_members: int) -> bool:
+        """Whether so many more members can be started now."""
 
     def locate(self, handle: Handle) -> dict[str, str]:
         """The location of a member, by which another process can find it."""

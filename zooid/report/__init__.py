@@ -13,6 +13,7 @@ from zooid.report.profile.table import offers_table, profile_table
 from zooid.report.progress import View, view_for
 from zooid.report.run_snapshot import snapshot_of
 from zooid.report.run_tables import plan_table, summary_table
+from zooid.report.run_tables import plan_table, replay_table, summary_table
 from zooid.report.search.page import search_page
 from zooid.report.search.table import search_table
 from zooid.report.snapshot_view import say_snapshot, snapshot_view
@@ -34,6 +35,7 @@ __all__ = [
     "prediction_tables",
     "profile_page",
     "profile_table",
+    "replay_table",
     "say",
     "say_snapshot",
     "search_page",

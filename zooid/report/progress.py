@@ -18,6 +18,7 @@ from zooid.core.runs.events import (
     MemberStarted,
     Metered,
     OptimizerChanged,
+    PaceMissed,
     PhaseStarted,
     ProfileProgress,
     RunFinished,
@@ -243,6 +244,9 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             say(console, f"the scaling policy wants {event.num_replicas} replica(s) from step {event.step + 1} on")
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
+        case PaceMissed():
+            times = f"{format_duration(event.computed_s)} in a step instead of {format_duration(event.planned_s)}"
+            say(console, f"{event.member} computes for {times}: this machine is too slow for the rehearsed times")
         case StoppedEarly():
             say(console, _stopped(event, started))
         case MemberPrinted() if started:

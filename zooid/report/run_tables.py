@@ -5,6 +5,7 @@ from rich.table import Table
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.runs.events import RunFinished, RunStarted
+from zooid.core.runs.replay import ReplayReport
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.report.phrases import ESTIMATE, NOTHING, span_in_words
 from zooid.report.prediction.rows import Comparison
@@ -53,4 +54,23 @@ def summary_table(started: RunStarted, finished: RunFinished) -> Table:
         Comparison("cost", started.predicted_usd, finished.usd, format_usd),
     ):
         table.add_row(*row.cells)
+    return table
+
+
+def replay_table(report: ReplayReport) -> Table:
+    """What a spot trace did to a run, and what that cost."""
+    table = numbers_table("the run under the spot trace", ("", ""))
+    redone = f" ({report.num_redone / report.num_steps:.1%} of all)" if report.num_steps else ""
+    for name, value in (
+        ("steps", str(report.num_steps)),
+        ("members lost", str(report.num_lost)),
+        ("recoveries by survivors", f"{report.num_recoveries}, {format_duration(report.recovery_s)} together"),
+        ("members that joined", str(report.num_joined)),
+        ("resumes from a checkpoint", str(report.num_resumes)),
+        ("waiting for instances", format_duration(report.down_s)),
+        ("steps redone", f"{report.num_redone}{redone}"),
+        ("time", format_duration(report.wall_s)),
+        ("cost", format_usd(report.usd)),
+    ):
+        table.add_row(name, cell(value))
     return table

@@ -13,7 +13,7 @@ from zooid.worker.member_imports import lasting_imports
 PRELOADS = (
     "torch",
     "zooid.worker.member.train_task",
-    "zooid.worker.rehearsal",
+    "zooid.worker.rehearsed.rehearsed_member",
     "zooid.worker.member.prepare_task",
     "torch.export._trace",
 )
@@ -45,11 +45,12 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:
     import torch
 
-    from zooid.worker.rehearsal import rehearse
+    from zooid.worker.member import train_task
+    from zooid.worker.rehearsed.rehearsed_member import RehearsedMember
 
     torch.set_num_threads(spec.num_threads)
     with _aborting() as abort:
-        rehearse(spec, store, abort)
+        train_task.train(spec, store, abort, RehearsedMember)
 
 
 @contextmanager

@@ -3,33 +3,43 @@
 import secrets
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
-from zooid.coordinator.plans.offer_names import num_threads
-from zooid.coordinator.runs.crew import Crew
-from zooid.coordinator.runs.first_roster import roster_for
-from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
+from zooid.coordinator.plans.plan_forecast import profiles_of
+from zooid.coordinator.runs import resumed_run
+from zooid.coordinator.runs.recorded_steps import timeline
+from zooid.coordinator.runs.rehearsed_job import rehearse_job
+from zooid.coordinator.runs.relay import OnEvent, ignore
+from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.spot_replay import read_spot_trace, replay
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, PlanError
+from zooid.core.jobs.job import Job
+from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import PhaseStarted, StepCommitted
-from zooid.core.runs.spec import RehearsalSpec
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointManifest, CheckpointRule, SampleFacts
+from zooid.core.runs.events import Event, MemberExited, PhaseStarted, RosterChanged, StepCommitted
+from zooid.core.runs.replay import ReplayReport, SpotReplay
+from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor import stage_times, ties_between
 from zooid.store import ObjectStore
+from zooid.store.checkpoint_index import last_step
+from zooid.store.claims import last_claim
 from zooid.store.stored_records import read_record
 
-_MIN_TIMEOUT_S = 60.0
-_TIMEOUT_FACTOR = 20.0
+_DEFAULT_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,11 @@ class Rehearsal:
     steps_s: tuple[float, ...]
     """Time of every step but the first, from the end of the step before it, over all members."""
     timeline: Timeline
-    """Timeline of the step with the median duration."""
+    """Timeline of the step with the median duration; of the last full step, if a job was trained."""
+    run: RunResult | None = None
+    """The run of the job that was trained; None without a job."""
+    report: ReplayReport | None = None
+    """What the spot trace did to the run; None without a trace."""
 
     @property
     def step_s(self) -> float:
@@ -48,66 +62,157 @@ class Rehearsal:
 
 def rehearse(
     plan: Plan,
-    profile: Profile,
+    profile: Profile | Mapping[str, Profile],
     *,
-    steps: int = 5,
+    job: Job | str | Path | None = None,
+    steps: int | None = None,
     store: str | None = None,
+    slower: float = 1.0,
+    checkpoints: CheckpointRule | None = None,
+    trace: str | Path | None = None,
+    trace_speed: float = 60.0,
+    seed: int = 0,
     on_event: OnEvent = ignore,
     platform: Platform[Any] | None = None,
 ) -> Rehearsal:
-    """Run some steps of a plan while compute sleeps its profiled time.
+    """Run a plan while compute takes its profiled time, multiplied by `slower`.
 
-    Members exchange messages through the given store, or through this machine's disk. The first step only warms up.
+    Without a job, members sleep for that time, and exchange zeros through the given store, or through this machine's
+    disk. They run `steps` steps, 5 by default, after one that warms up. Their checkpoints have no tensors.
+
+    With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
+    like any other, and `resume` continues it at the same pace.
+
+    `trace` is the file of a spot trace that is replayed meanwhile, and kills members. `trace_speed` of its seconds pass
+    in one second, and the seed decides which members are killed.
     """
-    if profile.model_fingerprint != plan.model_fingerprint:
+    if trace is not None and platform is not None:
+        raise InputError("a platform and a spot trace are given; the trace is replayed on this machine")
+    spot = None if trace is None else SpotReplay(trace=read_spot_trace(Path(trace)), speed=trace_speed, seed=seed)
+    measured = profiles_of(plan, profile)
+    if any(each.model_fingerprint != plan.model_fingerprint for each in measured.values()):
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
-    if steps < 1:
+    profiles = {name: rehearsed_profile(each, slower) for name, each in measured.items()}
+    if job is not None:
+        if steps is not None or store is None:
+            raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
+        return _rehearse_job(job, plan, RehearsalPace(profiles=profiles), store, checkpoints, spot, on_event, platform)
+    num_steps = _DEFAULT_STEPS if steps is None else steps
+    if num_steps < 1:
         raise InputError(f"`steps` is {steps}; give 1 or more")
-    partition = [(stage.first_layer, stage.end_layer) for stage in plan.stages]
-    stages = [stage_times(profile, *stage, plan.grain_size, is_direct=plan.is_direct) for stage in partition]
-    ties = ties_between(profile, partition)
+    pace = RehearsalPace(profiles=profiles, num_steps=num_steps + 1)
+    rule = checkpoints or DEFAULT_RULE
     with scratch_folder(store, "rehearsal") as objects:
-        return rehearse_stages(plan, [stages], ties, steps, objects, platform or LocalPlatform(), on_event)
+        return rehearse_asleep(
+            plan, pace, objects, platform or LocalPlatform(), checkpoints=rule, spot=spot, on_event=on_event
+        )
 
 
-def rehearse_stages(
+def _rehearse_job(
+    job: Job | str | Path,
     plan: Plan,
-    stages: Sequence[Sequence[StageTimes]],
-    ties: Sequence[Tie],
-    steps: int,
+    pace: RehearsalPace,
+    store: str,
+    checkpoints: CheckpointRule | None,
+    spot: SpotReplay | None,
+    on_event: OnEvent,
+    platform: Platform[Any] | None,
+) -> Rehearsal:
+    ends_s: dict[int, float] = {}
+    report: ReplayReport | None = None
+
+    def take(event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            ends_s[event.step] = event.at_s
+        on_event(event)
+
+    def start(platform: Platform[Any] | None, on_event: OnEvent) -> RunResult:
+        return rehearse_job(job, plan, pace, store=store, checkpoints=checkpoints, on_event=on_event, platform=platform)
+
+    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        return resumed_run.resume(store, on_event=on_event, platform=platform)
+
+    if spot is None:
+        result = start(platform, take)
+    else:
+        result, report = replay(spot, plan, store, start, resume, take)
+    steps_s = tuple(end_s - ends_s[step - 1] for step, end_s in ends_s.items() if step - 1 in ends_s)
+    return Rehearsal(steps_s, timeline(store).timeline, result, report)
+
+
+def rehearse_asleep(
+    plan: Plan,
+    pace: RehearsalPace,
     store: ObjectStore,
     platform: Platform[Any],
+    *,
+    checkpoints: CheckpointRule = DEFAULT_RULE,
+    spot: SpotReplay | None = None,
     on_event: OnEvent = ignore,
 ) -> Rehearsal:
-    """Rehearse a plan, given the times of the stages of each replica, or one row if all replicas are alike."""
-    run = secrets.token_hex(4)
-    roster = roster_for(plan, run, 0, 0)
+    """Run members that have no job at this pace, in an empty folder. Their checkpoints have no tensors."""
+    report: ReplayReport | None = None
+    plan = _of_steps(plan, pace.num_steps)
+    claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
+    store.create(keys.CLAIM, encode_record(claim))
     store.put(keys.plan(0), encode_record(plan))
-    store.put(keys.roster(0), encode_record(roster))
-    specs = [
-        RehearsalSpec(
-            run=run,
-            member=seat.name,
-            store=store.url,
-            num_threads=num_threads(plan.offer_of(seat.stage, replica)),
-            stages=tuple(stages[replica if len(stages) > 1 else 0]),
-            ties=tuple(ties),
-            num_steps=steps + 1,
-            timeout_s=max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * (plan.predicted.step_s if plan.predicted else 0.0)),
-        )
-        for seat in roster.seats
-        for replica in [roster.replica_of(seat.name) or 0]
-    ]
+    store.put(keys.PACE, encode_record(pace))
+    store.put(keys.checkpoint_manifest(0), encode_record(_empty_checkpoint(plan)))
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
-    relay = Relay(store, lambda event: on_event(event) if isinstance(event, StepCommitted) else None)
-    Crew(platform, store, checks_input=False).run("worker", specs, plan.member_offers, relay)
+
+    def take(event: Event) -> None:
+        is_of_run = isinstance(event, PhaseStarted) and event.phase == "train"
+        if isinstance(event, StepCommitted | RosterChanged | MemberExited | PhaseStarted) and not is_of_run:
+            on_event(event)
+
+    def start(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        with Run(store, claim, 0, platform, on_event) as run:
+            return run.train(plan)
+
+    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+        number = last_claim(store)[0] + 1
+        with Run(store, claim, number, platform, on_event) as run:
+            store.put(keys.plan(number), encode_record(plan))
+            return run.train(plan, last_step(store))
+
+    if spot is None:
+        start(platform, take)
+    else:
+        _, report = replay(spot, plan, store.url, start, resume, take)
     timelines = [
-        joined(read_record(store, keys.timeline(step, member.name), Timeline) for member in roster.members)
-        for step in range(steps + 1)
+        joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
+        for step in keys.recorded_steps(store.list_folders(keys.TIMELINES))
     ]
     ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
     steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
     by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
-    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1])
+    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1], None, report)
+
+
+def _of_steps(plan: Plan, num_steps: int) -> Plan:
+    """Return the plan of a run that has so many steps."""
+    if plan.predicted is None:
+        return structs.replace(plan, unpredicted_steps=num_steps)
+    return structs.replace(plan, predicted=structs.replace(plan.predicted, num_steps=num_steps))
+
+
+def _empty_checkpoint(plan: Plan) -> CheckpointManifest:
+    samples = SampleFacts(
+        num_samples=plan.batch_size * plan.num_steps,
+        batch_size=plan.batch_size,
+        grain_size=plan.grain_size,
+        epochs=1,
+        seed=0,
+        is_in_order=True,
+    )
+    return CheckpointManifest(
+        step=0,
+        model_fingerprint=plan.model_fingerprint,
+        samples=samples,
+        optimizer_class="",
+        shards=(),
+        constants=(),
+        aliases={},
+    )

@@ -1,7 +1,7 @@
 """The forecast of a plan, with the links, prices and profiles of the offers that it uses."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import get_args
@@ -19,13 +19,14 @@ from zooid.core.plans.all_reduce_samples import AllReduceSample, AllReduceSample
 from zooid.core.plans.forecast import Forecast
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.resources.link import Links
+from zooid.core.resources.link import Link, Links
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.predictor import World, directed_links, forecast, lay_out
 from zooid.predictor.costs.usage import DataSet
 from zooid.predictor.learned.all_reduce_model import MemberKind, fit_all_reduce
+from zooid.predictor.prediction import predict as predict_run
 from zooid.predictor.simulation.layout import AllReduceTime
 
 
@@ -50,19 +51,13 @@ def predict(
     own folder; by default that of the plan. `data` describes what members load, if that is charged. `compare` is the
     folder of a run of this plan, whose measured times are put beside the predicted ones. Nothing is started.
     """
-    profiles = _profiles(plan, profile)
+    profiles = profiles_of(plan, profile)
     for offer_profile in profiles.values():
         check_fits(plan, offer_profile)
     learned = learn_from_runs(profiles, merged_links(() if links is None else links.links, plan.links), runs)
     profiles = {name: learned.profiles[name] for name in profiles}
     prices = _prices(plan, store_at)
-    is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
-    world = World(
-        profiles=profiles,
-        links=directed_links(links_for(plan.offers, [learned.links, *(p.links for p in profiles.values())])),
-        looks="folder" if is_folder else "store",
-        prices=prices,
-    )
+    world = _world(plan, profiles, prices, learned.links)
     lay_out(plan, world)  # rejects missing links before anything takes time
     measured = None if compare is None else measured_run(compare, plan)
     notes: dict[str, None] = {}
@@ -76,6 +71,30 @@ def predict(
     return structs.replace(
         predicted, notes=(*predicted.notes, *notes), measured=measured, corrections=learned.corrections
     )
+
+
+def _world(plan: Plan, profiles: Mapping[str, Profile], prices: Prices, links: Iterable[Link] = ()) -> World:
+    is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in plan.offers)
+    sources = [links, plan.links, *(profile.links for profile in profiles.values())]
+    return World(
+        profiles=profiles,
+        links=directed_links(links_for(plan.offers, sources)),
+        looks="folder" if is_folder else "store",
+        prices=prices,
+    )
+
+
+def with_prediction(plan: Plan, profiles: Mapping[str, Profile], checkpoints: CheckpointRule = DEFAULT_RULE) -> Plan:
+    """Return the plan with the time and the cost that these profiles of its offers predict.
+
+    A plan that was made without a profile stays without a prediction.
+    """
+    for profile in profiles.values():
+        check_fits(plan, profile)
+    if plan.predicted is None:
+        return plan
+    prediction, _ = predict_run(plan, _world(plan, profiles, _prices(plan, None)), checkpoints)
+    return structs.replace(plan, predicted=prediction)
 
 
 def check_fits(plan: Plan, profile: Profile) -> None:
@@ -95,7 +114,7 @@ def check_fits(plan: Plan, profile: Profile) -> None:
             )
 
 
-def _profiles(plan: Plan, given: Profile | Mapping[str, Profile]) -> dict[str, Profile]:
+def profiles_of(plan: Plan, given: Profile | Mapping[str, Profile]) -> dict[str, Profile]:
     """Return a profile for each offer of the plan, measured or estimated as when the plan was made."""
     offers = {offer.name: offer for offer in plan.member_offers}
     is_estimate = plan.predicted is not None and bool(plan.predicted.estimated_from)

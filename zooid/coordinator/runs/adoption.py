@@ -143,6 +143,9 @@ class AdoptedMembers:
     def launch(self, launch: Launch) -> Orphan:
         raise AssertionError(f"{launch.member} cannot be started among adopted members")
 
+    def has_room(self, num_members: int) -> bool:
+        return False
+
     def locate(self, handle: Orphan) -> dict[str, str]:
         raise AssertionError(f"{handle.name} was located by whoever started it")
 

@@ -69,7 +69,7 @@ def train(
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
     )
-    folder = _claim_folder(store, claim)
+    folder = claim_folder(store, claim)
     with Run(folder, claim, 0, own_platform, on_event) as run:
         given = (
             plan or layout or _make_plan(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
@@ -94,7 +94,7 @@ def _make_plan(
     return search(single(measured, offer, peers), limits, goal).pick
 
 
-def _claim_folder(url: str, claim: RunClaim) -> ObjectStore:
+def claim_folder(url: str, claim: RunClaim) -> ObjectStore:
     """Claim the run's folder: empty, in a store that members can share and that honours create-only puts."""
     reject_memory_store(url)
     store = open_store(url)

@@ -19,6 +19,7 @@ from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
+from zooid.coordinator.runs.run_pace import find_pace
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectNotFound, RecordError, ZooidError
@@ -101,7 +102,7 @@ def resume(
         clear_earlier(folder, claim.run, number)
         clear(folder, keys.PROBES)
         if plan is None and limits is None and goal is None and on is None:
-            plan = _on_this_machine(last_plan)
+            plan = _on_this_machine(last_plan) if find_pace(folder) is None else last_plan
         if plan is None:
             chosen = offer or resolve_offer(last_plan.offers[0].name)
             measured = _profile(folder, manifest, chosen, run)

@@ -61,6 +61,8 @@ class RosterChanges:
     """Starts processes that wait to join in these seats of the plan with this name."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
+    has_room: Callable[[int], bool] = lambda _: True
+    """Returns whether the platform can start so many more processes now."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
     _queue: list[WantedChange] = field(default_factory=list)
@@ -147,6 +149,8 @@ class RosterChanges:
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
         missing = [seat for seat in joiners if seat.name not in self._running]
+        if missing and not self.has_room(len(missing)):
+            return
         if missing:
             if not self._running:
                 self._started_s = time.monotonic()

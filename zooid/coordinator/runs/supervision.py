@@ -4,6 +4,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +22,10 @@ from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.requested_changes import RequestedChanges
 from zooid.coordinator.runs.roster_changes import RosterChanges
+from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
+from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
@@ -37,7 +40,7 @@ from zooid.core.runs.events import (
     RunFinished,
     ScalingWanted,
 )
-from zooid.core.runs.roster import RosterSeat
+from zooid.core.runs.roster import RosterMember, RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
@@ -214,38 +217,40 @@ class Run:
         with self._crew(self.platform) as crew:
             offers = plan.member_offers
             specs = [
-                self._spec(seat.name, "train", offer, plan) for seat, offer in zip(roster.seats, offers, strict=True)
+                self._spec(seat.name, "train", offer, plan, roster.replica_of(seat.name) or 0)
+                for seat, offer in zip(roster.seats, offers, strict=True)
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self._changes = self._new_changes(plan, crew)
+            self._changes = self._new_changes(crew)
             self._may_scale = plan.survives_losses
             self._lifetimes = Lifetimes(self._changes, crew.ages)
             self._requested = self._new_requests(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
 
-    def _new_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
+    def _new_changes(self, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
 
         def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
             followed = read_plan_of(self._store, self._roster, plan_name)
             offers = [followed.member_offers[seat.stage] for seat in seats]
+            replicas = [seat.replica if isinstance(seat, RosterMember) else 0 for seat in seats]
             specs = [
                 structs.replace(
-                    self._spec(seat.name, "train", offer, plan),
+                    self._spec(seat.name, "train", offer, followed, replica),
                     joins_stage=seat.stage,
                     plan=plan_name,
                     roster=self._roster,
                 )
-                for seat, offer in zip(seats, offers, strict=True)
+                for seat, offer, replica in zip(seats, offers, replicas, strict=True)
             ]
             crew.start("worker", specs, offers)
             crew.record_handles()
 
-        return RosterChanges(self._store, self._roster, start, crew.has_ended)
+        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room)
 
     def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
         """What people and members ask of this run."""
@@ -357,9 +362,14 @@ class Run:
         return poll
 
     def _spec(
-        self, member: str, task: Literal["prepare", "check", "plan", "train"], offer: Offer, given: Plan | FixedLayout
+        self,
+        member: str,
+        task: Literal["prepare", "check", "plan", "train"],
+        offer: Offer,
+        given: Plan | FixedLayout,
+        replica: int = 0,
     ) -> WorkerSpec:
-        return WorkerSpec(
+        spec = WorkerSpec(
             run=self._claim.run,
             member=member,
             store=self._store.url,
@@ -372,6 +382,15 @@ class Run:
             checkpoints=self._claim.checkpoints,
             trace=self._progress.trace,
         )
+        if task != "train" or self._pace is None:
+            return spec
+        assert isinstance(given, Plan), "members train by a plan"
+        return paced_spec(spec, self._pace, given, offer, replica)
+
+    @cached_property
+    def _pace(self) -> RehearsalPace | None:
+        """How long members compute, if the run is a rehearsal."""
+        return find_pace(self._store)
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)

@@ -183,6 +183,16 @@ class RosterChanged(BaseEvent, frozen=True, kw_only=True, tag="roster_changed"):
     """Time from noticing the lost member until all survivors were ready again."""
 
 
+class PaceMissed(BaseEvent, frozen=True, kw_only=True, tag="pace_missed"):
+    """A rehearsed member cannot compute as fast as planned. It says so once."""
+
+    member: str
+    planned_s: float
+    """Planned time of computing in one step."""
+    computed_s: float
+    """Time that it took."""
+
+
 class MembersAdopted(BaseEvent, frozen=True, kw_only=True, tag="members_adopted"):
     """A coordinator has taken over members that were training without one."""
 
@@ -223,6 +233,7 @@ Event = (
     | StoppedEarly
     | MemberExited
     | RosterChanged
+    | PaceMissed
     | MembersAdopted
     | Metered
     | RunFinished

@@ -13,6 +13,7 @@ logger = logging.getLogger(__name__)
 PLAN = "plan.json"
 """Plan of the first roster; the function `plan` gives that of any roster."""
 PROFILE = "profile.json"
+PACE = "pace.json"
 LINKS = "links.json"
 ALL_REDUCES = "all-reduces.json"
 CLAIM = "run.json"

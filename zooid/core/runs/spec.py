@@ -191,16 +191,25 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """The stage of a process that joins with a planned change; None for a seat in the claim's first roster."""
     plan: str = ""
     """Name of the plan that has this stage, or that `plan` makes; empty if it is the plan of the claim."""
+    """The layout from which `prepare` makes the plan; None if there is a plan."""
+    pace: tuple[StageTimes, ...] = ()
+    """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 
 
-class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
-    """For `python -m zooid.worker`: run steps of a plan while compute sleeps its profiled time."""
+class RehearsalSpec(WorkerSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):
+    """For `python -m zooid.worker`: take a seat in the roster, and sleep there instead of training a job.
 
-    stages: tuple[StageTimes, ...]
-    """Times and message sizes of every stage."""
+    `pace` also has the sizes of the stages' messages and gradients.
+    """
+
     ties: tuple[Tie, ...] = ()
+    """Parameters that several stages share."""
     num_steps: int
-    timeout_s: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(bool(self.pace), "`pace` is empty; give the times of every stage")
+        require_at_least(1, self, "num_steps")
 
 
 class Failure(FileRecord, frozen=True, kw_only=True, tag="failure"):

@@ -79,6 +79,9 @@ class LocalPlatform:
             )
         return _mortal(LocalHandle(process, log, confinement), launch.lifetime_s)
 
+    def has_room(self, num_members: int) -> bool:
+        return True
+
     def locate(self, handle: LocalHandle) -> dict[str, str]:
         pid = handle.process.pid
         return {} if pid is None else location_of(pid, handle.log)

@@ -20,25 +20,26 @@ from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.member.invitation import NotInvited, await_change, await_roster
 from zooid.worker.member.job_output import shown_prints
-from zooid.worker.member.role import learn_role
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.training_member import Member
 from zooid.worker.peers import open_peers
-from zooid.worker.state.stage_state import load_stage
 
 logger = logging.getLogger(__name__)
 
 
-def train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
-    """Take the seat that the roster gives this member, and train to the end of the run."""
+def train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member] = Member) -> None:
+    """Take the seat that the roster gives this member, and train to the end of the run.
+
+    `kind` may be that of members which sleep instead of computing.
+    """
     try:
-        _train(spec, store, abort)
+        _train(spec, store, abort, kind)
     except NotInvited as error:
         logger.warning("%s ends: %s", spec.member, error)
 
 
-def _train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
-    with open_member(spec, store, abort) as member:
+def _train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member]) -> None:
+    with open_member(spec, store, abort, kind) as member:
         roster, next_roster = member.first_roster, None
         while True:
             try:
@@ -62,7 +63,9 @@ def _train(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> None:
 
 
 @contextmanager
-def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[Member]:
+def open_member(
+    spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member] = Member
+) -> Iterator[Member]:
     """A member that has learned its role and connected to its peers, which it leaves in the end.
 
     NotInvited is raised if it should have joined, and the others have gone on without it.
@@ -73,14 +76,14 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         stack.enter_context(shown_prints(spec.member, events.write))
-        role, roster = learn_role(spec, store, abort)
+        role, roster = kind.learn_role(spec, store, abort)
         if spec.joins_stage is None:
             peers = open_peers(spec, store, role.plan, roster, role.device, abort)
-            yield stack.enter_context(Member(spec, store, abort, events, role, stop, roster, peers))
+            yield stack.enter_context(kind(spec, store, abort, events, role, stop, roster, peers))
             return
-        loaded = load_stage(store, role, role.manifest, spec.joins_stage)
+        loaded = kind.load_stage(spec, store, role)
         change, roster = await_change(spec, store, roster, abort)
         peers = open_peers(spec, store, role.plan, roster, role.device, abort, change)
         hosts = await_roster(spec, store, roster, peers, abort)
         events.turn_to(hosts.number, hosts.change, spec.member)
-        yield stack.enter_context(Member(spec, store, abort, events, role, stop, hosts, peers, loaded))
+        yield stack.enter_context(kind(spec, store, abort, events, role, stop, hosts, peers, loaded))

@@ -14,7 +14,8 @@ from zooid.core.abort import Abort
 from zooid.core.errors import CommTimeout, ObjectExists, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import BatchChanged, Evaluated, MemberStarted, RosterChanged, StepCommitted
+from zooid.core.runs.checkpoint import CheckpointManifest, Division
+from zooid.core.runs.events import BatchChanged, Evaluated, MemberStarted, PaceMissed, RosterChanged, StepCommitted
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import Stage, build_stage
@@ -33,7 +34,7 @@ from zooid.worker.member.callbacks import Callbacks
 from zooid.worker.member.change_watch import ChangeWatch
 from zooid.worker.member.evaluation import Evaluator
 from zooid.worker.member.hospitality import Hospitality, Spans, receive_as_guest, stages_of
-from zooid.worker.member.role import Role, manifest_of
+from zooid.worker.member.role import Role, learn_role, manifest_of
 from zooid.worker.member.seat import Seat
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.survey import Survey
@@ -41,9 +42,19 @@ from zooid.worker.member.training_loop import Trainer
 from zooid.worker.member.untold_events import untold_events
 from zooid.worker.peers import Peers
 from zooid.worker.samples.sample_supply import SampleSupply, open_supply
-from zooid.worker.state.stage_state import Loaded, StageState, load_stage_state, received_stage_state
+from zooid.worker.state.stage_state import (
+    Loaded,
+    Received,
+    StageState,
+    load_stage,
+    load_stage_state,
+    received_stage_state,
+)
+from zooid.worker.state.training_state import TrainingState
+from zooid.worker.step.pacing import PacedStageRunner, Pacer
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.step_meter import StepMeter
+from zooid.worker.step.step_protocols import StepRunner
 from zooid.worker.step.transactions import Assignment, Transactions
 
 logger = logging.getLogger(__name__)
@@ -56,6 +67,19 @@ _CAUSED_BY_LOST_MEMBER = ("PeerLost", "CommTimeout")
 
 class Member:
     """One process, under one roster after the other. Its role and its trained state outlive rosters."""
+
+    trainer_kind = Trainer
+
+    @staticmethod
+    def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> tuple[Role, Roster]:
+        """Learn what stays the same under all rosters, and the roster under which the member begins."""
+        return learn_role(spec, store, abort)
+
+    @staticmethod
+    def load_stage(spec: WorkerSpec, store: ObjectStore, role: Role) -> Loaded:
+        """Load the stage of a process that joins, without its present state."""
+        assert spec.joins_stage is not None
+        return load_stage(store, role, role.manifest, spec.joins_stage)
 
     def __init__(
         self,
@@ -90,6 +114,7 @@ class Member:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="zooid-roster")
         self._recent: deque[StepCommitted | Evaluated | BatchChanged] = deque(maxlen=_MAX_RECENT)
         """Events that the first member writes, in case it is lost before it can."""
+        self._pacer = Pacer(spec.pace, abort, self._tell_late) if spec.pace else None
         self._readers = ExitStack()
         self._peers = peers
         self._loaded = loaded
@@ -97,7 +122,7 @@ class Member:
         self._samples = replace(role.samples)
         """What the supply reads. A guest opens it before it knows the batch sizes so far."""
         if loaded is None:
-            self._state = load_stage_state(store, role, role.manifest, roster.stages[spec.member])
+            self._state = self._load_state(role.manifest, roster.stages[spec.member])
             self._samples = self._state.samples
         self._supply = self._open_supply(self._state.stage if loaded is None else loaded[0])
 
@@ -138,7 +163,7 @@ class Member:
         if seat.is_guest:
             assert self._loaded is not None, "only a process that joins is a guest"
             received = receive_as_guest(seat, self._loaded)
-            self._state = received_stage_state(role, role.manifest, self._loaded, self._samples, received)
+            self._state = self._received_state(self._loaded, received)
         guests = Hospitality(seat, role.layered, spans, self._state)
         if roster.guests and not seat.is_guest:
             guests.welcome()
@@ -174,7 +199,7 @@ class Member:
             seat.groups.stage,
             seat.replica or 0,
             role.plan.is_direct,
-            reduces_early(seat.stage),
+            reduces_early(seat.stage) and not self._spec.pace,  # a paced stage begins reduces at their planned times
             keeps_own=role.plan.survives_losses,
             num_grains=state.samples.max_grains,
             is_reproducible=role.plan.reproducible,
@@ -190,18 +215,32 @@ class Member:
         callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, is_stop_asked)
         batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
         assignment = Assignment(role.job, state.samples, role.shape, seat, role.device, batches)
-        runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        runner = self._new_runner(seat)
         meter = StepMeter(self._store, seat, keeper.pauses_s)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, meter, self._abort)
-        return Trainer(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
+        return self.trainer_kind(assignment, transactions, state, keeper, callbacks, self._new_evaluation(seat))
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
-        role, roster = self.role, seat.roster
-        division = contents.division_of(
-            role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
-        )
-        rule = self._spec.checkpoints
+        rule, division = self._spec.checkpoints, self._divide(seat.roster)
         return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
+
+    def _divide(self, roster: Roster) -> Division:
+        """How the members of this roster divide the writing of checkpoints."""
+        role, num_replicas = self.role, roster.num_replicas
+        return contents.division_of(role.layered, role.plan, roster.number, roster.change, num_replicas=num_replicas)
+
+    def _load_state(self, manifest: CheckpointManifest, stage: int) -> StageState:
+        return load_stage_state(self._store, self.role, manifest, stage)
+
+    def _received_state(self, loaded: Loaded, received: Received) -> StageState:
+        """The state of a guest, after the members have sent it."""
+        return received_stage_state(self.role, self.role.manifest, loaded, self._samples, received)
+
+    def _new_runner(self, seat: Seat) -> StepRunner:
+        role, state = self.role, self._state
+        assert isinstance(state.training, TrainingState)
+        parts = (role.objective, self._supply.train, state.stage, state.training, seat, role.device)
+        return StageRunner(*parts) if self._pacer is None else PacedStageRunner(*parts, self._pacer)
 
     def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
         """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""
@@ -349,9 +388,13 @@ class Member:
         self._readers.close()
         self._readers = ExitStack()
         manifest = manifest_of(self._store, roster, roster.resume_step)
-        self._state = load_stage_state(self._store, self.role, manifest, roster.stages[self._spec.member])
+        self._state = self._load_state(manifest, roster.stages[self._spec.member])
         self._samples = self._state.samples
         self._supply = self._open_supply(self._state.stage)
+
+    def _tell_late(self, planned_s: float, computed_s: float) -> None:
+        at_s, member = time.time(), self._spec.member
+        self.events.write(PaceMissed(at_s=at_s, member=member, planned_s=planned_s, computed_s=computed_s))
 
     def _tell_start(self, seat: Seat) -> None:
         stage, roster = self._state.stage, seat.roster

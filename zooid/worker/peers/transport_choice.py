@@ -9,7 +9,7 @@ from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
-from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
+from zooid.core.runs.spec import WorkerSpec
 from zooid.store import ObjectStore
 from zooid.worker.peers.direct_peers import DirectPeers
 from zooid.worker.peers.roster_groups import Peers
@@ -18,7 +18,7 @@ from zooid.worker.peers.torch_peers import TorchPeers
 
 
 def open_peers(
-    spec: WorkerSpec | RehearsalSpec,
+    spec: WorkerSpec,
     store: ObjectStore,
     plan: Plan,
     roster: Roster,

@@ -21,6 +21,7 @@ from zooid.worker.member.step_log import StepLog
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainedStage, TrainingState
 from zooid.worker.step.member_progress import MemberProgress
+from zooid.worker.step.step_protocols import TrainedState
 
 Received = Sequence[tuple[StateHeader, Tensors]]
 """A header and the optimizer's state from every member that has sent its state."""
@@ -35,7 +36,7 @@ class StageState:
     """Tensors that training does not use: for the checkpoint, or for evaluation only."""
     manifest: CheckpointManifest
     """The checkpoint that the state was read from."""
-    training: TrainingState
+    training: TrainedState
     history: EvaluationHistory
     progress: MemberProgress
     saved: tuple[int, float]

@@ -18,7 +18,7 @@ from zooid.layers import Stage
 from zooid.worker.checkpoints.optimizer_state import optimizer_tensors, parameter_of
 from zooid.worker.checkpoints.safetensors_file import Tensors
 from zooid.worker.state.loss_scaling import LossScale
-from zooid.worker.state.training_state import TrainingState
+from zooid.worker.step.step_protocols import TrainedState
 
 _MESSAGE_BYTES = 2**22
 """Smaller tensors travel together in messages of about this size."""
@@ -31,7 +31,7 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).val
 
 def send_state(
     stage: Stage,
-    training: TrainingState,
+    training: TrainedState,
     names: Container[str],
     progress: tuple[int, LossScale, Ledger],
     group: dist.ProcessGroup,
@@ -74,12 +74,12 @@ def receive_state(stage: Stage, group: dist.ProcessGroup) -> tuple[StateHeader, 
     return header, optimizer
 
 
-def send_held(training: TrainingState, names: Container[str], group: dist.ProcessGroup) -> list[dist.Work]:
+def send_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> list[dist.Work]:
     """Begin to send the reduced gradients and changes of statistics of these names, which this member holds."""
     return _send(training.held_parts_of(names), group, _TAG_OF_HELD)
 
 
-def receive_held(training: TrainingState, names: Container[str], group: dist.ProcessGroup) -> None:
+def receive_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> None:
     """Receive and hold the reduced gradients and changes of statistics of these names."""
     parts = training.held_parts_of(names)
     _receive(parts, group, _TAG_OF_HELD)

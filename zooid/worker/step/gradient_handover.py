@@ -5,14 +5,14 @@ from torch import distributed as dist
 
 from zooid.core.errors import PeerLost
 from zooid.worker.member.seat import Seat
-from zooid.worker.state.training_state import TrainingState
 from zooid.worker.step.pending import begin_all_reduce, begin_broadcast
+from zooid.worker.step.step_protocols import TrainedState
 from zooid.worker.step.verdict import StageNumbers
 
 _LACKS, _HOLDS, _HAS_APPLIED = 0.0, 1.0, 2.0
 
 
-def hand_over(seat: Seat, state: TrainingState, is_prepared: bool | None) -> None:
+def hand_over(seat: Seat, state: TrainedState, is_prepared: bool | None) -> None:
     """Let all members of this stage hold the gradients; `is_prepared` is None for one that has applied them.
 
     Raises PeerLost if a member lacks them and no member holds them.
@@ -35,13 +35,13 @@ def hand_over(seat: Seat, state: TrainingState, is_prepared: bool | None) -> Non
         state.take_held(parts)
 
 
-def give_to_copies(seat: Seat, state: TrainingState, numbers: StageNumbers) -> None:
+def give_to_copies(seat: Seat, state: TrainedState, numbers: StageNumbers) -> None:
     """Send the reduced gradients to the copies of this stage. Only the first replica has the group for it."""
     if seat.groups.copies is not None:
         _broadcast([*state.held_parts(), numbers.values()], 0, seat.groups.copies, seat.device)
 
 
-def take_as_copy(seat: Seat, state: TrainingState) -> StageNumbers:
+def take_as_copy(seat: Seat, state: TrainedState) -> StageNumbers:
     """Receive and hold the gradients that the replicas of this stage have reduced."""
     assert seat.groups.copies is not None, "every copy has a replica"
     parts, numbers = state.held_parts(), StageNumbers.empty_values()

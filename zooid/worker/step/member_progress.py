@@ -8,8 +8,8 @@ from zooid.core.runs.roster import Answer, Roster, StepNumbers
 from zooid.schedule.step_state import Phase, StepState
 from zooid.schedule.succession import grains_of
 from zooid.worker.state.loss_scaling import LossScale
-from zooid.worker.state.training_state import TrainingState
 from zooid.worker.step.stage_runner import FinishedGrains
+from zooid.worker.step.step_protocols import TrainedState
 from zooid.worker.step.verdict import StageNumbers, finite
 
 
@@ -82,7 +82,7 @@ class MemberProgress:
         own_grains = grains_of(roster, self.finished.step, num_grains(self.finished.step))[replica]
         return set(self.finished.grains) >= set(own_grains)
 
-    def forget_attempt(self, state: TrainingState) -> None:
+    def forget_attempt(self, state: TrainedState) -> None:
         """Forget what was computed under a planned roster that others never heard of."""
         if self.finished is not None or self.step.phase is Phase.PREPARED:
             state.drop()
@@ -90,7 +90,7 @@ class MemberProgress:
         if self.step.phase is not Phase.APPLIED:
             self.step = self.step.drop()
 
-    def follow(self, roster: Roster, member: str, state: TrainingState) -> None:
+    def follow(self, roster: Roster, member: str, state: TrainedState) -> None:
         """Continue under the next roster, which does not roll back, with the state that the member has."""
         assert roster.ruling is not None
         if roster.ruling.kind == "unfinished":

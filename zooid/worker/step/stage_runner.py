@@ -128,6 +128,10 @@ class StageRunner:
         """This member's part of the step, when all of its grains are computed."""
         return FinishedGrains(self._step, self._own_grains, self._losses, tuple(self._weights))
 
+    def apply(self, factor: float | torch.Tensor) -> None:
+        """Update the parameters from the held gradients times `factor`."""
+        self._state.apply(factor)
+
     def drop(self) -> None:
         """Forget the step, here and in the state."""
         self._grains.clear()

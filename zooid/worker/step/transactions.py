@@ -30,8 +30,8 @@ from zooid.worker.step.executor import Executor, Recording
 from zooid.worker.step.gradient_handover import give_to_copies, hand_over, take_as_copy
 from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
-from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.step_meter import StepMeter
+from zooid.worker.step.step_protocols import StepRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
 _MIN_SCALE = 2.0**-14
@@ -56,7 +56,7 @@ class Transactions:
     def __init__(
         self,
         assignment: Assignment,
-        runner: StageRunner,
+        runner: StepRunner,
         state: StageState,
         keeper: CheckpointKeeper,
         callbacks: Callbacks,
@@ -338,7 +338,7 @@ class Transactions:
         if factor is None:
             self._state.advance()
         else:
-            self._state.apply(factor)
+            self._runner.apply(factor)
         self._batches.note(self.progress.step.step, total)
         self.progress.step = self.progress.step.apply()
         self.progress.is_between_steps = True

@@ -1,0 +1,53 @@
+"""A rehearsed run of a job: its members train the real model, and computing takes the time that profiles give."""
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from zooid.coordinator.job_files.job_objects import check_job_file, save_source
+from zooid.coordinator.plans.plan_forecast import with_prediction
+from zooid.coordinator.plans.plan_validation import check_memory
+from zooid.coordinator.runs.crew import ready_platform
+from zooid.coordinator.runs.new_run import claim_folder
+from zooid.coordinator.runs.relay import OnEvent
+from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.supervision import Run
+from zooid.core.jobs.job import Job
+from zooid.core.plans.pace import RehearsalPace
+from zooid.core.plans.plan import Plan
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
+from zooid.core.runs.spec import RunClaim
+from zooid.platforms import Platform
+
+
+def rehearse_job(
+    job_file: Job | str | Path,
+    plan: Plan,
+    pace: RehearsalPace,
+    *,
+    store: str,
+    checkpoints: CheckpointRule | None = None,
+    on_event: OnEvent,
+    platform: Platform[Any] | None = None,
+) -> RunResult:
+    """Train a job at this pace, with members on this machine, whatever offers the plan names.
+
+    The folder keeps the pace, so that `resume` continues at it.
+    """
+    file = check_job_file(job_file)
+    check_memory(plan)
+    claim = RunClaim(
+        run=secrets.token_hex(4),
+        job_file=str(file),
+        checkpoints=checkpoints or DEFAULT_RULE,
+        nonce=secrets.token_hex(8),
+    )
+    paced_plan = with_prediction(plan, pace.profiles, claim.checkpoints)
+    own_platform = platform or ready_platform(plan.offers[0])
+    folder = claim_folder(store, claim)
+    folder.put(keys.PACE, encode_record(pace))
+    with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
+        save_source(folder, file)
+        return run.train(prepared)

@@ -1,0 +1,1 @@
+"""Members that sleep instead of computing. Their steps, votes and rosters are those of members that train."""
