@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, Plan
-from zooid.core.plans.search_result import Candidate, Search
+from zooid.core.plans.search_result import Candidate, Search, Verdict
 from zooid.core.runs.step_parts import StepParts
 from zooid.core.units import format_duration, format_usd
 from zooid.planner.infeasible import broken_limit
@@ -16,6 +16,12 @@ _ALIKE = 0.005
 """Relative difference below which two times or costs count as equal."""
 _MAX_NAMES = 3
 """Number of left-out offers that a sentence names."""
+_INFEASIBLE: dict[Verdict, str] = {
+    "too large": "fits",
+    "hopeless": "can finish",
+    "beyond a limit": "is within the limits",
+}
+"""Verdicts about infeasible candidates, and what candidates with that verdict fail to do."""
 _PARTS = {
     "compute_s": "computing",
     "transfer_s": "transfers that nothing hides",
@@ -82,11 +88,11 @@ def _why_not_picked(search: Search, name: str, candidates: Sequence[Candidate]) 
     if any(is_named(offer.name, name) for offer in search.pick.member_offers):
         return f"{name} is in the pick: {in_words(search.pick)}."
     objective = objective_of(search.goal, search.hour_usd)
-    feasible = [candidate for candidate in candidates if candidate.verdict not in ("too large", "beyond a limit")]
+    feasible = [candidate for candidate in candidates if candidate.verdict not in _INFEASIBLE]
     closest = min(feasible or candidates, key=lambda candidate: objective(candidate.run_s, candidate.run_usd))
     layout = f"{closest.layout} on {', '.join(dict.fromkeys(closest.offers))}"
     if not feasible:
-        what = "fits" if closest.verdict == "too large" else "is within the limits"
+        what = _INFEASIBLE[closest.verdict]
         return f"No plan on {name} {what}: of {layout}, {closest.reason}."
     at_best = "" if closest.is_simulated else "at best "
     slower = _change(closest.run_s, search.pick.prediction.run_s, "slower", "faster")

@@ -52,9 +52,7 @@ def _last_lost_per_s(seats: Sequence[SeatRisk], joining_s: float) -> float:
     return rate / (1 - math.prod(1 - each for each in held))
 
 
-def mean_speed(
-    stages: Sequence[Sequence[SeatRisk]], num_replicas: int, joining_s: float, slowdown: float
-) -> float:
+def mean_speed(stages: Sequence[Sequence[SeatRisk]], num_replicas: int, joining_s: float, slowdown: float) -> float:
     """Mean speed of a run that has a member for every stage, relative to its speed with all members.
 
     Steps with one pipeline fewer take `slowdown` times as long, and those with even fewer in proportion. Replicas of

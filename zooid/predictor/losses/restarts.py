@@ -40,6 +40,9 @@ class Moments(NamedTuple):
         return Moments(number * self.mean_s, number * self.variance)
 
 
+_AT_ONCE = Moments(0.0)
+
+
 class Restarted(NamedTuple):
     """The time of work with restarts, and how often it began again."""
 
@@ -48,7 +51,7 @@ class Restarted(NamedTuple):
 
 
 def restarted(
-    work_s: float, losses_per_s: float, recovery: Moments = Moments(0.0), again_s: float | None = None
+    work_s: float, losses_per_s: float, recovery: Moments = _AT_ONCE, again_s: float | None = None
 ) -> Restarted:
     """Time of `work_s` seconds of work; after a loss and a recovery, `again_s` seconds (or as many) are before it.
 
