@@ -5,7 +5,6 @@ begins, is a guest for one step, and then takes its seat. A checkpoint counts on
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zooid.predictor.losses.availability import SeatRisk
@@ -239,7 +238,3 @@ class _Run:
 def simulate_run(risk: RunRisk, random_numbers: random.Random) -> SimulatedRun:
     """Simulate one run of a risk."""
     return _Run(risk, random_numbers).simulate()
-
-
-def mean(numbers: Sequence[float]) -> float:
-    return sum(numbers) / len(numbers)

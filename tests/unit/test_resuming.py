@@ -564,7 +564,8 @@ class TestOptions:
             ("10m", None, CheckpointRule(every_s=600.0)),
             ("200steps", 5, CheckpointRule(every_steps=200, keep=5)),
             ("1 step", None, CheckpointRule(every_steps=1)),
-            (None, 1, CheckpointRule(every_s=600.0, keep=1)),
+            (None, 1, CheckpointRule(every_s=600.0, is_automatic=True, keep=1)),
+            ("auto", None, CheckpointRule(every_s=600.0, is_automatic=True)),
         ],
     )
     def test_texts_become_a_rule(self, every: str | None, keep: int | None, rule: CheckpointRule | None) -> None:

@@ -11,6 +11,7 @@ from zooid.core.units import format_duration, format_usd
 from zooid.planner.infeasible import broken_limit
 from zooid.planner.market import is_named
 from zooid.planner.objectives import Objective, objective_of, order_of
+from zooid.predictor.losses.loss_sentences import losses_in_words, unknown_in_words
 
 _ALIKE = 0.005
 """Relative difference below which two times or costs count as equal."""
@@ -46,6 +47,8 @@ def reasons(
         sentences.append(f"The model is trained as one stage, without a pipeline: {pick.why_whole}.")
     if pick.prediction.parts is not None and pick.prediction.step_s > 0:
         sentences.append(f"A step of it goes into {_parts_in_words(pick.prediction.parts)}.")
+    sentences += losses_in_words(pick.prediction.losses)
+    sentences += [f"{sentence}." for sentence in unknown_in_words(pick.prediction.losses)]
     if runner_up is not None:
         compared = f"{_compared(runner_up, pick)}{_because(runner_up, pick)}"
         sentences.append(f"The runner-up, {in_words(runner_up)}, is {compared}.")

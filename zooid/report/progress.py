@@ -210,6 +210,8 @@ def _say_start(console: Console, event: RunStarted) -> None:
     else:
         whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
         say(console, f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})")
+    if event.checkpoints:
+        say(console, f"checkpoints: {event.checkpoints}")
     if event.why_whole:
         say(console, f"the model is trained as one stage, without a pipeline: {event.why_whole}")
 
@@ -227,7 +229,9 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
             say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
         case CheckpointSaved():
-            say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
+            say(
+                console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}{_pace(event)}"
+            )
         case StoppedEarly():
             say(console, _stopped(event, started))
         case MemberPrinted() if started:
@@ -241,6 +245,13 @@ def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
         return f"stopped early after step {event.step}: {event.reason}"
     advice = f"; to continue: zooid resume {started.store}" if started else ""
     return f"stopped after step {event.step}: {event.reason}{advice}"
+
+
+def _pace(event: CheckpointSaved) -> str:
+    """Say when the next checkpoint follows, where the measured pause decides it."""
+    if event.next_in_s is None or event.pause_s is None:
+        return ""
+    return f" (a pause of {format_duration(event.pause_s)}; the next one in {format_duration(event.next_in_s)})"
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:

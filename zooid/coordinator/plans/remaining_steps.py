@@ -44,7 +44,8 @@ def plan_the_rest(
     assert pick.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
     remaining = pick.prediction
     num_remaining = samples.num_steps - manifest.step
-    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * samples.num_steps / num_remaining
+    longer = samples.num_steps / num_remaining
+    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * longer
     terms = run_cost(pick.member_offers, run_s)
     whole = structs.replace(
         remaining,
@@ -52,6 +53,7 @@ def plan_the_rest(
         run_s=run_s,
         run_usd=sum(term.usd for term in terms),
         cost_terms=terms,
+        losses=None if remaining.losses is None else remaining.losses.in_longer_run(longer),
     )
     return structs.replace(pick, predicted=whole)
 

@@ -1,6 +1,12 @@
 """What lost members and limited lifetimes are expected to cost a run."""
 
+import math
+
+from msgspec import structs
+
 from zooid.core.records import Record, require_at_least
+
+START_UP = "start-up"
 
 
 class TimeTerm(Record, frozen=True, kw_only=True):
@@ -34,3 +40,17 @@ class LossForecast(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "num_losses", "num_rollbacks", "num_handovers", "checkpoint_pause_s")
+
+    def in_longer_run(self, factor: float) -> "LossForecast":
+        """The forecast of a run with this many times the steps. Its start takes as long as before."""
+        return structs.replace(
+            self,
+            num_losses=factor * self.num_losses,
+            num_losses_p95=math.ceil(factor * self.num_losses_p95),
+            num_rollbacks=factor * self.num_rollbacks,
+            num_handovers=factor * self.num_handovers,
+            time_terms=tuple(
+                term if term.kind == START_UP else structs.replace(term, seconds=factor * term.seconds)
+                for term in self.time_terms
+            ),
+        )

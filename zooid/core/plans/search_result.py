@@ -44,9 +44,9 @@ class Candidate(Record, frozen=True, kw_only=True):
     run_usd: float
     is_simulated: bool
     verdict: Verdict
-    """`dominated` means that another plan is as fast and as cheap, `hopeless` that members are lost so often that the run
-    hardly advances, `bounded out` that a plan is at least as good as this candidate's lower bounds, and `open` that the
-    search ended before it."""
+    """`dominated` means that another plan is as fast and as cheap, `hopeless` that members are lost so often that the
+    run hardly advances, `bounded out` that a plan is at least as good as this candidate's lower bounds, and `open` that
+    the search ended before it."""
     reason: str = ""
     """The limit that the candidate breaks, the memory that it lacks, or why it is hopeless. Empty if it is feasible."""
 

@@ -34,7 +34,7 @@ def is_at_risk(offers: Sequence[Offer], run_s: float) -> bool:
 
 
 def seat_risks(plan: Plan, startup_s: Callable[[Offer], float]) -> tuple[tuple[SeatRisk, ...], ...]:
-    """The seats of each stage, with copies last. `startup_s` maps an offer to the time after which a member can join."""
+    """The seats of each stage, with copies last. `startup_s` maps an offer to the start-up time of a member."""
     num_stages = len(plan.stages)
     num_grains = sum(plan.shares)
     offers = plan.member_offers

@@ -24,8 +24,41 @@ COST_KINDS = {
     "storage": "storage in the store",
     "egress": "traffic between sites",
     "data": "loading the data set",
+    "losses": "lost members",
+    "hand-overs": "hand-overs to successors",
 }
 """The kinds of cost, in words."""
+
+TIME_KINDS = {
+    "start-up": "start-up",
+    "steps": "steps with all members",
+    "checkpoints": "checkpoints",
+    "slower steps": "slower steps with fewer members",
+    "lost members": "pauses after lost members",
+    "hand-overs": "pauses of hand-overs",
+    "waiting": "waiting for replacements",
+    "redone": "steps once more",
+}
+"""The kinds of time of a run with losses, in words."""
+
+
+def loss_facts(forecast: Forecast) -> list[tuple[str, str]]:
+    """Name and text of everything that is expected to happen to members; empty where nothing is."""
+    losses = forecast.prediction.losses
+    if losses is None or not losses.time_terms:
+        return []
+    facts = []
+    if losses.num_losses:
+        facts.append(("lost members", f"{losses.num_losses:.3g}, p95 {losses.num_losses_p95}"))
+    if losses.between_rollbacks_s is not None:
+        between = format_duration(losses.between_rollbacks_s)
+        facts.append(("rollbacks", f"{losses.num_rollbacks:.3g}, {between} apart"))
+    if losses.num_handovers:
+        facts.append(("hand-overs to successors", f"{losses.num_handovers:.3g}"))
+    if losses.checkpoint_interval_s is not None:
+        pause = format_duration(losses.checkpoint_pause_s)
+        facts.append(("a checkpoint every", f"{format_duration(losses.checkpoint_interval_s)}, {pause} each"))
+    return facts
 
 
 def part_seconds(parts: StepParts) -> dict[str, float]:

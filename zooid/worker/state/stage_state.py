@@ -38,6 +38,8 @@ class StageState:
     progress: MemberProgress
     saved: tuple[int, float]
     """Step of the last complete checkpoint that is known, and when it was complete."""
+    pause_s: float | None = None
+    """Time for which a checkpoint stops this member, as measured; None before the first."""
 
     def model_tensors(self) -> Tensors:
         """The part of the model's state dict that this member has."""
