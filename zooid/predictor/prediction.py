@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from msgspec import structs
@@ -21,7 +21,7 @@ from zooid.predictor.costs.bill import run_cost, total_usd
 from zooid.predictor.costs.traffic import step_traffic
 from zooid.predictor.costs.usage import Checkpoints, DataSet, RunUsage, num_checkpoints, run_usage
 from zooid.predictor.losses.plan_losses import checkpoint_timing, is_at_risk, run_risk, seat_risks, unknown_offers
-from zooid.predictor.losses.risky_prediction import predict_risky
+from zooid.predictor.losses.risky_prediction import UsageOf, predict_risky
 from zooid.predictor.losses.run_losses import RunRisk
 from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
 from zooid.predictor.simulation.step import Noise, simulate_steps
@@ -158,7 +158,8 @@ def predict(
     # differences between steps average out over a run; differences of a run from what was measured do not
     unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
     checkpoints = _checkpoints(plan, profile, num_checkpoints(rule, samples.num_steps, run_s - starting_s), rule)
-    usage = _usage(schedule, layout, full_steps, step_s, run_s, checkpoints, data)
+    usage_of = _usage_of(schedule, layout, step_s, data)
+    usage = usage_of(full_steps, run_s, checkpoints)
     terms = run_cost(offers, run_s, starting_s, usage, world.prices)
     late_terms = run_cost(offers, run_s + unsure_s, starting_s, usage, world.prices)
     unknown = unknown_offers(plan.offers)
@@ -177,12 +178,6 @@ def predict(
         estimated_from=next(filter(None, (world.profile_of(offer).estimated_from for offer in offers)), ""),
     )
     if is_at_risk(plan.offers, run_s):
-
-        def usage_of(num_steps: float, run_s: float, rule: CheckpointRule) -> RunUsage:
-            num_written = num_checkpoints(rule, samples.num_steps, run_s - starting_s)
-            written = replace(checkpoints, num_written=num_written)
-            return _usage(schedule, layout, num_steps, step_s, run_s, written, data)
-
         risk = _risk(plan, world, prediction, full_steps, checkpoints, rule)
         prediction = predict_risky(prediction, plan, risk, rule, checkpoints, world.prices, usage_of)
     return prediction, steps.timeline
@@ -230,16 +225,8 @@ def _checkpoints(plan: Plan, profile: Profile, num_written: int, rule: Checkpoin
     )
 
 
-def _usage(
-    schedule: StepSchedule,
-    layout: Layout,
-    num_steps: float,
-    step_s: float,
-    run_s: float,
-    checkpoints: Checkpoints,
-    data: DataSet | None,
-) -> RunUsage:
-    """What the whole run uses: its steps, its checkpoints, and the coordinator's polls."""
+def _usage_of(schedule: StepSchedule, layout: Layout, step_s: float, data: DataSet | None) -> UsageOf:
+    """What a run of this layout uses: its steps, its checkpoints, and the coordinator's polls."""
     sites = layout.of_replicas(schedule.num_replicas).rows_of_sites
     between = layout.links.get((sites[0][0], sites[0][0]))
     traffic = step_traffic(
@@ -253,16 +240,20 @@ def _usage(
         element_bytes=layout.parameter_element_bytes,
         rtt_s=between.rtt_s if between is not None else None,
     )
-    return run_usage(
-        traffic,
-        {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
-        num_steps=num_steps,
-        step_s=step_s,
-        running_s=run_s,
-        checkpoints=checkpoints,
-        data=data,
-        num_copies=schedule.num_stages if layout.has_copies else 0,
-    )
+
+    def usage_of(num_steps: float, run_s: float, checkpoints: Checkpoints) -> RunUsage:
+        return run_usage(
+            traffic,
+            {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
+            num_steps=num_steps,
+            step_s=step_s,
+            running_s=run_s,
+            checkpoints=checkpoints,
+            data=data,
+            num_copies=schedule.num_stages if layout.has_copies else 0,
+        )
+
+    return usage_of
 
 
 def host_cores(plan: Plan, world: World) -> float | None:

@@ -13,6 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from zooid.core.errors import HopelessPlan
+from zooid.core.units import format_duration
+
+_MAX_EXPONENT = 20.0
+"""Above this, a seat is held in less than e^−20 of the time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SeatRisk:
@@ -28,7 +34,13 @@ class SeatRisk:
 
     def held(self, joining_s: float) -> float:
         """Probability that the seat is held, if a replacement joins this long after it has started."""
-        return math.exp(-self.losses_per_s * (self.startup_s + joining_s))
+        exponent = self.losses_per_s * (self.startup_s + joining_s)
+        if exponent > _MAX_EXPONENT:
+            raise HopelessPlan(
+                f"members are lost {format_duration(1 / self.losses_per_s)} after their launch on average, but take "
+                f"{format_duration(self.startup_s + joining_s)} to start and to join; give other offers"
+            )
+        return math.exp(-exponent)
 
 
 def losses_per_s(stages: Sequence[Sequence[SeatRisk]]) -> float:

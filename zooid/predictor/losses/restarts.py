@@ -14,6 +14,7 @@ import math
 from typing import NamedTuple
 
 from zooid.core.errors import HopelessPlan
+from zooid.core.units import format_duration
 
 _MAX_EXPONENT = 20.0
 """Above this, work takes more than e^20 times as long as without losses."""
@@ -64,8 +65,9 @@ def restarted(
         return Restarted(Moments(work_s), 0.0)
     if losses_per_s * max(work_s, again_s or 0.0) > _MAX_EXPONENT:
         raise HopelessPlan(
-            f"members are lost every {1 / losses_per_s:.3g} s, but work of {work_s:.3g} s has to be done between two "
-            "losses; give more replicas, shorter checkpoint intervals, or other offers"
+            f"all members go back to a checkpoint every {format_duration(1 / losses_per_s)}, but "
+            f"{format_duration(work_s)} of work have to be done between two checkpoints; give more replicas, more "
+            "checkpoints, or other offers"
         )
     again = _repeated(work_s if again_s is None else again_s, losses_per_s, recovery)
     if again_s is None or again_s == work_s:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from msgspec import structs
 
@@ -10,12 +11,12 @@ from zooid.core.plans.plan import CostTerm, Plan, Prediction
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.predictor.costs.bill import run_cost, total_usd
-from zooid.predictor.costs.usage import Checkpoints, RunUsage
+from zooid.predictor.costs.usage import Checkpoints, RunUsage, num_checkpoints
 from zooid.predictor.losses.loss_bill import UNLOST_KINDS, loss_terms, loss_usage, paid_seats
 from zooid.predictor.losses.run_losses import RiskyRun, RunRisk, risky_run
 
-UsageOf = Callable[[float, float, CheckpointRule], RunUsage]
-"""Maps a number of steps, a run time and a checkpoint rule to what such a run uses."""
+UsageOf = Callable[[float, float, Checkpoints], RunUsage]
+"""Maps a number of steps, a run time and its checkpoints to what such a run uses."""
 
 
 def predict_risky(
@@ -34,7 +35,8 @@ def predict_risky(
         rule = structs.replace(rule, every_s=timing.interval_s)
     offers = plan.member_offers
     seats = paid_seats(offers, risk, run)
-    usage = usage_of(risk.num_steps + run.redone_s / risk.step_s, run.run_s, rule) + loss_usage(
+    written = replace(checkpoints, num_written=num_checkpoints(rule, unlost.num_steps, run.run_s - unlost.startup_s))
+    usage = usage_of(risk.num_steps + run.redone_s / risk.step_s, run.run_s, written) + loss_usage(
         seats, len(risk.stages[0]), checkpoints, run, is_direct=plan.is_direct
     )
 
