@@ -16,7 +16,7 @@ from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan, Prediction
 from zooid.core.plans.profile import LayerProfile, Profile
 from zooid.core.resources.offer import Offer
-from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.planner import Market, search, single
 from zooid.planner.drafts import draft, evaluate
 from zooid.predictor import World, directed_links, predict
@@ -208,11 +208,11 @@ def long_profile(num_epochs: int = 100) -> Profile:
 
 
 def predicted(
-    on: Offer, num_replicas: int = 1, rule: CheckpointRule | None = None, **changed: bool
+    on: Offer, num_replicas: int = 1, rule: CheckpointRule = DEFAULT_RULE, *, insured: bool = False
 ) -> tuple[Plan, Prediction]:
     market = single(long_profile(), on)
-    plan = market.plan(((0, 2),), (on,), num_replicas=num_replicas, grain_size=1, transport="store", **changed)
-    return plan, predict(plan, market.world, *([rule] if rule else []))[0]
+    plan = market.plan(((0, 2),), (on,), num_replicas=num_replicas, grain_size=1, transport="store", insured=insured)
+    return plan, predict(plan, market.world, rule)[0]
 
 
 RATED = offer(3.6, interruptions_per_hour=0.5, startup_s=60.0)
@@ -259,7 +259,7 @@ class TestPredictions:
         assert any(sentence.startswith(said) for sentence in found.reasons)
 
     def test_checkpoints_come_as_often_as_rollbacks_ask_for(self) -> None:
-        plan, often = predicted(structs.replace(RATED, interruptions_per_hour=10.0), rule=None)
+        plan, often = predicted(structs.replace(RATED, interruptions_per_hour=10.0))
         assert often.losses is not None
         assert often.losses.between_rollbacks_s == pytest.approx(360.0)
         assert often.losses.checkpoint_interval_s == 10.0, "the pause is so short that the least interval is best"

@@ -25,6 +25,8 @@ LEAD_STEPS = 3.0
 the state during one step, and one step is in reserve."""
 _TAKING_OVER_STEPS = 1.5
 """Steps from a successor's readiness until it has taken over: half a step until a step begins, and one as a guest."""
+_MAX_HANDOVERS = 1e6
+"""A seat that is handed over more often hardly trains between two hand-overs."""
 _NEGLIGIBLE = 1e-9
 
 
@@ -52,7 +54,7 @@ def successor_after_s(seat: SeatRisk, run_s: float, step_s: float) -> float | No
     if seat.lifetime_s is None or run_s <= seat.lifetime_s:
         return None
     needed_s = seat.startup_s + LEAD_STEPS * step_s
-    if needed_s >= seat.lifetime_s:
+    if needed_s >= seat.lifetime_s or run_s > _MAX_HANDOVERS * (seat.lifetime_s - needed_s):
         raise HopelessPlan(
             f"members live for {format_duration(seat.lifetime_s)}, but a successor needs {format_duration(needed_s)} "
             "to start and to take over; give an offer with a longer lifetime, or smaller steps"
