@@ -95,9 +95,9 @@ class TestRules:
         rule = rule_for(DEFAULT_RULE, plan)
         assert rule.between_rollbacks_s == pytest.approx(7200.0)
         assert rule.pause_s is None
-        assert interval_of(rule) == 600.0
+        assert interval_of(rule) == 360.0, "a twentieth of the time between two rollbacks"
         assert rule_in_words(rule, plan).startswith(
-            "every 10m until a checkpoint's pause is measured, because a rollback"
+            "every 6m until a checkpoint's pause is measured, because a rollback"
         )
 
     @pytest.mark.parametrize(

@@ -229,9 +229,8 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
             say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
         case CheckpointSaved():
-            say(
-                console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}{_pace(event)}"
-            )
+            best = "best " if event.is_best else ""
+            say(console, f"{best}checkpoint of step {event.step}: {event.url}{_next_checkpoint(event, started)}")
         case StoppedEarly():
             say(console, _stopped(event, started))
         case MemberPrinted() if started:
@@ -250,6 +249,10 @@ def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
 def _pace(event: CheckpointSaved) -> str:
     """Say when the next checkpoint follows, where the measured pause decides it."""
     if event.next_in_s is None or event.pause_s is None:
+def _next_checkpoint(event: CheckpointSaved, started: RunStarted | None) -> str:
+    """Say when the next checkpoint follows, where one does and the measured pause decides it."""
+    is_last = started is not None and event.step == started.num_steps
+    if event.next_in_s is None or event.pause_s is None or is_last:
         return ""
     return f" (a pause of {format_duration(event.pause_s)}; the next one in {format_duration(event.next_in_s)})"
 

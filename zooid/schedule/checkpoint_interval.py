@@ -16,6 +16,9 @@ MIN_INTERVAL_S = 10.0
 MAX_INTERVAL_S = 3600.0
 """Not only lost members end runs, so that no run should lose more than an hour."""
 
+_UNMEASURED = 0.05
+"""The first interval as a fraction of the time between two rollbacks, if the pause of a checkpoint is unknown."""
+
 
 def best_interval_s(pause_s: float, between_rollbacks_s: float) -> float:
     """The interval with the least expected time, given the pause of a checkpoint and the time between two rollbacks.
@@ -39,9 +42,12 @@ def best_interval_s(pause_s: float, between_rollbacks_s: float) -> float:
 def interval_of(rule: CheckpointRule, measured_pause_s: float | None = None) -> float | None:
     """Time between two checkpoints of this rule; None if it counts steps, or asks for none.
 
-    An automatic rule that knows how often rollbacks come follows the measured pause, or else the predicted one.
+    An automatic rule that knows how often rollbacks come follows the measured pause, or else the predicted one. If both
+    are unknown, the first checkpoint comes early, so that its pause is measured.
     """
     pause_s = rule.pause_s if measured_pause_s is None else measured_pause_s
-    if rule.between_rollbacks_s is None or pause_s is None:
+    if rule.between_rollbacks_s is None or rule.every_s is None:
         return rule.every_s
+    if pause_s is None:
+        return min(rule.every_s, max(MIN_INTERVAL_S, _UNMEASURED * rule.between_rollbacks_s))
     return best_interval_s(pause_s, rule.between_rollbacks_s)
