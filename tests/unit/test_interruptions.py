@@ -1,13 +1,16 @@
 """Expected times and costs of runs with losses and lifetimes: against exact formulas, and against simulated runs."""
 
+import io
 import math
 import random
 import statistics
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from rich.console import Console
 
 from benchmarks.interruptions.cases import Case, billed_usd, expected, random_case
 from benchmarks.interruptions.event_simulation import simulate_run
@@ -15,17 +18,19 @@ from tests.unit.profiles import layer, offer, profile, store_links
 from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan, Prediction
 from zooid.core.plans.profile import LayerProfile, Profile
+from zooid.core.plans.search_result import Goal
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.planner import Market, search, single
 from zooid.planner.drafts import draft, evaluate
-from zooid.predictor import World, directed_links, predict
+from zooid.predictor import World, directed_links, forecast, predict
 from zooid.predictor.losses.availability import SeatRisk, mean_speed, rollbacks_per_s
 from zooid.predictor.losses.handovers import handovers
 from zooid.predictor.losses.plan_losses import between_rollbacks_s
 from zooid.predictor.losses.restarts import restarted
 from zooid.predictor.losses.risky_prediction import poisson_p95
 from zooid.predictor.losses.run_losses import CheckpointTiming, RunRisk, risky_run
+from zooid.report import facts_in_words, prediction_page, prediction_tables
 
 NUM_CASES, NUM_RUNS = 20, 40
 SEED = 19
@@ -215,6 +220,7 @@ def predicted(
     return plan, predict(plan, market.world, rule)[0]
 
 
+GOALS: tuple[Goal, Goal] = ("fastest", "cheapest")
 RATED = offer(3.6, interruptions_per_hour=0.5, startup_s=60.0)
 
 
@@ -294,6 +300,16 @@ class TestSearches:
         with pytest.raises(PlanError, match="no plan costs at most"):
             search(single(made, RATED), Limits(max_members=1, budget_usd=between_usd))
 
+    def test_copies_are_taken_where_they_pay(self) -> None:
+        """One replica is asked for. Alone, it goes back to a checkpoint with every loss, and waits for a start."""
+        on = structs.replace(RATED, interruptions_per_hour=6.0, startup_s=150.0)
+        limits = Limits(num_replicas=1, num_stages=1, max_members=2)
+        fastest, cheapest = (search(single(long_profile(), on), limits, goal).pick for goal in GOALS)
+        assert (fastest.insured, fastest.num_members) == (True, 2)
+        assert (cheapest.insured, cheapest.num_members) == (False, 1)
+        never = structs.replace(on, interruptions_per_hour=None)
+        assert not search(single(long_profile(), never), limits, "fastest").pick.insured
+
     def test_a_market_where_no_run_ends_says_why(self) -> None:
         with pytest.raises(PlanError, match=r"members are lost 1.2s after their launch on average, but take 1m16s to"):
             search(single(long_profile(), structs.replace(RATED, interruptions_per_hour=3000.0)), Limits(max_members=1))
@@ -335,3 +351,35 @@ class TestSearches:
                 continue
             assert made.lower_bound[0] <= prediction.run_s * (1 + 1e-9)
             assert made.lower_bound[1] <= prediction.run_usd * (1 + 1e-9)
+
+
+class TestReports:
+    def shown(self, **changed: Any) -> tuple[str, str]:
+        """The tables and the page of a forecast."""
+        on = offer(3.6, startup_s=60.0, **changed)
+        market = single(long_profile(), on)
+        plan, _ = predicted(on)
+        made = forecast(plan, market.world, prices="made up")
+        console = Console(width=120, file=io.StringIO())
+        for table in prediction_tables(made):
+            console.print(table)
+        for line in facts_in_words(made):
+            console.print(line)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue(), prediction_page(made)
+
+    def test_losses_and_hand_overs_have_a_table_and_a_panel(self) -> None:
+        table, page = self.shown(interruptions_per_hour=0.5, lifetime_s=900.0)
+        for said in ("waiting for replacements", "pauses of hand-overs", "hand-overs to successors", "p95"):
+            assert said in table
+        assert "Lost members and hand-overs" in page
+
+    def test_where_none_are_known_nothing_is_shown(self) -> None:
+        table, page = self.shown()
+        assert "hand-overs" not in table
+        assert "Lost members" not in page
+
+    def test_an_unknown_rate_is_a_note(self) -> None:
+        table, page = self.shown(market="spot")
+        assert "note: How often members on made.offer are interrupted is unknown" in table
+        assert "is unknown, so that such losses are not included" in page

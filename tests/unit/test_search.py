@@ -126,7 +126,10 @@ def check_against_everything(
     market = single(profile(layers, store_links(bandwidth, 0.01)), on)
     most = 4 if is_insured else 3
     plans = []
-    for proposal in every_proposal(market, most, is_insured=is_insured):
+    may_have_copies = not is_insured and bool(on.losses_per_s)
+    proposals = list(every_proposal(market, most, is_insured=is_insured))
+    proposals += every_proposal(market, most, is_insured=True) if may_have_copies else ()
+    for proposal in proposals:
         with contextlib.suppress(HopelessPlan):
             plans.append(evaluate(draft(proposal, market), market))
     limits = Limits(max_members=most, insured=is_insured)

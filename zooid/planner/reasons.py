@@ -110,7 +110,7 @@ def in_words(plan: Plan) -> str:
     """The layout and offers of a plan, as `2x2 on aws.lambda.1769`. Members are counted if their offers differ."""
     counts = Counter(offer.name for offer in plan.member_offers)
     names = [name if len(counts) == 1 else f"{number} {name}" for name, number in counts.items()]
-    return f"{plan.layout} on {', '.join(names)}"
+    return f"{plan.layout}{' with copies' if plan.num_copies else ''} on {', '.join(names)}"
 
 
 def _time_and_cost(plan: Plan) -> str:

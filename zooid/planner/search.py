@@ -179,7 +179,7 @@ def _other_partitions(
 
 def _kind(plan: Plan) -> tuple[object, ...]:
     """Plans of one kind differ at most in their cuts, their schedule and their grains."""
-    return _offer_names(plan), plan.layout, plan.transport
+    return _offer_names(plan), plan.layout, plan.transport, plan.num_copies
 
 
 def _offer_names(plan: Plan) -> tuple[str, ...]:
