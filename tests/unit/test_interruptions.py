@@ -4,6 +4,7 @@ import io
 import math
 import random
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,18 +15,21 @@ from rich.console import Console
 
 from benchmarks.interruptions.cases import Case, billed_usd, expected, random_case
 from benchmarks.interruptions.event_simulation import simulate_run
-from tests.unit.profiles import layer, offer, profile, store_links
+from tests.unit.profiles import SITE, layer, offer, profile, store_links
 from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan, Prediction
 from zooid.core.plans.profile import LayerProfile, Profile
 from zooid.core.plans.search_result import Goal
+from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.planner import Market, search, single
 from zooid.planner.drafts import draft, evaluate
 from zooid.predictor import World, directed_links, forecast, predict
+from zooid.predictor.costs.usage import Checkpoints
 from zooid.predictor.losses.availability import SeatRisk, mean_speed, rollbacks_per_s
 from zooid.predictor.losses.handovers import handovers
+from zooid.predictor.losses.loss_bill import PaidSeat, loss_usage
 from zooid.predictor.losses.plan_losses import between_rollbacks_s
 from zooid.predictor.losses.restarts import restarted
 from zooid.predictor.losses.risky_prediction import poisson_p95
@@ -276,6 +280,20 @@ class TestPredictions:
         _, by_steps = predicted(RATED, rule=CheckpointRule(every_steps=3))
         assert by_steps.losses is not None
         assert by_steps.losses.checkpoint_interval_s == pytest.approx(2.5 * by_steps.step_s)
+
+    def test_members_that_join_and_rollbacks_read_state_from_the_store(self) -> None:
+        """Two seats of one stage: 3 joined each, and 2 rollbacks, with 100 bytes of state."""
+        run = risky_run(risk())
+        run = replace(run, num_rollbacks=2.0)
+        seats = [PaidSeat(RATED, seat(), num_losses=2.0, num_handovers=1.0)] * 2
+        checkpoints = Checkpoints(num_written=1, stage_bytes=(100.0,), weight_bytes=(50.0,))
+        through_store = loss_usage(seats, 2, checkpoints, run, is_direct=False)
+        moved = {(move.from_site, move.to_site): move.num_bytes for move in through_store.moves}
+        assert moved == {(SITE, STORE_SITE): 600.0, (STORE_SITE, SITE): 600.0 + 400.0}
+        direct = loss_usage(seats, 2, checkpoints, run, is_direct=True)
+        moved = {(move.from_site, move.to_site): move.num_bytes for move in direct.moves}
+        assert moved == {(SITE, SITE): 600.0, (STORE_SITE, SITE): 400.0}
+        assert direct.num_puts < through_store.num_puts
 
     def test_replicas_make_rollbacks_rare(self) -> None:
         alone, doubled = predicted(RATED)[1].losses, predicted(RATED, 2)[1].losses
