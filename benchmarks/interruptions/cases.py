@@ -3,10 +3,11 @@
 import random
 from dataclasses import dataclass
 
+from zooid.core.plans.loss_forecast import LOSS_KINDS, UNLOST_KINDS
 from zooid.core.resources.offer import Offer
 from zooid.predictor import bill_usd, run_cost, total_usd
 from zooid.predictor.losses.availability import SeatRisk
-from zooid.predictor.losses.loss_bill import UNLOST_KINDS, loss_terms, paid_seats
+from zooid.predictor.losses.loss_bill import loss_terms, paid_seats
 from zooid.predictor.losses.run_losses import CheckpointTiming, RiskyRun, RunRisk, risky_run
 from zooid.schedule.checkpoint_interval import best_interval_s
 
@@ -40,10 +41,9 @@ class Expected:
 def expected(case: Case) -> Expected:
     """Predict a case."""
     risk, run = case.risk, risky_run(case.risk)
-    unlost_s = run.seconds(*UNLOST_KINDS)
-    changing_s = run.seconds("hand-overs")
+    unlost_s, lost_s = run.seconds(*UNLOST_KINDS), run.seconds(*LOSS_KINDS)
     terms = run_cost(case.offers, unlost_s, risk.startup_s) + loss_terms(
-        paid_seats(case.offers, risk, run), unlost_s, changing_s, run.run_s - unlost_s - changing_s, risk.step_s
+        paid_seats(case.offers, risk, run), unlost_s, run.seconds("hand-overs"), lost_s, risk.step_s
     )
     return Expected(run, total_usd(terms))
 

@@ -49,7 +49,7 @@ class TestRules:
     RATED = offer(1.0, interruptions_per_hour=0.5, startup_s=60.0)
 
     def plan(self, on: Any, num_replicas: int = 1) -> Plan:
-        limits = Limits(num_replicas=num_replicas, num_stages=1)
+        limits = Limits(num_replicas=num_replicas, num_stages=1, max_members=num_replicas)
         return picked(profile([layer(1.0, parameter_bytes=4000)], store_links(1e6), epochs=50), on, limits)
 
     def test_an_automatic_rule_learns_from_the_plan(self) -> None:

@@ -33,8 +33,9 @@ def rule_in_words(rule: CheckpointRule, plan: Plan) -> str:
     if not rule.is_automatic:
         return f"{every}, as given"
     if rule.between_rollbacks_s is None:
-        is_safe = any(offer.interruptions_per_hour is not None for offer in plan.offers)
-        why = "no rollback is expected" if is_safe else "how often members are lost is unknown"
+        rates = [offer.interruptions_per_hour for offer in plan.offers]
+        is_unknown = all(rate is None for rate in rates) or any(offer.losses_per_s is None for offer in plan.offers)
+        why = "how often members are lost is unknown" if is_unknown else "no rollback is expected"
         return f"{every}, because {why}"
     why = f"a rollback is expected every {format_duration(rule.between_rollbacks_s)}"
     if rule.pause_s is None:

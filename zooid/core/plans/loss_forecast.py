@@ -1,19 +1,35 @@
 """What lost members and limited lifetimes are expected to cost a run."""
 
 import math
+from collections.abc import Iterable
+from typing import Literal
 
 from msgspec import structs
 
 from zooid.core.records import Record, require_at_least
 
-START_UP = "start-up"
+TimeKind = Literal[
+    "start-up", "steps", "checkpoints", "slower steps", "lost members", "hand-overs", "waiting", "redone"
+]
+"""`steps` are those of a run without losses, with all members. `slower steps` is what they take longer with fewer, and
+`redone` what rollbacks make the run compute again. `waiting` is for replacements after rollbacks. `lost members` and
+`hand-overs` are pauses."""
+UNLOST_KINDS: tuple[TimeKind, ...] = ("start-up", "steps", "checkpoints")
+"""Kinds of time that have nothing to do with losses and lifetimes."""
+LOSS_KINDS: tuple[TimeKind, ...] = ("slower steps", "lost members", "waiting", "redone")
+"""Kinds of time that lost members cost."""
 
 
 class TimeTerm(Record, frozen=True, kw_only=True):
     """One part of a run's time. The terms of a forecast sum to the predicted run time."""
 
-    kind: str
+    kind: TimeKind
     seconds: float
+
+
+def seconds_of(terms: Iterable[TimeTerm], *kinds: TimeKind) -> float:
+    """Sum of the terms of these kinds."""
+    return math.fsum(term.seconds for term in terms if term.kind in kinds)
 
 
 class LossForecast(Record, frozen=True, kw_only=True):
@@ -50,7 +66,7 @@ class LossForecast(Record, frozen=True, kw_only=True):
             num_rollbacks=factor * self.num_rollbacks,
             num_handovers=factor * self.num_handovers,
             time_terms=tuple(
-                term if term.kind == START_UP else structs.replace(term, seconds=factor * term.seconds)
+                term if term.kind == "start-up" else structs.replace(term, seconds=factor * term.seconds)
                 for term in self.time_terms
             ),
         )

@@ -18,9 +18,6 @@ from zooid.predictor.losses.availability import SeatRisk
 from zooid.predictor.losses.handovers import overlap_s, successor_after_s
 from zooid.predictor.losses.run_losses import RiskyRun, RunRisk
 
-UNLOST_KINDS = ("start-up", "steps", "checkpoints")
-"""Terms of a run's time that have nothing to do with losses and lifetimes."""
-
 
 @dataclass(frozen=True)
 class PaidSeat:

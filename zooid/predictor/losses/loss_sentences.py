@@ -1,6 +1,6 @@
 """What a prediction says about losses and hand-overs, in sentences."""
 
-from zooid.core.plans.loss_forecast import LossForecast
+from zooid.core.plans.loss_forecast import LOSS_KINDS, LossForecast, seconds_of
 from zooid.core.units import format_duration
 
 _MIN_COUNT = 0.005
@@ -21,18 +21,18 @@ def losses_in_words(losses: LossForecast | None) -> tuple[str, ...]:
     """Say how many losses and hand-overs are expected, and what time they take. Empty if there are none."""
     if losses is None or not losses.time_terms:
         return ()
-    seconds = {term.kind: term.seconds for term in losses.time_terms}
     sentences = []
     if losses.num_losses >= _MIN_COUNT:
-        lost_s = sum(seconds.get(kind, 0.0) for kind in ("slower steps", "lost members", "waiting", "redone"))
+        lost_s = seconds_of(losses.time_terms, *LOSS_KINDS)
         rollbacks = f", {_count(losses.num_rollbacks)} of them with a rollback" if losses.num_rollbacks else ""
         sentences.append(
             f"About {_count(losses.num_losses)} members are lost{rollbacks}, which takes {format_duration(lost_s)}."
         )
     if losses.num_handovers >= _MIN_COUNT:
+        paused = format_duration(seconds_of(losses.time_terms, "hand-overs"))
         sentences.append(
             f"About {_count(losses.num_handovers)} members hand over to a successor before their time runs out, which "
-            f"takes {format_duration(seconds.get('hand-overs', 0.0))}."
+            f"takes {paused}."
         )
     return tuple(sentences)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from zooid.core.plans.loss_forecast import LossForecast
+from zooid.core.plans.loss_forecast import LOSS_KINDS, UNLOST_KINDS, LossForecast
 from zooid.core.plans.plan import CostTerm, Plan, Prediction
 from zooid.core.resources.prices import Prices
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.predictor.costs.bill import run_cost, total_usd
 from zooid.predictor.costs.usage import Checkpoints, RunUsage, num_checkpoints
-from zooid.predictor.losses.loss_bill import UNLOST_KINDS, loss_terms, loss_usage, paid_seats
+from zooid.predictor.losses.loss_bill import loss_terms, loss_usage, paid_seats
 from zooid.predictor.losses.run_losses import RiskyRun, RunRisk, risky_run
 
 UsageOf = Callable[[float, float, Checkpoints], RunUsage]
@@ -44,7 +44,7 @@ def predict_risky(
         terms = run_cost(offers, unlost_s, unlost.startup_s, usage, prices)
         return terms + loss_terms(seats, unlost_s, run.seconds("hand-overs"), lost_s, risk.step_s, more)
 
-    unlost_s, lost_s = run.seconds(*UNLOST_KINDS), run.run_s - run.seconds(*UNLOST_KINDS, "hand-overs")
+    unlost_s, lost_s = run.seconds(*UNLOST_KINDS), run.seconds(*LOSS_KINDS)
     unsure_s = (unlost.run_p95_s or unlost.run_s) - unlost.run_s
     # what was measured wrongly and what is lost are independent of one another
     late_s = math.hypot(unsure_s, max(0.0, run.p95_s - run.run_s))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from zooid.core.errors import HopelessPlan
-from zooid.core.plans.loss_forecast import TimeTerm
+from zooid.core.plans.loss_forecast import TimeKind, TimeTerm, seconds_of
 from zooid.predictor.losses.availability import SeatRisk, losses_per_s, mean_speed, rollbacks_per_s
 from zooid.predictor.losses.handovers import Handovers, handovers
 from zooid.predictor.losses.restarts import Moments, Restarted, restarted
@@ -87,9 +87,9 @@ class RiskyRun:
     def run_s(self) -> float:
         return math.fsum(term.seconds for term in self.terms)
 
-    def seconds(self, *kinds: str) -> float:
+    def seconds(self, *kinds: TimeKind) -> float:
         """Sum of the terms of these kinds."""
-        return math.fsum(term.seconds for term in self.terms if term.kind in kinds)
+        return seconds_of(self.terms, *kinds)
 
 
 def risky_run(risk: RunRisk) -> RiskyRun:
@@ -103,7 +103,7 @@ def risky_run(risk: RunRisk) -> RiskyRun:
     pauses_s = (steps_s + slower_s) * paused / (1 - paused)
     start = restarted(risk.startup_s, loss_rate)
     recovery = _recovery(risk, loss_rate)
-    terms: dict[str, float] = {}
+    terms: dict[TimeKind, float] = {}
     planned = Handovers((0.0,) * len(risk.seats), 0.0)
     for _ in range(_PASSES):
         changes_s = planned.num_changes * risk.change_pause_s

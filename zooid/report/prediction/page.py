@@ -71,7 +71,7 @@ def _losses(forecast: Forecast) -> str:
     if losses is None or not facts:
         return ""
     rows = [
-        table_row((html.escape(TIME_KINDS.get(term.kind, term.kind)), format_duration(term.seconds)))
+        table_row((html.escape(TIME_KINDS[term.kind]), format_duration(term.seconds)))
         for term in losses.time_terms
         if term.seconds
     ]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zooid.core.plans.forecast import Forecast, Gain
+from zooid.core.plans.loss_forecast import TimeKind
 from zooid.core.runs.step_parts import StepParts, parts_by_member
 from zooid.core.units import format_duration, format_usd
 from zooid.report.phrases import NOTHING, or_nothing, signed_percent
@@ -29,7 +30,7 @@ COST_KINDS = {
 }
 """The kinds of cost, in words."""
 
-TIME_KINDS = {
+TIME_KINDS: dict[TimeKind, str] = {
     "start-up": "start-up",
     "steps": "steps with all members",
     "checkpoints": "checkpoints",

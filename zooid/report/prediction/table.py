@@ -74,7 +74,7 @@ def _losses(forecast: Forecast) -> list[Table]:
     table = numbers_table("the run with lost members and hand-overs", ("", "expected", "of the run"))
     for term in prediction.losses.time_terms:
         if term.seconds:
-            name = cell(TIME_KINDS.get(term.kind, term.kind))
+            name = TIME_KINDS[term.kind]
             table.add_row(name, format_duration(term.seconds), percent(term.seconds / prediction.run_s))
     table.add_section()
     table.add_row("run", format_duration(prediction.run_s), "100 %")
