@@ -42,12 +42,14 @@ SEED = 19
 
 
 class TestRestarts:
+    @settings(derandomize=True)
     @given(st.floats(1.0, 500.0), st.floats(1e-6, 0.01), st.floats(0.0, 200.0))
     def test_time_is_dalys(self, work_s: float, rate: float, recovery_s: float) -> None:
         recovery = restarted(recovery_s, rate).time
         daly_s = math.exp(rate * recovery_s) * math.expm1(rate * work_s) / rate
         assert restarted(work_s, rate, recovery).time.mean_s == pytest.approx(daly_s, rel=1e-6)
 
+    @settings(derandomize=True)
     @given(st.floats(1.0, 500.0), st.floats(1e-6, 0.01), st.floats(0.0, 200.0))
     def test_work_to_do_again_may_differ_from_the_first_attempt(
         self, work_s: float, rate: float, more_s: float
@@ -199,6 +201,7 @@ def check_counts(case: Case, predicted: float, counted: list[int]) -> None:
     assert abs(predicted - statistics.fmean(counted)) <= 0.06 * predicted + 5 * chance + 0.1, case.name
 
 
+@settings(derandomize=True)
 @given(st.floats(0.0, 400.0))
 def test_at_most_5_of_100_runs_lose_more(mean: float) -> None:
     number = poisson_p95(mean)

@@ -4,7 +4,7 @@ from msgspec import structs
 
 from zooid.core.plans.plan import Plan
 from zooid.core.runs.checkpoint import CheckpointRule
-from zooid.core.units import format_duration
+from zooid.core.units import SECONDS_PER_YEAR, format_duration
 from zooid.schedule.checkpoint_interval import interval_of
 
 
@@ -37,7 +37,9 @@ def rule_in_words(rule: CheckpointRule, plan: Plan) -> str:
         is_unknown = all(rate is None for rate in rates) or any(offer.losses_per_s is None for offer in plan.offers)
         why = "how often members are lost is unknown" if is_unknown else "no rollback is expected"
         return f"{every}, because {why}"
-    why = f"a rollback is expected every {format_duration(rule.between_rollbacks_s)}"
+    is_rare = rule.between_rollbacks_s > SECONDS_PER_YEAR
+    often = "less than once a year" if is_rare else f"every {format_duration(rule.between_rollbacks_s)}"
+    why = f"a rollback is expected {often}"
     if rule.pause_s is None:
         return f"{every} until a checkpoint's pause is measured, because {why}"
     return f"{every}, because {why} and a checkpoint stops members for {format_duration(rule.pause_s)}"

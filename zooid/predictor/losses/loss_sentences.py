@@ -4,6 +4,7 @@ from zooid.core.plans.loss_forecast import LOSS_KINDS, LossForecast, seconds_of
 from zooid.core.units import format_duration
 
 _MIN_COUNT = 0.005
+"""Numbers below this would be shown as 0.00."""
 
 
 def unknown_in_words(losses: LossForecast | None) -> tuple[str, ...]:
@@ -24,7 +25,8 @@ def losses_in_words(losses: LossForecast | None) -> tuple[str, ...]:
     sentences = []
     if losses.num_losses >= _MIN_COUNT:
         lost_s = seconds_of(losses.time_terms, *LOSS_KINDS)
-        rollbacks = f", {_count(losses.num_rollbacks)} of them with a rollback" if losses.num_rollbacks else ""
+        has_rollbacks = losses.num_rollbacks >= _MIN_COUNT
+        rollbacks = f", {_count(losses.num_rollbacks)} of them with a rollback" if has_rollbacks else ""
         sentences.append(
             f"About {_count(losses.num_losses)} members are lost{rollbacks}, which takes {format_duration(lost_s)}."
         )

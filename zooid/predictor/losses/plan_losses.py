@@ -1,6 +1,5 @@
 """What may happen to the members of a plan: rates and lifetimes of their offers, and what changes of members take."""
 
-import math
 from collections.abc import Callable, Sequence
 
 from zooid.core.plans.plan import Plan
@@ -9,7 +8,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.predictor.costs.usage import Checkpoints
 from zooid.predictor.losses.availability import SeatRisk, rollbacks_per_s
-from zooid.predictor.losses.run_losses import JOINING_STEPS, CheckpointTiming, RunRisk
+from zooid.predictor.losses.run_losses import JOINING_STEPS, RAREST_PER_S, CheckpointTiming, RunRisk
 from zooid.predictor.simulation.layout import DirectedLinks
 from zooid.schedule.checkpoint_interval import best_interval_s, interval_of
 
@@ -70,7 +69,7 @@ def between_rollbacks_s(plan: Plan) -> float | None:
     joining_s = 0.0 if plan.predicted is None else JOINING_STEPS * plan.predicted.step_s
     seats = seat_risks(plan, lambda offer: max(startup_s, offer.startup_s or 0.0))
     rate = rollbacks_per_s(seats, joining_s, survives_losses=plan.survives_losses)
-    return 1 / rate if rate > 0 and math.isfinite(1 / rate) else None
+    return 1 / rate if rate > RAREST_PER_S else None
 
 
 def run_risk(
@@ -120,7 +119,7 @@ def checkpoint_timing(
     else:
         interval_s = interval_of(rule)
         rate = rollbacks_per_s(seats, JOINING_STEPS * step_s, survives_losses=plan.survives_losses)
-        if rule.is_automatic and rule.between_rollbacks_s is None and rate > 0:
+        if rule.is_automatic and rule.between_rollbacks_s is None and rate > RAREST_PER_S:
             interval_s = best_interval_s(pause_s, 1 / rate)
     return CheckpointTiming(
         interval_s=interval_s,

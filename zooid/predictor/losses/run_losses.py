@@ -26,6 +26,8 @@ JOINING_STEPS = 2.0
 as a guest, and half a step because the whole step in which the member was lost is slower."""
 _MAX_PAUSED = 0.9
 """Fraction of the time that pauses may take. Above it, a run hardly advances."""
+RAREST_PER_S = 1e-100
+"""Rollbacks that are rarer are never expected. The time between two of them could overflow."""
 _PASSES = 4
 """The number of hand-overs and the run time depend on one another; a few passes settle both."""
 
@@ -130,9 +132,9 @@ def risky_run(risk: RunRisk) -> RiskyRun:
         p95_s=at_least_s + _p95(run_s - at_least_s, variance, math.exp(-loss_rate * at_least_s)),
         num_losses=loss_rate * run_s,
         num_rollbacks=segments.num_losses,
-        redone_s=terms["redone"],
+        redone_s=max(0.0, terms["redone"]),
         handovers=planned,
-        between_rollbacks_s=1 / rollback_rate if rollback_rate else None,
+        between_rollbacks_s=1 / rollback_rate if rollback_rate > RAREST_PER_S else None,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zooid.core.plans.forecast import Forecast, Gain
 from zooid.core.plans.loss_forecast import TimeKind
 from zooid.core.runs.step_parts import StepParts, parts_by_member
-from zooid.core.units import format_duration, format_usd
+from zooid.core.units import SECONDS_PER_YEAR, format_duration, format_usd
 from zooid.report.phrases import NOTHING, or_nothing, signed_percent
 
 PARTS = {
@@ -51,9 +51,10 @@ def loss_facts(forecast: Forecast) -> list[tuple[str, str]]:
     facts = []
     if losses.num_losses:
         facts.append(("lost members", f"{losses.num_losses:.3g}, p95 {losses.num_losses_p95}"))
-    if losses.between_rollbacks_s is not None:
-        between = format_duration(losses.between_rollbacks_s)
-        facts.append(("rollbacks", f"{losses.num_rollbacks:.3g}, {between} apart"))
+        between_s = losses.between_rollbacks_s
+        is_rare = between_s is None or between_s > SECONDS_PER_YEAR
+        apart = "less than one a year" if is_rare else f"{format_duration(between_s or 0.0)} apart"
+        facts.append(("rollbacks", f"{losses.num_rollbacks:.3g}, {apart}"))
     if losses.num_handovers:
         facts.append(("hand-overs to successors", f"{losses.num_handovers:.3g}"))
     if losses.checkpoint_interval_s is not None:
