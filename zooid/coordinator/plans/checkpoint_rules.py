@@ -23,7 +23,7 @@ def rule_for(rule: CheckpointRule, plan: Plan) -> CheckpointRule:
 
 
 def rule_in_words(rule: CheckpointRule, plan: Plan) -> str:
-    """Say how often checkpoints are written, and why, for example `every 10 min, as given`."""
+    """Say how often checkpoints are written, and why, for example `every 10m, as given`."""
     if rule.every_steps is not None:
         steps = "step" if rule.every_steps == 1 else f"{rule.every_steps} steps"
         return f"every {steps}, as given"
