@@ -246,9 +246,6 @@ def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
     return f"stopped after step {event.step}: {event.reason}{advice}"
 
 
-def _pace(event: CheckpointSaved) -> str:
-    """Say when the next checkpoint follows, where the measured pause decides it."""
-    if event.next_in_s is None or event.pause_s is None:
 def _next_checkpoint(event: CheckpointSaved, started: RunStarted | None) -> str:
     """Say when the next checkpoint follows, where one does and the measured pause decides it."""
     is_last = started is not None and event.step == started.num_steps
