@@ -11,8 +11,8 @@ from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
 from zooid.core.runs.batch_history import BatchPiece
-from zooid.core.runs.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
 from zooid.core.runs.gradient_noise import NoiseEstimate
+from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Evaluation, Ledger, SampleFacts, Shard
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.requests import LayoutRequest, Notice
 from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
@@ -81,7 +81,8 @@ MEASUREMENTS = StepMeasurements(
 
 def a_search() -> Search:
     limits = Limits(max_members=4, deadline_s=1e6)
-    return search(single(a_profile(), rented()), limits, "cheapest")
+    at_risk = rented(interruptions_per_hour=0.5, lifetime_s=900.0)
+    return search(single(a_profile(), at_risk), limits, "cheapest")
 
 
 def a_forecast() -> Forecast:
@@ -200,7 +201,12 @@ def records() -> list[FileRecord]:
         TIMELINE,
         MEASUREMENTS,
         a_manifest(),
-        RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
+        RunClaim(
+            run="run-7",
+            job_file="/home/me/job.py",
+            checkpoints=CheckpointRule(every_s=600.0, is_automatic=True, between_rollbacks_s=7200.0, pause_s=0.5),
+            nonce="00",
+        ),
         Adoption(run="run-7", roster=1, nonce="00"),
         StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
         MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),

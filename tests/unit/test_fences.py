@@ -190,7 +190,7 @@ def a_keeper(store: ObjectStore, events: EventWriter) -> keeping.CheckpointKeepe
     """The first member's, with nothing to write."""
     seat: Any = SimpleNamespace(rank=0, stage=0, replica=0)
     division = Division(stages=({},), parameters=frozenset(), roster=0)
-    state: Any = SimpleNamespace(manifest=SimpleNamespace(step=0), saved=(0, 0.0))
+    state: Any = SimpleNamespace(manifest=SimpleNamespace(step=0), saved=(0, 0.0), pause_s=None)
     return keeping.CheckpointKeeper(store, CheckpointRule(), division, state, seat, events, Abort())
 
 

@@ -1,6 +1,7 @@
 """Texts of others on a terminal and in messages: shown as they are, without markup, escape sequences or passwords."""
 
 import io
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def events() -> list[Event]:
     started = RunStarted(
         at_s=1.0, run=HOSTILE, store=HOSTILE, layout=HOSTILE, num_steps=2, first_step=0, batch_size=1,
         predicted_step_s=1.0, predicted_run_s=1.0, predicted_usd=1.0, members=("m",), prices=HOSTILE, why_whole=HOSTILE,
+        checkpoints=HOSTILE,
     )  # fmt: skip
     return [
         PhaseStarted(at_s=0.0, phase=HOSTILE),
@@ -70,7 +72,7 @@ def events() -> list[Event]:
         started,
         MemberStarted(at_s=2.0, member="m", num_layers=1, parameter_bytes=1),
         Evaluated(at_s=3.0, epoch=0, step=1, loss=1.0, metrics={HOSTILE: 0.5}, num_samples=1, wall_s=1.0),
-        CheckpointSaved(at_s=4.0, step=1, url=f"file:///{HOSTILE}"),
+        CheckpointSaved(at_s=4.0, step=1, url=f"file:///{HOSTILE}", pause_s=math.inf, next_in_s=math.nan),
         MemberPrinted(at_s=5.0, member="m", text=HOSTILE),
         StoppedEarly(at_s=6.0, step=1, reason=HOSTILE),
         RunFinished(at_s=7.0, wall_s=1.0, step_s=1.0, usd=1.0, checkpoint=HOSTILE),

@@ -35,7 +35,7 @@ from zooid.core.plans.plan import Limits, Plan
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import STORE_SITE, Link, Links
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
 from zooid.core.runs.liveness import ProcessMark, is_alive, own_mark
 from zooid.core.runs.roster import Roster
@@ -137,6 +137,21 @@ class TestGoingOn:
         platform = ScriptedPlatform()
         zooid.resume(store.url, checkpoints=CheckpointRule(every_s=5.0), platform=platform)
         assert {spec.checkpoints for spec in platform.specs} == {CheckpointRule(every_s=5.0)}
+
+    def test_rates_in_the_plan_decide_how_often_checkpoints_are_written(self, store: ObjectStore) -> None:
+        """Two stages without replicas: each loss is a rollback, and there is one in an hour for each of them."""
+        plan = a_plan()
+        rated = structs.replace(plan, offers=(structs.replace(plan.offers[0], interruptions_per_hour=1.0),))
+        store.put(keys.plan(0), encode_record(rated))
+        platform, events = ScriptedPlatform(), list[Event]()
+        zooid.resume(store.url, checkpoints=DEFAULT_RULE, on_event=events.append, platform=platform)
+        expected = structs.replace(DEFAULT_RULE, between_rollbacks_s=1800.0)
+        assert {spec.checkpoints for spec in platform.specs} == {expected}
+        assert read_plan(store, 1).offers[0].interruptions_per_hour == 1.0
+        started = next(event for event in events if isinstance(event, RunStarted))
+        assert started.checkpoints == (
+            "every 1m30s until a checkpoint's pause is measured, because a rollback is expected every 30m"
+        )
 
 
 class TestRefused:
@@ -564,7 +579,8 @@ class TestOptions:
             ("10m", None, CheckpointRule(every_s=600.0)),
             ("200steps", 5, CheckpointRule(every_steps=200, keep=5)),
             ("1 step", None, CheckpointRule(every_steps=1)),
-            (None, 1, CheckpointRule(every_s=600.0, keep=1)),
+            (None, 1, CheckpointRule(every_s=600.0, is_automatic=True, keep=1)),
+            ("auto", None, CheckpointRule(every_s=600.0, is_automatic=True)),
         ],
     )
     def test_texts_become_a_rule(self, every: str | None, keep: int | None, rule: CheckpointRule | None) -> None:

@@ -1,6 +1,7 @@
 """The search over offers, layouts, cuts, grains and schedules finds what trying everything would, keeps every limit,
 and says why."""
 
+import contextlib
 import importlib
 import itertools
 import re
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from tests.unit.profiles import SITE, layer, link, offer, profile, store_links
-from zooid.core.errors import InputError, PlanError
+from zooid.core.errors import HopelessPlan, InputError, PlanError
 from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.core.plans.profile import LayerProfile, Profile, Spread
 from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Link
+from zooid.core.resources.offer import Offer
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
 from zooid.planner.families import families, grain_sizes, schedules
@@ -96,12 +98,46 @@ def test_it_finds_what_simulating_everything_would(
     layers: list[LayerProfile], goal: Goal, bandwidth: float, is_insured: bool
 ) -> None:
     """Three layers have at most two cuts into as many stages, so every partition is proposed."""
-    made = profile(layers, store_links(bandwidth, 0.01))
-    market = single(made, offer(usd_per_hour=36.0))
+    check_against_everything(layers, goal, bandwidth, offer(usd_per_hour=36.0), is_insured)
+
+
+risks = st.sampled_from(
+    [
+        {"interruptions_per_hour": 5.0},
+        {"interruptions_per_hour": 60.0, "startup_s": 20.0},
+        {"lifetime_s": 40.0, "startup_s": 2.0},
+        {"interruptions_per_hour": 20.0, "lifetime_s": 60.0, "startup_s": 5.0, "billing_minimum_s": 30.0},
+    ]
+)
+"""Rates of losses and lifetimes of an offer. Some runs of ten steps cannot even end on them."""
+
+
+@settings(deadline=None, max_examples=15, derandomize=True)
+@given(layer_lists.map(lambda layers: layers[:2]), st.sampled_from(["fastest", "cheapest"]), st.booleans(), risks)
+def test_it_does_so_where_members_are_lost_or_run_out_of_time(
+    layers: list[LayerProfile], goal: Goal, is_insured: bool, risk: dict[str, float]
+) -> None:
+    check_against_everything(layers, goal, 200.0, offer(usd_per_hour=36.0, **risk), is_insured)
+
+
+def check_against_everything(
+    layers: list[LayerProfile], goal: Goal, bandwidth: float, on: Offer, is_insured: bool
+) -> None:
+    market = single(profile(layers, store_links(bandwidth, 0.01)), on)
     most = 4 if is_insured else 3
-    found = search(market, Limits(max_members=most, insured=is_insured), goal)
-    everything = every_proposal(market, most, is_insured=is_insured)
-    plans = [evaluate(draft(proposal, market), market) for proposal in everything]
+    plans = []
+    may_have_copies = not is_insured and bool(on.losses_per_s)
+    proposals = list(every_proposal(market, most, is_insured=is_insured))
+    proposals += every_proposal(market, most, is_insured=True) if may_have_copies else ()
+    for proposal in proposals:
+        with contextlib.suppress(HopelessPlan):
+            plans.append(evaluate(draft(proposal, market), market))
+    limits = Limits(max_members=most, insured=is_insured)
+    if not plans:
+        with pytest.raises(PlanError, match="members"):
+            search(market, limits, goal)
+        return
+    found = search(market, limits, goal)
     times = [plan.prediction.run_s if goal == "fastest" else plan.prediction.run_usd for plan in plans]
     own = found.pick.prediction.run_s if goal == "fastest" else found.pick.prediction.run_usd
     assert own == pytest.approx(min(times), rel=1e-9)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from msgspec import structs
 
 from zooid.coordinator.measurements.link_probes import ENDS
 from zooid.coordinator.plans.offer_names import LOCAL
@@ -79,7 +80,17 @@ Runs = Annotated[
 CheckpointEvery = Annotated[
     str | None,
     typer.Option(
-        metavar="TIME|STEPS", help="Interval between two checkpoints, such as 10m or 200steps.", show_default="10m"
+        metavar="auto|TIME|STEPS",
+        help="Interval between two checkpoints: 10m, 200steps, or auto, by the expected losses of members.",
+        show_default="auto",
+    ),
+]
+Interruptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="OFFER=N",
+        help="Expected losses of a member per hour on offers with this name or this beginning; repeatable.",
+        show_default="those of the catalog",
     ),
 ]
 KeepCheckpoints = Annotated[int | None, typer.Option(help="Number of checkpoints to keep.", show_default="2")]
@@ -88,9 +99,12 @@ PerfettoFile = Annotated[
     Path | None, typer.Option(help="File to which a trace for Perfetto or chrome://tracing is written.")
 ]
 
+AUTO = "auto"
+"""The value of `--checkpoint-every` that lets the expected losses decide."""
 ALL_REDUCE = "all-reduce"
 """The value of `zooid probe --only` that measures all-reduces instead of links."""
 
+_RATE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,9})?")
 _STEPS = re.compile(r"([0-9]{1,9})\s*steps?")
 _LAYOUT = re.compile(r"([0-9]{1,9})\s*[x×]\s*([0-9]{1,9})")
 
@@ -169,6 +183,21 @@ def quotas_from(texts: Sequence[str] | None) -> dict[str, int]:
     return quotas
 
 
+def interruptions_from(texts: Sequence[str] | None) -> dict[str, float] | None:
+    """Return the losses of a member per hour by offer name; None if none are given."""
+    rates: dict[str, float] = {}
+    for text in texts or ():
+        name, _, number = text.rpartition("=")
+        rate = _RATE.fullmatch(number.strip())
+        if not name or rate is None:
+            raise InputError(
+                f"--interruptions is {text!r}; write an offer and its losses of a member per hour, for example "
+                "aws.ec2.p3=0.1"
+            )
+        rates[name.strip()] = float(rate[0])
+    return rates or None
+
+
 def profiles_from(paths: Sequence[Path] | None, job: Path) -> Profile | dict[str, Profile] | None:
     """Read the profiles in these files; several are returned by offer, which the names of the files contain."""
     if not paths:
@@ -189,15 +218,15 @@ def checkpoints_from(every: str | None, keep: int | None) -> CheckpointRule | No
     if every is None and keep is None:
         return None
     num_kept = DEFAULT_RULE.keep if keep is None else keep
-    if every is None:
-        return CheckpointRule(every_s=DEFAULT_RULE.every_s, keep=num_kept)
+    if every is None or every.strip() == AUTO:
+        return structs.replace(DEFAULT_RULE, keep=num_kept)
     if steps := _STEPS.fullmatch(every.strip()):
         return CheckpointRule(every_steps=int(steps[1]), keep=num_kept)
     try:
         return CheckpointRule(every_s=parse_duration_s(every), keep=num_kept)
     except UnitError as error:
         raise InputError(
-            f"--checkpoint-every is {every!r}; write a time or a number of steps, for example 10m or 200steps"
+            f"--checkpoint-every is {every!r}; write {AUTO}, a time or a number of steps, for example 10m or 200steps"
         ) from error
 
 

@@ -56,6 +56,7 @@ def plan(
             show_default="local",
         ),
     ] = None,
+    interruptions: options.Interruptions = None,
     why_not: Annotated[
         list[str] | None, typer.Option(metavar="OFFER", help="Explain why this offer was not picked; repeatable.")
     ] = None,
@@ -86,6 +87,7 @@ def plan(
             store=store,
             store_at=store_at,
             on=on or "local",
+            interruptions=options.interruptions_from(interruptions),
             on_event=view.show,
         )
     options.write_file(target, found.pick)

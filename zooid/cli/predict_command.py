@@ -39,6 +39,7 @@ def predict(
         typer.Option(help="Measured all-reduces, as written by `zooid probe --only all-reduce`, for gloo or nccl."),
     ] = None,
     store_at: options.StoreAt = None,
+    interruptions: options.Interruptions = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,
     compare: Annotated[
@@ -69,6 +70,7 @@ def predict(
         samples=options.read_optional(samples, AllReduceSamples),
         store_at=store_at,
         checkpoints=options.checkpoints_from(checkpoint_every, keep_checkpoints) or DEFAULT_RULE,
+        interruptions=options.interruptions_from(interruptions),
         compare=compare,
     )
     write_page(page, prediction_page(forecast, origin=str(plan)))

@@ -1,7 +1,8 @@
 """Every error that zooid raises on purpose.
 
 ZooidError
-├── InputError: UnitError, RecordError (OlderRecord), JobError, CatalogError, LayerError, PlanError
+├── InputError: UnitError, RecordError (OlderRecord), JobError, CatalogError, LayerError,
+│               PlanError (HopelessPlan)
 ├── ScheduleError
 ├── StoreError: ObjectNotFound, ObjectExists, StoreUnavailable, UnsafeStore
 ├── CommError: CommAborted (Superseded), CommTimeout, PeerLost, DamagedMessage
@@ -46,6 +47,10 @@ class CatalogError(InputError):
 
 class PlanError(InputError):
     """No plan meets the limits, or a plan does not fit the job."""
+
+
+class HopelessPlan(PlanError):
+    """Members of a plan are lost, or run out of time, so often that its run hardly advances."""
 
 
 class LayerError(InputError):

@@ -11,6 +11,7 @@ from zooid.core.errors import UnitError
 from zooid.core.text import quoted
 
 SECONDS_PER_HOUR = 3600.0
+SECONDS_PER_YEAR = 8760 * SECONDS_PER_HOUR
 
 _MAX_CHARACTERS = 400
 """Longer texts are rejected, because searching them for numbers would take minutes."""

@@ -8,12 +8,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from typing import get_args
 
 import numpy as np
 from msgspec import structs
 
 from zooid.core.errors import PlanError
-from zooid.core.plans.plan import Limits, Plan, ScheduleName, StagePlan, TransportName, num_holders
+from zooid.core.plans.plan import (
+    Limits,
+    OwnTransportName,
+    Plan,
+    ScheduleName,
+    StagePlan,
+    TransportName,
+    num_holders,
+)
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.offer import Offer
 from zooid.planner.drafts import Draft, draft
@@ -205,8 +214,8 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
         max_members = market.max_members_on(offer, limits.max_members)
         for transport in transports(market, offer, limits):
             tables = [FamilyTables(market, offer, transport, grain_size) for grain_size in grain_sizes(profile)]
-            for num_replicas in _counts(limits.num_replicas, max_members):
-                max_stages = max_members // num_holders(num_replicas, is_insured=limits.insured)
+            for num_replicas, is_insured in _replica_counts(limits, offer, transport, max_members):
+                max_stages = max_members // num_holders(num_replicas, is_insured=is_insured)
                 stage_counts = _counts(limits.num_stages, min(max_stages, len(profile.layers)))
                 groups = [
                     FamilyGroup(own, num_replicas, stage_counts, memory_bytes(own.grain_size, num_replicas))
@@ -222,11 +231,25 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                         transport=transport,
                         schedule=limits.schedule or "1f1b",
                         reproducible=limits.reproducible,
-                        insured=limits.insured,
+                        insured=is_insured,
                     )
                     for group in groups:
                         plan = structs.replace(example, grain_size=group.tables.grain_size)
                         yield Family(group, plan, limits.schedule)
+
+
+def _replica_counts(
+    limits: Limits, offer: Offer, transport: TransportName, max_members: int
+) -> Iterator[tuple[int, bool]]:
+    """Numbers of replicas to try, and whether they are insured.
+
+    A single replica on an offer whose members are lost is tried with copies, too, even if nobody asks for them.
+    """
+    for num_replicas in _counts(limits.num_replicas, max_members):
+        yield num_replicas, limits.insured
+        may_copy = num_replicas == 1 and max_members > 1 and transport in get_args(OwnTransportName)
+        if may_copy and not limits.insured and offer.losses_per_s:
+            yield num_replicas, True
 
 
 def transports(market: Market, offer: Offer, limits: Limits) -> list[TransportName]:

@@ -5,17 +5,24 @@ from collections.abc import Sequence
 
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, Plan
-from zooid.core.plans.search_result import Candidate, Search
+from zooid.core.plans.search_result import Candidate, Search, Verdict
 from zooid.core.runs.step_parts import StepParts
 from zooid.core.units import format_duration, format_usd
 from zooid.planner.infeasible import broken_limit
 from zooid.planner.market import is_named
 from zooid.planner.objectives import Objective, objective_of, order_of
+from zooid.predictor.losses.loss_sentences import losses_in_words, unknown_in_words
 
 _ALIKE = 0.005
 """Relative difference below which two times or costs count as equal."""
 _MAX_NAMES = 3
 """Number of left-out offers that a sentence names."""
+_INFEASIBLE: dict[Verdict, str] = {
+    "too large": "fits",
+    "hopeless": "can finish",
+    "beyond a limit": "is within the limits",
+}
+"""Verdicts about infeasible candidates, and what candidates with that verdict fail to do."""
 _PARTS = {
     "compute_s": "computing",
     "transfer_s": "transfers that nothing hides",
@@ -40,6 +47,8 @@ def reasons(
         sentences.append(f"The model is trained as one stage, without a pipeline: {pick.why_whole}.")
     if pick.prediction.parts is not None and pick.prediction.step_s > 0:
         sentences.append(f"A step of it goes into {_parts_in_words(pick.prediction.parts)}.")
+    sentences += losses_in_words(pick.prediction.losses)
+    sentences += [f"{sentence}." for sentence in unknown_in_words(pick.prediction.losses)]
     if runner_up is not None:
         compared = f"{_compared(runner_up, pick)}{_because(runner_up, pick)}"
         sentences.append(f"The runner-up, {in_words(runner_up)}, is {compared}.")
@@ -82,11 +91,11 @@ def _why_not_picked(search: Search, name: str, candidates: Sequence[Candidate]) 
     if any(is_named(offer.name, name) for offer in search.pick.member_offers):
         return f"{name} is in the pick: {in_words(search.pick)}."
     objective = objective_of(search.goal, search.hour_usd)
-    feasible = [candidate for candidate in candidates if candidate.verdict not in ("too large", "beyond a limit")]
+    feasible = [candidate for candidate in candidates if candidate.verdict not in _INFEASIBLE]
     closest = min(feasible or candidates, key=lambda candidate: objective(candidate.run_s, candidate.run_usd))
     layout = f"{closest.layout} on {', '.join(dict.fromkeys(closest.offers))}"
     if not feasible:
-        what = "fits" if closest.verdict == "too large" else "is within the limits"
+        what = _INFEASIBLE[closest.verdict]
         return f"No plan on {name} {what}: of {layout}, {closest.reason}."
     at_best = "" if closest.is_simulated else "at best "
     slower = _change(closest.run_s, search.pick.prediction.run_s, "slower", "faster")
@@ -101,7 +110,7 @@ def in_words(plan: Plan) -> str:
     """The layout and offers of a plan, as `2x2 on aws.lambda.1769`. Members are counted if their offers differ."""
     counts = Counter(offer.name for offer in plan.member_offers)
     names = [name if len(counts) == 1 else f"{number} {name}" for name, number in counts.items()]
-    return f"{plan.layout} on {', '.join(names)}"
+    return f"{plan.layout}{' with copies' if plan.num_copies else ''} on {', '.join(names)}"
 
 
 def _time_and_cost(plan: Plan) -> str:

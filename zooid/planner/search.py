@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec import structs
 
-from zooid.core.errors import PlanError
+from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdict
 from zooid.core.units import format_bytes
@@ -179,7 +179,7 @@ def _other_partitions(
 
 def _kind(plan: Plan) -> tuple[object, ...]:
     """Plans of one kind differ at most in their cuts, their schedule and their grains."""
-    return _offer_names(plan), plan.layout, plan.transport
+    return _offer_names(plan), plan.layout, plan.transport, plan.num_copies
 
 
 def _offer_names(plan: Plan) -> tuple[str, ...]:
@@ -196,7 +196,10 @@ def _lacking(candidate: Family | Draft) -> _Outcome:
 
 
 def _simulate(draft: Draft, market: Market, limits: Limits) -> _Outcome:
-    plan = evaluate(draft, market)
+    try:
+        plan = evaluate(draft, market)
+    except HopelessPlan as error:
+        return _Outcome(draft, "hopeless", reason=str(error))
     reason = broken_limit(plan, limits)
     return _Outcome(draft, "beyond a limit" if reason else "dominated", plan, reason)
 
@@ -222,7 +225,10 @@ def _why_infeasible(
     if all(outcome.verdict == "too large" for outcome in outcomes):
         return too_large(closest_to_fitting([outcome.candidate for outcome in outcomes]), market)
     unlimited = structs.replace(limits, deadline_s=None, budget_usd=None)
-    return what_binds(_feasible(_explore(candidates, extra, market, unlimited, objective_of("balanced"))), limits)
+    explored = _explore(candidates, extra, market, unlimited, objective_of("balanced"))
+    if not _feasible(explored):
+        return next(outcome.reason for outcome in explored if outcome.verdict == "hopeless")
+    return what_binds(_feasible(explored), limits)
 
 
 def _record(outcome: _Outcome, pick: Plan, front: Sequence[Plan]) -> Candidate:

@@ -14,6 +14,7 @@ from zooid.predictor.bottlenecks import find_bottleneck
 from zooid.predictor.costs.bill import samples_per_usd, usd_per_million_samples
 from zooid.predictor.costs.usage import DataSet
 from zooid.predictor.equations import speedup_of_batch, speedup_of_members
+from zooid.predictor.losses.loss_sentences import unknown_in_words
 from zooid.predictor.prediction import World, gradient_copies, lay_out, predict
 from zooid.predictor.stage_memory import stage_memory_bytes
 from zooid.schedule.pipelines import most_kept
@@ -52,7 +53,10 @@ def forecast(
         bottleneck=find_bottleneck(prediction, schedule, layout, gains, noiseless.step_s),
         gains=gains,
         timeline=timeline,
-        notes=tuple(filter(None, (problem and f"the plan does not fit: {problem}", profile.assumption))),
+        notes=(
+            *unknown_in_words(prediction.losses),
+            *filter(None, (problem and f"the plan does not fit: {problem}", profile.assumption)),
+        ),
     )
 
 

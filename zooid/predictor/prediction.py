@@ -5,7 +5,10 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from msgspec import structs
+
 from zooid.core.errors import PlanError
+from zooid.core.plans.loss_forecast import LossForecast
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes
@@ -17,6 +20,9 @@ from zooid.core.runs.timeline import Timeline
 from zooid.predictor.costs.bill import run_cost, total_usd
 from zooid.predictor.costs.traffic import step_traffic
 from zooid.predictor.costs.usage import Checkpoints, DataSet, RunUsage, num_checkpoints, run_usage
+from zooid.predictor.losses.plan_losses import checkpoint_timing, is_at_risk, run_risk, seat_risks, unknown_offers
+from zooid.predictor.losses.risky_prediction import UsageOf, predict_risky
+from zooid.predictor.losses.run_losses import RunRisk
 from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
 from zooid.predictor.simulation.step import Noise, simulate_steps
 from zooid.predictor.stage_memory import more_gradients_of_tree
@@ -152,25 +158,57 @@ def predict(
     # differences between steps average out over a run; differences of a run from what was measured do not
     unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
     checkpoints = _checkpoints(plan, profile, num_checkpoints(rule, samples.num_steps, run_s - starting_s), rule)
-    usage = _usage(schedule, layout, full_steps, step_s, run_s, checkpoints, data)
+    usage_of = _usage_of(schedule, layout, step_s, data)
+    usage = usage_of(full_steps, run_s, checkpoints)
     terms = run_cost(offers, run_s, starting_s, usage, world.prices)
     late_terms = run_cost(offers, run_s + unsure_s, starting_s, usage, world.prices)
-    return (
-        Prediction(
-            step_s=step_s,
-            step_p95_s=step_p95_s,
-            num_steps=samples.num_steps,
-            startup_s=starting_s,
-            run_s=run_s,
-            run_p95_s=run_s + unsure_s,
-            run_usd=total_usd(terms),
-            run_p95_usd=total_usd(late_terms),
-            cost_terms=terms,
-            parts=parts_of_step(steps.timeline),
-            estimated_from=next(filter(None, (world.profile_of(offer).estimated_from for offer in offers)), ""),
-        ),
-        steps.timeline,
+    unknown = unknown_offers(plan.offers)
+    prediction = Prediction(
+        step_s=step_s,
+        step_p95_s=step_p95_s,
+        num_steps=samples.num_steps,
+        startup_s=starting_s,
+        run_s=run_s,
+        run_p95_s=run_s + unsure_s,
+        run_usd=total_usd(terms),
+        run_p95_usd=total_usd(late_terms),
+        cost_terms=terms,
+        parts=parts_of_step(steps.timeline),
+        losses=LossForecast(unknown=unknown) if unknown else None,
+        estimated_from=next(filter(None, (world.profile_of(offer).estimated_from for offer in offers)), ""),
     )
+    if is_at_risk(plan.offers, run_s):
+        risk = _risk(plan, world, prediction, full_steps, checkpoints, rule)
+        prediction = predict_risky(prediction, plan, risk, rule, checkpoints, world.prices, usage_of)
+    return prediction, steps.timeline
+
+
+def _risk(
+    plan: Plan, world: World, prediction: Prediction, full_steps: float, checkpoints: Checkpoints, rule: CheckpointRule
+) -> RunRisk:
+    """What may happen to the members of a plan that has been predicted without losses."""
+    step_s = prediction.step_s
+    seats = seat_risks(plan, lambda offer: _member_startup_s(offer, world))
+    return run_risk(
+        plan,
+        seats,
+        startup_s=prediction.startup_s,
+        num_steps=full_steps,
+        step_s=step_s,
+        slowdown=_slowdown(plan, world, step_s),
+        timing=checkpoint_timing(plan, seats, checkpoints, world.links, rule, step_s),
+    )
+
+
+def _slowdown(plan: Plan, world: World, step_s: float) -> float:
+    """Time of a step with one replica fewer, relative to a step with all. Replicas that differ share in proportion."""
+    fewer = plan.num_replicas - 1
+    if fewer == 0 or not plan.survives_losses:
+        return 1.0
+    if plan.replica_offers:
+        return plan.num_replicas / fewer
+    smaller = structs.replace(plan, num_replicas=fewer, shares=(), insured=False)
+    return simulate_steps(*lay_out(smaller, world), 1, Noise()).mean_s / step_s
 
 
 def _checkpoints(plan: Plan, profile: Profile, num_written: int, rule: CheckpointRule) -> Checkpoints:
@@ -187,16 +225,8 @@ def _checkpoints(plan: Plan, profile: Profile, num_written: int, rule: Checkpoin
     )
 
 
-def _usage(
-    schedule: StepSchedule,
-    layout: Layout,
-    num_steps: float,
-    step_s: float,
-    run_s: float,
-    checkpoints: Checkpoints,
-    data: DataSet | None,
-) -> RunUsage:
-    """What the whole run uses: its steps, its checkpoints, and the coordinator's polls."""
+def _usage_of(schedule: StepSchedule, layout: Layout, step_s: float, data: DataSet | None) -> UsageOf:
+    """What a run of this layout uses: its steps, its checkpoints, and the coordinator's polls."""
     sites = layout.of_replicas(schedule.num_replicas).rows_of_sites
     between = layout.links.get((sites[0][0], sites[0][0]))
     traffic = step_traffic(
@@ -210,16 +240,20 @@ def _usage(
         element_bytes=layout.parameter_element_bytes,
         rtt_s=between.rtt_s if between is not None else None,
     )
-    return run_usage(
-        traffic,
-        {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
-        num_steps=num_steps,
-        step_s=step_s,
-        running_s=run_s,
-        checkpoints=checkpoints,
-        data=data,
-        num_copies=schedule.num_stages if layout.has_copies else 0,
-    )
+
+    def usage_of(num_steps: float, run_s: float, checkpoints: Checkpoints) -> RunUsage:
+        return run_usage(
+            traffic,
+            {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
+            num_steps=num_steps,
+            step_s=step_s,
+            running_s=run_s,
+            checkpoints=checkpoints,
+            data=data,
+            num_copies=schedule.num_stages if layout.has_copies else 0,
+        )
+
+    return usage_of
 
 
 def host_cores(plan: Plan, world: World) -> float | None:
@@ -238,10 +272,12 @@ def startup_s(plan: Plan, world: World) -> float:
     """Start-up time of the slowest member. Members of one machine compete for its cores meanwhile."""
     cores = host_cores(plan, world)
     crowd = max(1.0, plan.num_members / cores) if cores else 1.0
-    slowest_s = 0.0
-    for offer in {offer.name: offer for row in plan.offer_rows for offer in row}.values():
-        if offer.startup_s is None:
-            raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
-        compute_s = world.profile_of(offer).startup_cpu_s / min(1.0, offer.vcpus)
-        slowest_s = max(slowest_s, offer.startup_s + compute_s * crowd)
-    return slowest_s
+    offers = {offer.name: offer for row in plan.offer_rows for offer in row}.values()
+    return max(_member_startup_s(offer, world, crowd) for offer in offers)
+
+
+def _member_startup_s(offer: Offer, world: World, crowd: float = 1.0) -> float:
+    """Start-up time of a member, which computes `crowd` times as long as on a core of its own."""
+    if offer.startup_s is None:
+        raise PlanError(f"the catalog does not say how long {offer.name} takes to start; give it a `startup_s`")
+    return offer.startup_s + world.profile_of(offer).startup_cpu_s / min(1.0, offer.vcpus) * crowd

@@ -220,6 +220,8 @@ def _say_start(console: Console, event: RunStarted) -> None:
     else:
         whole = f"{format_duration(event.predicted_run_s)} in all, {format_usd(event.predicted_usd)}"
         say(console, f"predicted: {format_duration(event.predicted_step_s)} a step, {whole} ({event.prices})")
+    if event.checkpoints:
+        say(console, f"checkpoints: {event.checkpoints}")
     if event.why_whole:
         say(console, f"the model is trained as one stage, without a pipeline: {event.why_whole}")
 
@@ -243,7 +245,8 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
         case ScalingWanted() if event.num_replicas is not None:
             say(console, f"the scaling policy wants {event.num_replicas} replica(s) from step {event.step + 1} on")
         case CheckpointSaved():
-            say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
+            best = "best " if event.is_best else ""
+            say(console, f"{best}checkpoint of step {event.step}: {event.url}{_next_checkpoint(event, started)}")
         case PaceMissed():
             times = f"{format_duration(event.computed_s)} in a step instead of {format_duration(event.planned_s)}"
             say(console, f"{event.member} computes for {times}: this machine is too slow for the rehearsed times")
@@ -260,6 +263,14 @@ def _stopped(event: StoppedEarly, started: RunStarted | None) -> str:
         return f"stopped early after step {event.step}: {event.reason}"
     advice = f"; to continue: zooid resume {started.store}" if started else ""
     return f"stopped after step {event.step}: {event.reason}{advice}"
+
+
+def _next_checkpoint(event: CheckpointSaved, started: RunStarted | None) -> str:
+    """Say when the next checkpoint follows, where one does and the measured pause decides it."""
+    is_last = started is not None and event.step == started.num_steps
+    if event.next_in_s is None or event.pause_s is None or is_last:
+        return ""
+    return f" (a pause of {format_duration(event.pause_s)}; the next one in {format_duration(event.next_in_s)})"
 
 
 def _optimizer_changed(event: OptimizerChanged) -> str:

@@ -11,6 +11,7 @@ from msgspec import structs
 from zooid.catalog import OWNED, store_location
 from zooid.catalog.shipped_tables import check_offer
 from zooid.coordinator.plans.earlier_runs import learn_from_runs, merged_links
+from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.markets import links_for, prices_at, profile_for
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, prices_in_words
 from zooid.coordinator.runs.measured_run import measured_run
@@ -40,6 +41,7 @@ def predict(
     store_at: str | None = None,
     checkpoints: CheckpointRule = DEFAULT_RULE,
     data: DataSet | None = None,
+    interruptions: Mapping[str, float] | None = None,
     compare: str | None = None,
 ) -> Forecast:
     """Predict time and cost of a plan, its bottlenecks, and the effect of one more replica or a doubled batch.
@@ -48,9 +50,11 @@ def predict(
     earlier runs of the same model, whose measurements correct profiles and links. `links` are needed if
     members are directly connected. `samples` of a library's all-reduces make the forecast for that library more
     certain. `store_at` is the location of the run's store for its prices, such as `aws.us-east-1`, or the URL of one's
-    own folder; by default that of the plan. `data` describes what members load, if that is charged. `compare` is the
-    folder of a run of this plan, whose measured times are put beside the predicted ones. Nothing is started.
+    own folder; by default that of the plan. `data` describes what members load, if that is charged. `interruptions` are
+    losses of a member per hour, by the offer's name or its beginning; by default those of the plan's offers. `compare`
+    is the folder of a run of this plan, whose measured times are put beside the predicted ones. Nothing is started.
     """
+    plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
     profiles = profiles_of(plan, profile)
     for offer_profile in profiles.values():
         check_fits(plan, offer_profile)

@@ -10,6 +10,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file
 from zooid.coordinator.measurements.job_profiles import profiles
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.plans.earlier_runs import learn_from_runs, profile_in
+from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.markets import market_for, offers_named
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL
 from zooid.coordinator.runs.relay import OnEvent, ignore
@@ -42,6 +43,8 @@ class PlanOptions(TypedDict, total=False):
     store_at: str | None
     """Location of the store for its prices, such as `aws.us-east-1`; by default that of all rented members."""
     on: str | Sequence[str]
+    interruptions: Mapping[str, float] | None
+    """Losses of a member per hour, by the offer's name or its beginning; by default those of the offers."""
     on_event: OnEvent
     platform: Platform[Any] | None
 
@@ -62,7 +65,7 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     file = check_job_file(job_file)
     on = how.get("on", LOCAL)
     names = [on] if isinstance(on, str) else list(on)
-    offers = offers_named(names)
+    offers = with_interruptions(offers_named(names), how.get("interruptions"))
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     runs = how.get("runs", ())
     measured = how.get("measured") or profile_in(runs)

@@ -41,7 +41,8 @@ def plan_the_rest(
     remaining = pick.prediction
     num_steps = replace(samples, batches=()).num_steps  # with the job's own batch size, as in any plan
     num_remaining = remaining.num_steps if samples.batches else samples.num_steps - manifest.step
-    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * num_steps / num_remaining
+    longer = num_steps / num_remaining
+    run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * longer
     terms = run_cost(pick.member_offers, run_s)
     whole = structs.replace(
         remaining,
@@ -49,6 +50,7 @@ def plan_the_rest(
         run_s=run_s,
         run_usd=sum(term.usd for term in terms),
         cost_terms=terms,
+        losses=None if remaining.losses is None else remaining.losses.in_longer_run(longer),
     )
     return structs.replace(pick, predicted=whole)
 

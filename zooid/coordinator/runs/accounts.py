@@ -4,9 +4,11 @@ import math
 import statistics
 import time
 
+from zooid.coordinator.plans.checkpoint_rules import rule_for, rule_in_words
 from zooid.coordinator.plans.offer_names import prices_in_words
 from zooid.coordinator.runs.crew import Crew
 from zooid.core.plans.plan import Plan, Prediction
+from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import RunStarted, StepCommitted
 from zooid.core.runs.roster import Roster
 from zooid.schedule.samples import samples_of
@@ -28,7 +30,7 @@ def timeout_s(predicted: Prediction | None) -> float:
     return max(_MIN_TIMEOUT_S, _TIMEOUT_FACTOR * max(predicted.step_s, predicted.startup_s))
 
 
-def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
+def run_started(plan: Plan, roster: Roster, store: ObjectStore, checkpoints: CheckpointRule) -> RunStarted:
     """Return the event of a run's start, with predictions for the remaining steps."""
     whole, num_steps, batch_size = plan.predicted, plan.num_steps, plan.batch_size
     run_s, usd = (None, None) if whole is None else (whole.run_s, whole.run_usd)
@@ -56,6 +58,7 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         members=tuple(seat.name for seat in roster.seats),
         prices=prices_in_words(plan.offers[0]),
         why_whole=plan.why_whole,
+        checkpoints=rule_in_words(rule_for(checkpoints, plan), plan),
     )
 
 

@@ -1,6 +1,7 @@
 """A new run: its input is checked, its plan is made and its folder is claimed before members start."""
 
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from msgspec import structs
 
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
+from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
 from zooid.coordinator.plans.plan_validation import check_given, fixed_layout
 from zooid.coordinator.runs.crew import ready_platform
@@ -37,6 +39,7 @@ def train(
     limits: Limits | None = None,
     goal: Goal | None = None,
     on: str | None = None,
+    interruptions: Mapping[str, float] | None = None,
     checkpoints: CheckpointRule | None = None,
     profile: bool = True,
     reproducible: bool = False,
@@ -51,16 +54,20 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
+    `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
+    often checkpoints are written, unless `checkpoints` says it.
+
     Without `on_event`, the job's own output is printed. If the run ends early, `resume` continues from its last
     checkpoint.
     """
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
-    offer = resolve_offer(on or LOCAL)
+    [offer] = with_interruptions([resolve_offer(on or LOCAL)], interruptions if plan is None else None)
     if reproducible and plan is None:
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
+        plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
         check_given(plan, limits, goal, links, on, reproducible=reproducible)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(

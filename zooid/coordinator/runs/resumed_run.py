@@ -11,6 +11,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file, reject_neste
 from zooid.coordinator.measurements.job_profiles import measure
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
+from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
@@ -213,7 +214,9 @@ def _last_plan(store: ObjectStore) -> Plan:
 
 def _on_this_machine(plan: Plan) -> Plan:
     """Return the same layout on this machine, which may differ from the last one."""
-    resolved = structs.replace(plan, offers=tuple(resolve_offer(offer.name) for offer in plan.offers))
+    rates = {offer.name: rate for offer in plan.offers if (rate := offer.interruptions_per_hour) is not None}
+    offers = with_interruptions((resolve_offer(offer.name) for offer in plan.offers), rates)
+    resolved = structs.replace(plan, offers=offers)
     check_memory(resolved)
     return resolved
 

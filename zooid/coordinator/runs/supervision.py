@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
+from zooid.coordinator.plans.checkpoint_rules import rule_for
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.accounts import bill, median_step_s, run_started, timeout_s
 from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
@@ -211,7 +212,7 @@ class Run:
         )
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
-        self._emit(run_started(plan, roster, self._store))
+        self._emit(run_started(plan, roster, self._store, self._claim.checkpoints))
         self._writer.flush()  # before the first event of a member, which may come soon
         begin_s = time.monotonic()
         with self._crew(self.platform) as crew:
@@ -269,7 +270,8 @@ class Run:
         begin_s = time.monotonic()
         orphans, roster = self._orphans, self._orphans.roster
         self._progress.has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.seats)
-        self._emit(run_started(plan, structs.replace(roster, resume_step=orphans.step), self._store))
+        resumed = structs.replace(roster, resume_step=orphans.step)
+        self._emit(run_started(plan, resumed, self._store, self._claim.checkpoints))
         names = tuple(member.name for member in orphans.members)
         self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
         self._writer.flush()
@@ -379,7 +381,9 @@ class Run:
             roster=self._number,
             timeout_s=timeout_s(given.predicted if isinstance(given, Plan) else None),
             layout=None if isinstance(given, Plan) else given,
-            checkpoints=self._claim.checkpoints,
+            checkpoints=rule_for(self._claim.checkpoints, given)
+            if isinstance(given, Plan)
+            else self._claim.checkpoints,
             trace=self._progress.trace,
         )
         if task != "train" or self._pace is None:

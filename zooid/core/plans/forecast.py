@@ -109,5 +109,5 @@ class Forecast(FileRecord, frozen=True, kw_only=True, tag="forecast"):
         return sum(term.usd for term in self.prediction.cost_terms if term.kind in MEMBER_KINDS)
 
 
-MEMBER_KINDS = ("compute", "start-up", "starts")
+MEMBER_KINDS = ("compute", "start-up", "starts", "losses", "hand-overs")
 """The kinds of cost that a measured run also knows."""

@@ -7,6 +7,7 @@ import msgspec
 
 from zooid.core.errors import PlanError
 from zooid.core.jobs.job import AutocastName
+from zooid.core.plans.loss_forecast import LossForecast
 from zooid.core.records import FileRecord, Record, require
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import Offer
@@ -134,6 +135,8 @@ class Prediction(Record, frozen=True, kw_only=True):
     cost_terms: tuple[CostTerm, ...]
     parts: StepParts | None = None
     """How the time of a step divides into computing, transfers, reducing and waiting."""
+    losses: LossForecast | None = None
+    """Expected losses and hand-overs, which are part of the run's time and cost. None if there are none to expect."""
     estimated_from: str = ""
     """Name of the measured device from which the times were estimated. Empty if the offer itself was measured."""
 

@@ -11,7 +11,7 @@ Goal = Literal["balanced", "fastest", "cheapest", "weighted"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 
 Status = Literal["optimal", "bounded"]
-Verdict = Literal["pick", "front", "dominated", "beyond a limit", "too large", "bounded out", "open"]
+Verdict = Literal["pick", "front", "dominated", "beyond a limit", "too large", "hopeless", "bounded out", "open"]
 
 
 class Proof(Record, frozen=True, kw_only=True):
@@ -45,10 +45,11 @@ class Candidate(Record, frozen=True, kw_only=True):
     run_usd: float
     is_simulated: bool
     verdict: Verdict
-    """`dominated` means that another plan is as fast and as cheap, `bounded out` that one is at least as good as this
-    candidate's lower bounds, and `open` that the search ended before it."""
+    """`dominated` means that another plan is as fast and as cheap, `hopeless` that members are lost so often that the
+    run hardly advances, `bounded out` that a plan is at least as good as this candidate's lower bounds, and `open` that
+    the search ended before it."""
     reason: str = ""
-    """The limit that the candidate breaks, or the memory that it lacks. Empty for feasible candidates."""
+    """The limit that the candidate breaks, the memory that it lacks, or why it is hopeless. Empty if it is feasible."""
 
 
 class LeftOut(Record, frozen=True, kw_only=True):

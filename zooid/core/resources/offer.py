@@ -9,6 +9,7 @@ import math
 from typing import Literal
 
 from zooid.core.records import Record, require, require_at_least, require_positive
+from zooid.core.units import SECONDS_PER_HOUR
 
 OfferKind = Literal["function", "container", "vm", "owned"]
 Market = Literal["on_demand", "spot", "owned"]
@@ -61,6 +62,9 @@ class Offer(Record, frozen=True, kw_only=True):
     """Minimum time that is charged for a start."""
     lifetime_s: float | None = None
     """Time after which the platform ends the member; None if it does not."""
+    interruptions_per_hour: float | None = None
+    """Expected number of times per hour that the platform takes a member away. None if it is unknown, which counts as 0
+    unless the offer is a spot offer."""
     accepts_connections: bool = True
     """Whether other members can open a connection to it."""
     startup_s: float | None = None
@@ -81,7 +85,14 @@ class Offer(Record, frozen=True, kw_only=True):
             f"`gpu` of {self.name} is {self.gpu!r} and `num_gpus` is {self.num_gpus}; give both or neither",
         )
         amounts = ("usd_per_hour", "usd_per_start", "billing_minimum_s", "num_gpus", "gpu_memory_bytes", "startup_s")
-        require_at_least(0, self, *amounts, of=self.name)
+        require_at_least(0, self, *amounts, "interruptions_per_hour", of=self.name)
+
+    @property
+    def losses_per_s(self) -> float | None:
+        """Rate at which a member is lost. None if it is unknown, as for spot offers without a rate."""
+        if self.interruptions_per_hour is None:
+            return None if self.market == "spot" else 0.0
+        return self.interruptions_per_hour / SECONDS_PER_HOUR
 
 
 class DeviceScore(Record, frozen=True, kw_only=True):

@@ -25,11 +25,22 @@ class CheckpointRule(Record, frozen=True, kw_only=True):
     """Time between two checkpoints."""
     every_steps: int | None = None
     """Steps between two checkpoints; excludes `every_s`. Without both, a run writes only its first and last one."""
+    is_automatic: bool = False
+    """Whether the interval may follow from the plan's expected rollbacks. If these are unknown, `every_s` holds."""
+    between_rollbacks_s: float | None = None
+    """Expected time between two rollbacks, from the plan of an automatic rule; None if it is unknown."""
+    pause_s: float | None = None
+    """Predicted time for which a checkpoint stops a member; None if it is unknown. Members measure it."""
     keep: int = 2
 
     def __post_init__(self) -> None:
-        require_positive(self, "every_s")
+        require_positive(self, "every_s", "between_rollbacks_s")
         require_at_least(1, self, "every_steps")
+        require_at_least(0, self, "pause_s")
+        require(
+            not self.is_automatic or self.every_s is not None,
+            "`is_automatic` is true without `every_s`; give the interval for plans whose rollbacks are unknown",
+        )
         require(
             self.every_s is None or self.every_steps is None,
             f"`every_s` is {self.every_s} and `every_steps` is {self.every_steps}; give one of them",
@@ -43,7 +54,7 @@ class CheckpointRule(Record, frozen=True, kw_only=True):
         return in_steps or in_time
 
 
-DEFAULT_RULE = CheckpointRule(every_s=600.0)
+DEFAULT_RULE = CheckpointRule(every_s=600.0, is_automatic=True)
 
 SHARD_BYTES = 128 * 2**20
 """Maximum size of a shard. A shard is held in memory beside its tensors, so it must be small compared to a stage."""

@@ -45,6 +45,8 @@ class RunStarted(BaseEvent, frozen=True, kw_only=True, tag="run_started"):
     """Source of the prices, in words."""
     why_whole: str = ""
     """Why the model is trained as one stage, in words; empty if it could be cut."""
+    checkpoints: str = ""
+    """How often checkpoints are written, and why, in words."""
 
 
 class OptimizerChanged(BaseEvent, frozen=True, kw_only=True, tag="optimizer_changed"):
@@ -151,6 +153,10 @@ class CheckpointSaved(BaseEvent, frozen=True, kw_only=True, tag="checkpoint_save
     """URL of the checkpoint's folder."""
     is_best: bool = False
     """Whether the checkpoint is kept as the best one so far."""
+    pause_s: float | None = None
+    """Time for which copying the state stopped the first member."""
+    next_in_s: float | None = None
+    """Interval to the next checkpoint, if it follows from the pause and from the expected rollbacks."""
 
 
 class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):

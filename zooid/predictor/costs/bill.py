@@ -25,7 +25,7 @@ COST_KINDS = ("compute", "start-up", "starts", "requests", "storage", "egress", 
 
 def bill_usd(offer: Offer, running_s: float) -> float:
     """Bill of one member: its time rounded up to the billing grain, at least the minimum, and the price of a start."""
-    return offer.usd_per_start + _time_usd(offer, running_s)
+    return offer.usd_per_start + time_usd(offer, running_s)
 
 
 def run_cost(
@@ -42,7 +42,7 @@ def run_cost(
     """
     if not 0 <= startup_s <= running_s:
         raise PlanError(f"`startup_s` is {startup_s}; it must be between 0 and `running_s`, which is {running_s}")
-    bills = [_time_usd(offer, running_s) for offer in members]
+    bills = [time_usd(offer, running_s) for offer in members]
     startup_bills = [
         min(bill, offer.usd_per_hour * startup_s / SECONDS_PER_HOUR) for offer, bill in zip(members, bills, strict=True)
     ]
@@ -78,7 +78,7 @@ def usd_per_million_samples(num_samples: float, usd: float) -> float:
     return usd / num_samples * 1e6
 
 
-def _time_usd(offer: Offer, running_s: float) -> float:
+def time_usd(offer: Offer, running_s: float) -> float:
     num_billed = math.ceil(max(running_s, offer.billing_minimum_s) / offer.billing_grain_s - 1e-9)
     return num_billed * offer.billing_grain_s * offer.usd_per_hour / SECONDS_PER_HOUR
 

@@ -190,6 +190,15 @@ def _step_usage(traffic: Traffic, sites: Mapping[Seat, str], num_steps: float, s
     )
 
 
+def joining_usage(num_joined: float, num_members: int) -> RunUsage:
+    """Requests with which members join a run of this many members, besides those for its state."""
+    return RunUsage(
+        num_puts=_RENDEZVOUS_PUTS * num_joined,
+        num_gets=(_RENDEZVOUS_GETS + num_members - 1) * num_joined,
+        num_lists=_RENDEZVOUS_LISTS * num_joined,
+    )
+
+
 def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:
     """Requests of the rendezvous, of events, of measurements, of leases and of fences."""
     num_events = min(num_steps, running_s / EVENT_FLUSH_S) + 2 * num_members
@@ -198,14 +207,11 @@ def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunU
     # one member writes an event for every step, and checks its fence before each; it also looks for a request to stop
     num_fence_looks = running_s * ((num_members - 1) / FENCE_LOOK_S + 1 / FENCE_FRESH_S + 1 / LEASE_HEARTBEAT_S)
     num_stop_looks = running_s / FENCE_LOOK_S
+    joining = joining_usage(num_members, num_members)
     return RunUsage(
-        num_puts=running_s / LEASE_HEARTBEAT_S + num_events + num_measurements + _RENDEZVOUS_PUTS * num_members,
-        num_gets=num_looks * (num_members + 1)
-        + num_fence_looks
-        + num_stop_looks
-        + num_events
-        + (_RENDEZVOUS_GETS + num_members - 1) * num_members,
-        num_lists=num_looks + _RENDEZVOUS_LISTS * num_members,
+        num_puts=running_s / LEASE_HEARTBEAT_S + num_events + num_measurements + joining.num_puts,
+        num_gets=num_looks * (num_members + 1) + num_fence_looks + num_stop_looks + num_events + joining.num_gets,
+        num_lists=num_looks + joining.num_lists,
     )
 
 

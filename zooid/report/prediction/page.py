@@ -7,7 +7,7 @@ from zooid.core.units import format_duration, format_usd
 from zooid.report.frame import badge, fact_list, framed, paragraphs, table, table_row
 from zooid.report.phrases import ESTIMATE, count_in_words, or_nothing
 from zooid.report.prediction.picture import GAIN_COLORS, PART_COLORS, gains_plot, money_plot, time_plot
-from zooid.report.prediction.rows import PARTS, change_in_words, comparisons
+from zooid.report.prediction.rows import PARTS, TIME_KINDS, change_in_words, comparisons, loss_facts
 from zooid.report.timeline.page import timeline_main
 
 
@@ -39,6 +39,7 @@ def prediction_page(forecast: Forecast, *, origin: str = "") -> str:
         problems=paragraphs(
             f"{change_in_words(gain)}: not possible, {gain.problem}" for gain in forecast.gains if gain.problem
         ),
+        losses=_losses(forecast),
         compared=_compared(forecast),
         main=main,
     )
@@ -62,6 +63,23 @@ def _facts(forecast: Forecast) -> str:
 
 def _keys(colors: dict[str, str]) -> str:
     return "\n".join(f'<span><i class="key {color}"></i>{html.escape(name)}</span>' for name, color in colors.items())
+
+
+def _losses(forecast: Forecast) -> str:
+    """The parts of a run with losses or hand-overs, where there are any."""
+    losses, facts = forecast.prediction.losses, loss_facts(forecast)
+    if losses is None or not facts:
+        return ""
+    rows = [
+        table_row((html.escape(TIME_KINDS[term.kind]), format_duration(term.seconds)))
+        for term in losses.time_terms
+        if term.seconds
+    ]
+    said = "; ".join(f"{name}: {text}" for name, text in facts)
+    return (
+        f'<div class="panel"><h2>Lost members and hand-overs</h2><p>{html.escape(said)}</p>\n'
+        f"{table('compared', ('', 'expected'), rows)}</div>"
+    )
 
 
 def _compared(forecast: Forecast) -> str:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zooid.core.plans.forecast import Forecast, Gain
+from zooid.core.plans.loss_forecast import TimeKind
 from zooid.core.runs.step_parts import StepParts, parts_by_member
-from zooid.core.units import format_duration, format_usd
+from zooid.core.units import SECONDS_PER_YEAR, format_duration, format_usd
 from zooid.report.phrases import NOTHING, or_nothing, signed_percent
 
 PARTS = {
@@ -24,8 +25,42 @@ COST_KINDS = {
     "storage": "storage in the store",
     "egress": "traffic between sites",
     "data": "loading the data set",
+    "losses": "lost members",
+    "hand-overs": "hand-overs to successors",
 }
 """The kinds of cost, in words."""
+
+TIME_KINDS: dict[TimeKind, str] = {
+    "start-up": "start-up",
+    "steps": "steps with all members",
+    "checkpoints": "checkpoints",
+    "slower steps": "slower steps with fewer members",
+    "lost members": "pauses after lost members",
+    "hand-overs": "pauses of hand-overs",
+    "waiting": "waiting for replacements",
+    "redone": "steps once more",
+}
+"""The kinds of time of a run with losses, in words."""
+
+
+def loss_facts(forecast: Forecast) -> list[tuple[str, str]]:
+    """Name and text of everything that is expected to happen to members; empty where nothing is."""
+    losses = forecast.prediction.losses
+    if losses is None or not losses.time_terms:
+        return []
+    facts = []
+    if losses.num_losses:
+        facts.append(("lost members", f"{losses.num_losses:.3g}, p95 {losses.num_losses_p95}"))
+        between_s = losses.between_rollbacks_s
+        is_rare = between_s is None or between_s > SECONDS_PER_YEAR
+        apart = "less than one a year" if is_rare else f"{format_duration(between_s or 0.0)} apart"
+        facts.append(("rollbacks", f"{losses.num_rollbacks:.3g}, {apart}"))
+    if losses.num_handovers:
+        facts.append(("hand-overs to successors", f"{losses.num_handovers:.3g}"))
+    if losses.checkpoint_interval_s is not None:
+        pause = format_duration(losses.checkpoint_pause_s)
+        facts.append(("a checkpoint every", f"{format_duration(losses.checkpoint_interval_s)}, {pause} each"))
+    return facts
 
 
 def part_seconds(parts: StepParts) -> dict[str, float]:

@@ -16,8 +16,10 @@ from zooid.report.phrases import (
 from zooid.report.prediction.rows import (
     COST_KINDS,
     PARTS,
+    TIME_KINDS,
     change_in_words,
     comparisons,
+    loss_facts,
     part_seconds,
 )
 from zooid.report.terminal_text import cell, numbers_table
@@ -25,7 +27,7 @@ from zooid.report.terminal_text import cell, numbers_table
 
 def prediction_tables(forecast: Forecast) -> list[Table]:
     """Tables in reading order; the comparison is last, where a run was measured."""
-    tables = [_time(forecast), _money(forecast), _gains(forecast)]
+    tables = [_time(forecast), *_losses(forecast), _money(forecast), _gains(forecast)]
     return [*tables, _compared(forecast)] if forecast.measured is not None else tables
 
 
@@ -61,6 +63,25 @@ def _time(forecast: Forecast) -> Table:
     table.add_row(f"run of {count_in_words(prediction.num_steps, 'step')}", format_duration(prediction.run_s), "")
     table.add_row("run, p95", or_nothing(prediction.run_p95_s, format_duration), "")
     return table
+
+
+def _losses(forecast: Forecast) -> list[Table]:
+    """The parts of a run with losses or hand-overs, which sum to its time, and what is expected to happen."""
+    prediction = forecast.prediction
+    facts = loss_facts(forecast)
+    if prediction.losses is None or not facts:
+        return []
+    table = numbers_table("the run with lost members and hand-overs", ("", "expected", "of the run"))
+    for term in prediction.losses.time_terms:
+        if term.seconds:
+            name = TIME_KINDS[term.kind]
+            table.add_row(name, format_duration(term.seconds), percent(term.seconds / prediction.run_s))
+    table.add_section()
+    table.add_row("run", format_duration(prediction.run_s), "100 %")
+    table.add_section()
+    for name, text in facts:
+        table.add_row(name, text, "")
+    return [table]
 
 
 def _money(forecast: Forecast) -> Table:

@@ -63,7 +63,12 @@ DOT_KINDS = (
     DotKind("pick", "pick", "star", 21),
 )
 """Kinds in drawing order; the last is on top."""
-_KIND_OF_BOUNDED = {"too large": "impossible", "beyond a limit": "impossible", "open": "open"}
+_KIND_OF_BOUNDED = {
+    "too large": "impossible",
+    "hopeless": "impossible",
+    "beyond a limit": "impossible",
+    "open": "open",
+}
 _KIND_OF_SIMULATED = {"pick": "pick", "front": "front", "beyond a limit": "beyond", "too large": "beyond"}
 
 

@@ -17,6 +17,7 @@ VERDICTS: dict[Verdict, str] = {
     "dominated": "dominated: another is faster and cheaper",
     "beyond a limit": "beyond a limit",
     "too large": "infeasible",
+    "hopeless": "infeasible: members are lost too often",
     "bounded out": "pruned: another is faster and cheaper than its lower bound",
     "open": "left open: the search ended before it",
 }

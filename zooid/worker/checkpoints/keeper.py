@@ -12,6 +12,7 @@ from msgspec import structs
 from zooid.core.abort import Abort
 from zooid.core.runs.checkpoint import CheckpointRule, Division, Ledger
 from zooid.core.runs.events import CheckpointSaved
+from zooid.schedule.checkpoint_interval import interval_of
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.checkpoint_index import prune, remove_strays
 from zooid.worker.checkpoints.optimizer_state import optimizer_tensors
@@ -71,7 +72,8 @@ class CheckpointKeeper:
         if self._seat.rank != 0 or self._pending is not None:
             return False
         step, at_s = self._last
-        return self._rule.is_due(num_steps - step, time.monotonic() - at_s)
+        rule = structs.replace(self._rule, every_s=interval_of(self._rule, self._state.pause_s))
+        return rule.is_due(num_steps - step, time.monotonic() - at_s)
 
     def is_written(self) -> bool:
         """Whether this member has written its part of the pending checkpoint. Raises what went wrong with it."""
@@ -88,8 +90,14 @@ class CheckpointKeeper:
         self._writer.begin(num_steps, self._state.model_tensors(), tensors)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
+        self._note_pause(time.perf_counter() - start_s)
         self._is_wished = False
-        self.pauses_s.append(time.perf_counter() - start_s)
+
+    def _note_pause(self, seconds: float) -> None:
+        """Follow the pauses of checkpoints, each half as much as the one after it."""
+        self.pauses_s.append(seconds)
+        before_s = self._state.pause_s
+        self._state.pause_s = seconds if before_s is None else (before_s + seconds) / 2
 
     def complete(self) -> None:
         """Note that all members have written their parts. The first member then writes the manifest."""
@@ -138,5 +146,14 @@ class CheckpointKeeper:
         self._tell(num_steps, url, ledger)
 
     def _tell(self, num_steps: int, url: str, ledger: Ledger) -> None:
-        is_best = ledger.best_step == num_steps
-        self._events.write(CheckpointSaved(at_s=time.time(), step=num_steps, url=url, is_best=is_best))
+        pause_s, is_chosen = self._state.pause_s, self._rule.between_rollbacks_s is not None
+        self._events.write(
+            CheckpointSaved(
+                at_s=time.time(),
+                step=num_steps,
+                url=url,
+                is_best=ledger.best_step == num_steps,
+                pause_s=pause_s,
+                next_in_s=interval_of(self._rule, pause_s) if is_chosen else None,
+            )
+        )
