@@ -42,6 +42,9 @@ class StoreHeartbeats:
         self._thread = threading.Thread(target=self._run, name="zooid-heartbeats", daemon=True)
 
     def start(self) -> None:
+        """Begin with a first heartbeat, without which others would take this member for one that has not begun."""
+        with suppress(StoreError):
+            self._store.put(self._key(self._name), str(self._count).encode())
         self._thread.start()
 
     def watch(self, names: Sequence[str], survey_key: str) -> None:
