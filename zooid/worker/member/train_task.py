@@ -15,15 +15,17 @@ from zooid.core.records import encode_record
 from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
 from zooid.core.runs.events import MemberTrained
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.member_program import EXIT_FAILED, end_process
-from zooid.worker.member.invitation import NotInvited, await_change, await_roster
+from zooid.worker.member.invitation import NotInvited, await_seat
 from zooid.worker.member.job_output import shown_prints
 from zooid.worker.member.role import learn_role
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.training_member import Member
-from zooid.worker.peers import open_peers
+from zooid.worker.peers import Peers, open_peers
 from zooid.worker.state.stage_state import load_stage
 
 logger = logging.getLogger(__name__)
@@ -79,8 +81,15 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
             yield stack.enter_context(Member(spec, store, abort, events, role, stop, roster, peers))
             return
         loaded = load_stage(store, role, role.manifest, spec.joins_stage)
-        change, roster = await_change(spec, store, roster, abort)
-        peers = open_peers(spec, store, role.plan, roster, role.device, abort, change)
-        hosts = await_roster(spec, store, roster, peers, abort)
+        store_peers = None
+        if role.plan.transport == "store":  # its heartbeats begin before anybody counts on this process
+            store_peers = open_peers(spec, store, role.plan, roster, role.device, abort)
+
+        def connect(change: PlannedChange, roster: Roster, connecting: Abort) -> Peers:
+            if store_peers is not None:
+                return store_peers
+            return open_peers(spec, store, role.plan, roster, role.device, abort, change, connecting)
+
+        hosts, peers = await_seat(spec, store, roster, connect, abort)
         events.turn_to(hosts.number, hosts.change, spec.member)
         yield stack.enter_context(Member(spec, store, abort, events, role, stop, hosts, peers, loaded))

@@ -22,8 +22,8 @@ class DirectPeers:
     links: MemberLinks
     timeout_s: float
     abort: Abort
-    rendezvous: Callable[[PlannedChange], ObjectRendezvous]
-    """Returns the rendezvous of a planned change."""
+    rendezvous: Callable[[PlannedChange, Abort], ObjectRendezvous]
+    """Returns the rendezvous of a planned change, whose waits this flag ends."""
     on_left: Callable[[], None]
     """Called after a clean close."""
     _groups: list[ProcessGroup] = field(default_factory=list)
@@ -43,11 +43,11 @@ class DirectPeers:
 
         return own_groups(roster, self.links.name, ties, overlaps, make)
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
         if joiners := change.joiners(roster):
             names = [seat.name for seat in (*roster.seats, *joiners)]
-            rendezvous, num_connected = self.rendezvous(change), len(roster.seats)
-            self.links.join(rendezvous, names, num_connected, timeout_s=self.timeout_s, abort=self.abort)
+            rendezvous, num_connected = self.rendezvous(change, abort), len(roster.seats)
+            self.links.join(rendezvous, names, num_connected, timeout_s=self.timeout_s, abort=abort)
 
     def announce_survey(self) -> None:
         """Do nothing: the others notice that connections break."""

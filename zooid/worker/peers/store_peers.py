@@ -20,8 +20,17 @@ class StorePeers:
     """Peers over objects in a store."""
 
     def __init__(
-        self, store: ObjectStore, roster: Roster, name: str, options: Options, *, timeout_s: float, abort: Abort
+        self,
+        store: ObjectStore,
+        roster: Roster,
+        name: str,
+        options: Options,
+        *,
+        timeout_s: float,
+        abort: Abort,
+        joins: bool = False,
     ) -> None:
+        """A process that `joins` has no seat in this roster yet. Its heartbeats begin before anybody counts on it."""
         self._store = store
         self._name = name
         self._options = options
@@ -31,7 +40,7 @@ class StorePeers:
         self._roster = roster
         self._groups: StoreGroups | None = None
         self._heartbeats: StoreHeartbeats | None = None
-        self._begin_heartbeats(len(roster.seats))
+        self._begin_heartbeats(len(roster.seats) + joins)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -59,7 +68,7 @@ class StorePeers:
             self._heartbeats.watch([seat.name for seat in roster.seats], self._survey_key)
         return groups
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
         """Do nothing: the store needs no connections."""
 
     def announce_survey(self) -> None:
@@ -74,7 +83,7 @@ class StorePeers:
 
     def close(self, *, is_clean: bool) -> None:
         if self._heartbeats is not None:
-            self._heartbeats.close()
+            self._heartbeats.close(is_clean=is_clean)
 
     @property
     def _survey_key(self) -> str:
