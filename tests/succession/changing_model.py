@@ -102,8 +102,10 @@ class ChangingModel(Model):
 
     def _check_seats(self, world: World, roster: Roster) -> None:
         """Whoever gets a seat by a plan has the state for it, unless it has given up."""
-        for process in (actor.process for actor in self.actors(world)):
-            if process.name in roster.stages and process.roster != EXCLUDED:
+        seated = {seat.name for seat in (*roster.members, *roster.copies)}
+        for actor in self.actors(world):
+            process = actor.process if actor.shelved is None else actor.shelved.process
+            if process.name in seated and process.roster != EXCLUDED:
                 num_held = len(process.history) + (process.held is not None)
                 assert process.has_state, f"a planned roster seats a process without state: {process}"
                 assert num_held >= roster.resume_step, f"a planned roster seats a process that lacks a step: {process}"
@@ -144,9 +146,7 @@ class ChangingModel(Model):
         if actor.name not in roster.stages:
             return [self._ending(own)]  # it was a guest there
         process, answer = acts.released(planned.retreated(actor.process, roster), roster, has_computed=False)
-        retreated = replace(
-            actor, process=process, answers=(*actor.answers, answer), planned=None, has_written=False
-        )
+        retreated = replace(actor, process=process, answers=(*actor.answers, answer), planned=None, has_written=False)
         attempted = self._rosters[actor.planned]
         shelved = [
             Shelved(actor.planned, *acts.released(actor.process, attempted, has_computed=has_computed))
@@ -172,7 +172,9 @@ class ChangingModel(Model):
 
     def _ending(self, own: int) -> int:
         actor = self._actors[own]
-        return self._number(replace(actor, process=planned.ended(actor.process), planned=None, has_written=False, shelved=None))
+        return self._number(
+            replace(actor, process=planned.ended(actor.process), planned=None, has_written=False, shelved=None)
+        )
 
     # Where an actor stands
 

@@ -291,11 +291,7 @@ class Model:
 
     def _num_together(self, world: World, lost: Collection[int]) -> int:
         """The least number of present members that a roster must seat: those who have lost nobody, and one more."""
-        present = {
-            rank
-            for rank in self._seated(world[-1])
-            if rank not in lost and not self._has_given_up(world, rank)
-        }
+        present = {rank for rank in self._seated(world[-1]) if rank not in lost and not self._has_given_up(world, rank)}
         names = {self._names[rank] for rank in present}
         named = [
             {answer.member, other}

@@ -90,9 +90,7 @@ def caught_up(process: Process, roster: Roster) -> Process:
     )
 
 
-def _applied(
-    state: StepState, process: Process, numbers: StepNumbers
-) -> tuple[StepState, tuple[object, ...], None]:
+def _applied(state: StepState, process: Process, numbers: StepNumbers) -> tuple[StepState, tuple[object, ...], None]:
     assert process.held is not None, "it has no gradients of the step before a planned change"
     assert process.held.step == state.step == len(process.history), "it applies another step than its next"
     return state.apply(), (*process.history, (process.held, numbers)), None

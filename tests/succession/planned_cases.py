@@ -12,6 +12,13 @@ def leaving(name: str, *, max_rosters: int, num_steps: int = 2) -> ChangingModel
     return ChangingModel(first, change, num_steps=num_steps, max_rosters=max_rosters)
 
 
+def sharing(shares: tuple[int, int], *, max_rosters: int, num_steps: int = 2) -> ChangingModel:
+    """Two replicas get other shares after the first step."""
+    first = first_roster(2, 1)
+    change = planned(first, (first.members, first.copies), shares)
+    return ChangingModel(first, change, num_steps=num_steps, max_rosters=max_rosters)
+
+
 def joining(*, max_rosters: int, num_steps: int = 3, num_replicas: int = 2) -> ChangingModel:
     """A replica joins: it is a guest in the second step."""
     first = first_roster(num_replicas, 1)
@@ -30,6 +37,7 @@ SMALL = {
     "2x1, the first leaves": lambda: leaving("m00", max_rosters=2),
     "2x1, the last leaves": lambda: leaving("m10", max_rosters=2),
     "1x1 with a successor": lambda: succeeding({"m00": "j0"}, 1, max_rosters=3),
+    "2x1 with other shares": lambda: sharing((1, 3), max_rosters=2),
     "1x1 with a joiner": lambda: joining(num_replicas=1, max_rosters=2),
     "1x2, the last is succeeded": lambda: succeeding({"m01": "j0"}, 2, max_rosters=2),
     "1x2, the first is succeeded": lambda: succeeding({"m00": "j0"}, 2, max_rosters=2),
@@ -39,6 +47,7 @@ SMALL = {
 LARGE = {
     "2x1, the first leaves": lambda: leaving("m00", max_rosters=3),
     "2x1, the last leaves": lambda: leaving("m10", max_rosters=3),
+    "2x1 with other shares": lambda: sharing((1, 3), max_rosters=3),
     "2x1 with a planned joiner": lambda: joining(max_rosters=3),
     "1x1 with a successor": lambda: succeeding({"m00": "j0"}, 1, max_rosters=4),
     "1x2, the first is succeeded": lambda: succeeding({"m00": "j0"}, 2, max_rosters=3),

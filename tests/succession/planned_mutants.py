@@ -6,10 +6,11 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
+from msgspec import structs
 
 from tests.succession import planned
 from tests.succession.changing_model import ChangingModel
-from tests.succession.model import Actor, World
+from tests.succession.model import World
 from tests.succession.mutants import Mutant
 from tests.succession.process import Attempt, Process
 from zooid.core.runs.roster import Roster
@@ -61,10 +62,22 @@ def _drops_its_attempt_too_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def _answers_with_its_attempt(patch: pytest.MonkeyPatch) -> None:
-    def retreated(process: Process, roster: Roster) -> Process:
-        return replace(process, roster=roster.change, is_planned=roster.is_planned)
+    """It calls grains finished that it computed under the planned roster, which divides them in another way."""
+    right = ChangingModel._retreating
 
-    patch.setattr(planned, "retreated", retreated)
+    def retreating(model: ChangingModel, own: int, before: int) -> list[int]:
+        actors = []
+        for actor in (model._actors[number] for number in right(model, own, before)):
+            if actor.shelved is not None and actor.shelved.process.kept:
+                process = replace(actor.process, kept=actor.shelved.process.kept)
+                *others, answer = actor.answers
+                answers = (*others, structs.replace(answer, has_finished=True))
+                actors.append(replace(actor, process=process, answers=answers))
+            else:
+                actors.append(actor)
+        return [model._number(actor) for actor in actors]
+
+    patch.setattr(ChangingModel, "_retreating", retreating)
 
 
 def _surveys_a_roster_that_is_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -141,20 +154,79 @@ def obeying(right: str, wrong: str) -> Callable[[pytest.MonkeyPatch], None]:
     return install
 
 
+_NO_NUMBERS = "StepNumbers(loss_sum=0.0, weight=0.0, square_sums=())"
+
 PLANNED_MUTANTS = (
-    Mutant("x votes before write", _votes_before_its_write, "2x1, the first leaves", ""),
-    Mutant("x lost write", _goes_on_though_its_write_has_lost, "2x1, the first leaves", ""),
-    Mutant("x leaves at once", _leaves_at_once, "2x1, the first leaves", ""),
-    Mutant("x leaver never answers", _leaver_never_answers, "2x1, the first leaves", ""),
-    Mutant("x drops early", _drops_its_attempt_too_early, "1x2, the last is succeeded", ""),
-    Mutant("x answers with attempt", _answers_with_its_attempt, "1x2, the last is succeeded", ""),
-    Mutant("x surveys unstored", _surveys_a_roster_that_is_not_stored, "1x2, the last is succeeded", ""),
-    Mutant("x does not apply", _does_not_apply_the_step_before, "1x2, the last is succeeded", ""),
-    Mutant("x trains on", _trains_on_when_it_has_caught_up, "1x2, the last is succeeded", ""),
-    Mutant("x mixed", _messages_are_mixed, "1x2, the last is succeeded", ""),
-    Mutant("x guests count", _guests_count, "1x1 with a successor", ""),
-    Mutant("x guests do not vote", _guests_do_not_vote, "1x1 with a successor", ""),
-    Mutant("x numbers", ruling("ruling=Ruling(kind=\"planned\", numbers=numbers)", "ruling=Ruling(kind=\"planned\", numbers=StepNumbers(loss_sum=0.0, weight=0.0, square_sums=()))"), "1x2, the last is succeeded", ""),
-    Mutant("x step", ruling("resume_step=step,", "resume_step=step - 1,"), "1x1 with a successor", ""),
-    Mutant("x obey", obeying('if ruling.kind == "planned" and', "if False and"), "1x2, the last is succeeded", ""),
+    Mutant(
+        "the first member votes before it has written its roster",
+        _votes_before_its_write,
+        "2x1, the first leaves",
+        "a roster that is not stored",
+    ),
+    Mutant(
+        "the first member votes though another roster was written",
+        _goes_on_though_its_write_has_lost,
+        "2x1, the first leaves",
+        "a roster that is not stored",
+    ),
+    Mutant("a member that leaves ends at once", _leaves_at_once, "1x2, the first is succeeded", "nobody goes on"),
+    Mutant("a member that leaves answers no survey", _leaver_never_answers, "2x1, the first leaves", "nobody goes on"),
+    Mutant(
+        "a member drops what it has voted for before it knows that the roster has lost",
+        _drops_its_attempt_too_early,
+        "1x2, the first is succeeded",
+        "lacks a step|two histories",
+    ),
+    Mutant(
+        "a member keeps what it computed under a planned roster that has lost",
+        _answers_with_its_attempt,
+        "2x1 with other shares",
+        "samples are lost or doubled",
+    ),
+    Mutant(
+        "a member surveys a planned roster that is not stored",
+        _surveys_a_roster_that_is_not_stored,
+        "1x2, the last is succeeded",
+        "nobody goes on",
+    ),
+    Mutant(
+        "the step before a planned roster is not applied",
+        _does_not_apply_the_step_before,
+        "1x2, the last is succeeded",
+        "begins after another step",
+    ),
+    Mutant(
+        "a member trains under a planned roster that it has found, without a survey",
+        _trains_on_when_it_has_caught_up,
+        "1x2, the first is succeeded",
+        "lacks a step|two histories",
+    ),
+    Mutant(
+        "messages of a planned roster are read under the one that has won",
+        _messages_are_mixed,
+        "2x1 with a planned joiner",
+        "samples are lost or doubled",
+    ),
+    Mutant("guests count in surveys", _guests_count, "1x2, the last is succeeded", "two histories"),
+    Mutant("guests do not vote", _guests_do_not_vote, "1x1 with a joiner", "a planned roster seats a process"),
+    Mutant(
+        "a planned roster has no numbers of the step before",
+        ruling(
+            'ruling=Ruling(kind="planned", numbers=numbers)', f'ruling=Ruling(kind="planned", numbers={_NO_NUMBERS})'
+        ),
+        "1x2, the last is succeeded",
+        "two histories",
+    ),
+    Mutant(
+        "a planned roster begins a step too early",
+        ruling("resume_step=step,", "resume_step=step - 1,"),
+        "1x1 with a successor",
+        "begins with step",
+    ),
+    Mutant(
+        "a member that has not seen the votes cannot obey a planned roster",
+        obeying('if ruling.kind == "planned" and', "if False and"),
+        "1x2, the last is succeeded",
+        "begins with step",
+    ),
 )

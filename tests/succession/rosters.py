@@ -23,8 +23,8 @@ def first_roster(num_replicas: int, num_stages: int, copies: Collection[int] = (
     )
 
 
-def planned(first: Roster, seats: Seats) -> PlannedChange:
-    """A change of the first roster to these seats."""
+def planned(first: Roster, seats: Seats, shares: tuple[int, ...] = ()) -> PlannedChange:
+    """A change of the first roster to these seats, with equal shares unless others are given."""
     members, copies = seats
     num_replicas = max(member.replica for member in members) + 1
     return PlannedChange(
@@ -35,7 +35,7 @@ def planned(first: Roster, seats: Seats) -> PlannedChange:
         cause="it is tried",
         members=members,
         copies=copies,
-        shares=tuple(len(share) for share in split_grains(NUM_GRAINS, (1,) * num_replicas)),
+        shares=shares or tuple(len(share) for share in split_grains(NUM_GRAINS, (1,) * num_replicas)),
     )
 
 
