@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.succession.process import EXCLUDED, Process
+from tests.succession.process import EXCLUDED, Process, Sums
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, StepNumbers
 from zooid.schedule.planned_rosters import planned_roster
@@ -90,7 +90,9 @@ def caught_up(process: Process, roster: Roster) -> Process:
     )
 
 
-def _applied(state: StepState, process: Process, numbers: StepNumbers) -> tuple[StepState, tuple[object, ...], None]:
+def _applied(
+    state: StepState, process: Process, numbers: StepNumbers
+) -> tuple[StepState, tuple[tuple[Sums, StepNumbers], ...], None]:
     assert process.held is not None, "it has no gradients of the step before a planned change"
     assert process.held.step == state.step == len(process.history), "it applies another step than its next"
     return state.apply(), (*process.history, (process.held, numbers)), None

@@ -52,6 +52,6 @@ LARGE = {
     "1x1 with a successor": lambda: succeeding({"m00": "j0"}, 1, max_rosters=4),
     "1x2, the first is succeeded": lambda: succeeding({"m00": "j0"}, 2, max_rosters=3),
     "1x2, the last is succeeded": lambda: succeeding({"m01": "j0"}, 2, max_rosters=3),
-    "1x2, both are succeeded": lambda: succeeding({"m00": "j0", "m01": "j1"}, 2, max_rosters=2),
+    "1x2, both are succeeded": lambda: succeeding({"m00": "j0", "m01": "j1"}, 2, max_rosters=3),
 }
 """These take minutes: `python -m tests.succession` tries them."""

@@ -332,7 +332,7 @@ class Member:
         self._take_up(written)
         return written
 
-    def _answer(self, roster: Roster, *, knows_attempt: bool) -> Answer:
+    def _answer(self, roster: Roster, *, knows_attempt: bool = True) -> Answer:
         return self._state.progress.answer(
             self._spec.member,
             roster,
