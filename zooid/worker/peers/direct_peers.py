@@ -33,7 +33,8 @@ class DirectPeers:
         return self.links.lost.keys()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
-        first_channel = 1 + roster.change * _MAX_GROUPS
+        # a planned roster may lose against another one of the same number
+        first_channel = 1 + (2 * roster.change + roster.is_planned) * _MAX_GROUPS
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
             assert number < _MAX_GROUPS, "rosters are smaller"

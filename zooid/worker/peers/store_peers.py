@@ -54,7 +54,7 @@ class StorePeers:
             self._heartbeats.start()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
-        prefix = f"{keys.comm_of(roster.run, roster.number, roster.change)}/groups"
+        prefix = f"{_messages_under(roster)}/groups"
         store_groups = StoreGroups(self._store, prefix, self._options, timeout_s=self._timeout_s, abort=self._abort)
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
@@ -87,7 +87,7 @@ class StorePeers:
 
     @property
     def _survey_key(self) -> str:
-        return f"{keys.comm_of(self._roster.run, self._roster.number, self._roster.change)}/survey"
+        return f"{_messages_under(self._roster)}/survey"
 
     def _on_lost(self) -> None:
         """Fail all calls that wait for a lost member. A pipeline without one finishes its grains."""
@@ -102,3 +102,9 @@ class StorePeers:
             kept.append(f"group-{pipeline_group_number(roster, replica)}")
         names = ", ".join(sorted(lost)) or "a member"
         groups.fail(PeerLost(f"{names} is lost: it gives no heartbeat"), kept=kept)
+
+
+def _messages_under(roster: Roster) -> str:
+    """Prefix of the messages under this roster. A planned one may lose against another one of the same number."""
+    prefix = keys.comm_of(roster.run, roster.number, roster.change)
+    return f"{prefix}/planned" if roster.is_planned else prefix
