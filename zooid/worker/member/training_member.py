@@ -300,13 +300,12 @@ class Member:
     def switch(self, following: Roster) -> Roster | None:
         """Go on under a planned roster; None if it has no seat for this member."""
         self._changed_at_s = time.perf_counter()
-        keeper = self._keeper
-        assert keeper is not None
+        assert self._keeper is not None
+        self._keeper.close()
         names = [seat.name for seat in following.seats]
         if names[0] == self._spec.member:
             self._confirming = self._writer.submit(self._write, following)
         if self._spec.member not in names:
-            keeper.close()
             self.events.flush()
             return self._leave(following)
         self.events.turn_to(following.number, following.change, self._spec.member)

@@ -46,7 +46,7 @@ class RunningStatistics:
         return self._num_grains == 1
 
     def parts_of(self, changes: Sequence[torch.Tensor], names: Container[str]) -> list[torch.Tensor]:
-        """The parts of these changes that belong to buffers with these names, as views, sorted by name in each dtype."""
+        """The parts of these changes that belong to buffers with these names, as views; by dtype, then by name."""
         return [
             part
             for buffers, change in zip(self._by_type, changes, strict=True)

@@ -31,6 +31,8 @@ from zooid.worker.step.pending import Pending
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
+_MAX_POSTPONED = 10
+"""A planned change waits for a pending checkpoint for at most so many steps."""
 _MIN_SCALE = 2.0**-14
 """A loss scale below this no longer explains an overflow: the numbers themselves are not finite."""
 
@@ -76,6 +78,8 @@ class Transactions:
         self._start_s = 0.0
         self._unjudged: StepCounts | None = None
         """A step that is applied, but has no verdict yet."""
+        self._num_postponed = 0
+        """Number of steps for which an agreed change has waited for a checkpoint."""
         self._pace_s = 0.0
         """Seconds for each grain of the last step that this member has run."""
         self._uses_gpu = assignment.device.type == "cuda"
@@ -239,8 +243,13 @@ class Transactions:
     def following_roster(self) -> Roster | None:
         """The roster that a planned change puts in the place of this one now; None while nothing changes."""
         change = self._changes.agreed
-        if change is None or self._keeper.is_pending:
+        if change is None:
             return None
+        if self._keeper.is_pending:
+            self._num_postponed += 1
+            if self._num_postponed < _MAX_POSTPONED:
+                return None
+            self._keeper.settle()
         self.settle()
         none = StepNumbers(loss_sum=0.0, weight=0.0, square_sums=())
         return planned_roster(self._seat.roster, change, self.progress.step.num_applied, self.progress.applied or none)
