@@ -33,7 +33,7 @@ def endure(home: Nursery, folder: Path, seconds: float) -> dict[str, float]:
             if attempt.status is not None:
                 raise ZooidError(f"the run has ended:\n{attempt.words()}")
             time.sleep(_POLL_S)
-        counts = Counter(event["event"] for event in attempt.events())
+        counts = Counter(event["event"] for event in attempt.events() if event.get("ruling") != "planned")
         num_steps = last_applied(job.file.parent)[0]
     finally:
         for spinner in spinners:

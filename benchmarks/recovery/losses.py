@@ -207,4 +207,5 @@ def _plan(job: PreparedJob, loss: Loss) -> Plan:
 
 
 def _roster_changes(attempt: Attempt) -> Iterator[dict[str, float]]:
-    return (event for event in attempt.events() if event["event"] == "roster_changed")
+    """Changes because of a lost member, not those with which a new one joins."""
+    return (event for event in attempt.events() if event["event"] == "roster_changed" and event["ruling"] != "planned")

@@ -43,7 +43,8 @@ torch.set_default_dtype(torch.float64)
 
 def build_model():
     torch.manual_seed(0)
-    middle = [nn.Linear(32, 32), nn.Tanh(), nn.Dropout(0.1)]
+    shared = nn.Linear(32, 32)
+    middle = [shared, nn.Tanh(), nn.Dropout(0.1), nn.Linear(32, 32), nn.Tanh(), shared, nn.Tanh()]
     return nn.Sequential(nn.Linear(20, 32), nn.BatchNorm1d(32), nn.Tanh(), *middle, nn.Linear(32, 3))
 
 

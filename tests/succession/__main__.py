@@ -9,6 +9,7 @@ from itertools import permutations
 from typing import Any
 
 from tests.succession.model import Model
+from tests.succession.planned_cases import LARGE as PLANNED_CASES
 from tests.succession.rosters import first_roster
 from tests.succession.schedules import run_schedule
 
@@ -50,7 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.succession", description=__doc__)
-    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES), help="tried in every order")
+    names = [*CASES, *PLANNED_CASES]
+    parser.add_argument("--cases", nargs="*", default=names, choices=names, help="tried in every order")
     parser.add_argument("--max-lost", type=int, default=2, help="how many are lost for good, in every world")
     parser.add_argument("--schedules", type=int, default=10_000, help="how many random schedules are run")
     parser.add_argument("--seed", type=int, default=8)
@@ -61,7 +63,8 @@ def main() -> int:
     num_ends = 0
     for name in given.cases:
         try:
-            worlds[name], tried = _explore(given.max_lost, **CASES[name])
+            model = PLANNED_CASES[name]() if name in PLANNED_CASES else _model(**CASES[name])
+            worlds[name], tried = _explore(model, given.max_lost)
             num_ends += tried
         except AssertionError as error:
             violations.append(f"{name}: {str(error)[:500]}")
@@ -93,8 +96,13 @@ def main() -> int:
     return 1 if violations else 0
 
 
-def _explore(
-    max_lost: int,
+def _explore(model: Model, max_lost: int) -> tuple[int, int]:
+    """Numbers of worlds, and of cases in which members were lost for good."""
+    worlds = model.explore()
+    return len(worlds), model.check_ends(worlds, max_lost)
+
+
+def _model(
     *,
     layout: tuple[int, int],
     copies: tuple[int, ...] = (),
@@ -102,18 +110,15 @@ def _explore(
     num_steps: int,
     max_rosters: int,
     suspicions: tuple[tuple[str, str], ...] = (),
-) -> tuple[int, int]:
-    """Numbers of worlds, and of cases in which members were lost for good."""
+) -> Model:
     first = first_roster(*layout, copies)
-    model = Model(
+    return Model(
         first,
         num_joiners=num_joiners,
         num_steps=num_steps,
         max_rosters=max_rosters,
         suspicions=suspicions,
     )
-    worlds = model.explore()
-    return len(worlds), model.check_ends(worlds, max_lost)
 
 
 def _say(progress: str) -> None:

@@ -7,7 +7,7 @@ A member that answers in the middle of a step may have computed its grains or no
 that are lost only in models with `suspicions`: they multiply the worlds.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, combinations, islice, repeat
@@ -44,6 +44,12 @@ class Actor:
     answers: tuple[Answer, ...] = ()
     asked: int | None = None
     """Which roster it knew when it asked to join."""
+    planned: int | None = None
+    """Number of the planned roster that it goes on under, or that it waits for in order to leave."""
+    has_written: bool = False
+    """Whether it has written that roster, as its first member."""
+    shelved: "Shelved | None" = None
+    """What it did under a planned roster that was not in the store when it had to answer."""
 
     @property
     def name(self) -> str:
@@ -52,6 +58,15 @@ class Actor:
     @property
     def has_answered(self) -> bool:
         return any(answer.change == self.process.roster for answer in self.answers)
+
+
+@dataclass(frozen=True)
+class Shelved:
+    """What a process did under a planned roster, and what it will answer if that roster is stored after all."""
+
+    roster: int
+    process: Process
+    answer: Answer
 
 
 class Model:
@@ -125,7 +140,7 @@ class Model:
         process = self._actors[own].process
         if process.roster < 0 or not process.state.is_bound:
             return
-        roster = world[len(self.ranks) + process.roster]
+        roster = self._obeyed(world, rank)
         if process.computes:
             mates = self._mates(roster, process.stage)
             contributed = [self._contributed[world[mate]] for mate in mates]
@@ -139,7 +154,8 @@ class Model:
         elif not process.has_state or process.lacks_gradients:
             for mate in self._mates(roster, process.stage):
                 source = self._actors[world[mate]].process
-                if mate == rank or source.roster != process.roster or not source.has_state:
+                is_beside = (source.roster, source.is_planned) == (process.roster, process.is_planned)
+                if mate == rank or not is_beside or not source.has_state:
                     continue
                 if not process.has_state:
                     yield self._with(world, rank, self._taking(own, roster, world[mate]))
@@ -151,7 +167,7 @@ class Model:
         actor = self._actors[world[rank]]
         process = actor.process
         if 0 <= process.roster < self.max_rosters - 1 and process.state.is_bound and not actor.has_answered:
-            for released in self._releasing(world[rank], world[len(self.ranks) + process.roster]):
+            for released in self._releasing(world[rank], self._obeyed(world, rank)):
                 yield self._with(world, rank, released)
 
     def writing(self, world: World, rank: int) -> Iterator[World]:
@@ -241,15 +257,33 @@ class Model:
 
         Whoever is lost, the first of these moves is made that is left. A new roster is only sought if nothing else is.
         """
-        newest = len(world) - len(self.ranks) - 1
-        present = [(rank, self._actors[world[rank]].process) for rank in self._seated(world[-1])]
-        unfinished = [rank for rank, process in present if process.roster != newest or not self._is_done(process)]
-        kinds = (self.training, self.obeying, self.writing, self.answering)
+        unfinished = self._unfinished(world)
+        kinds = self._kinds
         moves: list[tuple[int, int, World]] = []
         for rank in self.ranks:
             possible = ((order, rank, move) for order, kind in enumerate(kinds) for move in kind(world, rank))
             moves += islice(possible, 1)
         return frozenset(unfinished), tuple((rank, move) for _, rank, move in sorted(moves))
+
+    @property
+    def _kinds(self) -> tuple[Callable[[World, int], Iterator[World]], ...]:
+        """What members do, in the order in which they do it if nothing disturbs them."""
+        return (self.training, self.obeying, self.writing, self.answering)
+
+    def _unfinished(self, world: World) -> list[int]:
+        newest = len(world) - len(self.ranks) - 1
+        present = [(rank, self._actors[world[rank]].process) for rank in self._seated(world[-1])]
+        return [rank for rank, process in present if process.roster != newest or not self._is_done(process)]
+
+    def _obeyed(self, world: World, rank: int) -> int:
+        """The roster that this process is under, as its number."""
+        return world[len(self.ranks) + self._actors[world[rank]].process.roster]
+
+    def _has_given_up(self, world: World, rank: int) -> bool:
+        return False
+
+    def _may_vote(self, actor: Actor, roster: Roster) -> bool:
+        return True
 
     def _is_done(self, process: Process) -> bool:
         is_at_end = process.state.is_bound and process.state.num_applied == self.num_steps
@@ -257,7 +291,8 @@ class Model:
 
     def _num_together(self, world: World, lost: Collection[int]) -> int:
         """The least number of present members that a roster must seat: those who have lost nobody, and one more."""
-        names = {self._names[rank] for rank in self._seated(world[-1]) if rank not in lost}
+        present = {rank for rank in self._seated(world[-1]) if rank not in lost and not self._has_given_up(world, rank)}
+        names = {self._names[rank] for rank in present}
         named = [
             {answer.member, other}
             for actor in self.actors(world)
@@ -314,7 +349,8 @@ class Model:
         contributed = actor.contributed
         if process.computes:
             contributed |= {(process.attempt, acts.own_part(process, roster))}
-        votes = actor.votes | {process.attempt} if process.has_voted else actor.votes
+        may_vote = process.has_voted and self._may_vote(actor, roster)
+        votes = actor.votes | {process.attempt} if may_vote else actor.votes
         return self._number(replace(actor, process=process, contributed=contributed, votes=votes))
 
     def _successor(self, number: int, answers: tuple[Answer, ...], joiners: tuple[Joining, ...]) -> int | None:
@@ -360,9 +396,9 @@ class Model:
         return (*map(self._forgetting, numbers, repeat(first_read)), *rosters)
 
     def _first_read(self, number: int, rosters: tuple[int, ...]) -> tuple[int, ...]:
-        """The first step of each roster that the actor will read messages about."""
+        """The first step of each roster that the actor will read messages about. The last one is not written yet."""
         process = self._actors[number].process
-        steps = [_NEVER] * len(rosters)
+        steps = [_NEVER] * (len(rosters) + 1)
         if process.roster >= 0 and process.state.is_bound:
             steps[process.roster] = process.state.step
         for change, roster in enumerate(rosters):
@@ -379,7 +415,7 @@ class Model:
                 actor,
                 contributed=frozenset(each for each in actor.contributed if each[0][1] >= first_read[each[0][0]]),
                 votes=frozenset(each for each in actor.votes if each[1] >= first_read[each[0]]),
-                answers=tuple(answer for answer in actor.answers if answer.change == len(first_read) - 1),
+                answers=tuple(answer for answer in actor.answers if answer.change == len(first_read) - 2),
             )
         )
 

@@ -16,8 +16,12 @@ NUM_GRAINS = 4
 EXCLUDED, OUTSIDE = -1, -2
 """In place of a roster's number: of a process that a roster has left out, and of one that has not joined yet."""
 
-Attempt = tuple[int, int]
-"""A roster and a step. Sums that are made under different rosters may differ in rounding."""
+Attempt = tuple[int, int, bool]
+"""The number of a roster, a step, and whether the roster was planned.
+
+Sums that are made under different rosters may differ in rounding. A planned roster may lose against another one of the
+same number, so their messages are told apart.
+"""
 Part = tuple[tuple[int, int], ...]
 """Grains whose sums somebody has, each as its step and its number in the step."""
 
@@ -56,10 +60,12 @@ class Process:
     """False until all members of its roster hold the step that stands."""
     kept: Part = ()
     """Grains of its own that it has computed under earlier rosters, and has the sums of."""
+    is_planned: bool = False
+    """Whether its roster was planned ahead."""
 
     @property
     def attempt(self) -> Attempt:
-        return (self.roster, self.state.step)
+        return (self.roster, self.state.step, self.is_planned)
 
     @property
     def computes(self) -> bool:
@@ -124,7 +130,7 @@ def peers(roster: Roster, stage: int) -> list[str]:
 def stage_numbers(attempt: Attempt, stage: int, num_stages: int) -> tuple[float, float, float]:
     """Loss sum, weight and Σg² that a stage finds. They say which sums they belong to."""
     is_last = stage == num_stages - 1
-    square_sum = float(1 + attempt[0] * 100 + attempt[1] * 10 + stage)
+    square_sum = float(1 + attempt[0] * 100 + attempt[1] * 10 + stage + attempt[2] / 2)
     return (0.5 + attempt[1], 1.0 + attempt[0], square_sum) if is_last else (0.0, 0.0, square_sum)
 
 
@@ -224,7 +230,7 @@ def obeying(process: Process, roster: Roster, checkpoint: Sequence[tuple[Sums, S
     assert ruling is not None
     if process.name not in roster.stages:
         return Process(process.name, StepState.resumed(0).release(), EXCLUDED, has_state=False)
-    seated = replace(process, roster=roster.change, stage=roster.stages[process.name], kept=())
+    seated = replace(process, roster=roster.change, stage=roster.stages[process.name], kept=(), is_planned=False)
     if ruling.kind == "rolled_back":
         state, history = StepState.resumed(roster.resume_step), tuple(checkpoint)
         return replace(

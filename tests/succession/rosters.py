@@ -3,7 +3,9 @@
 from collections.abc import Collection
 
 from tests.succession.process import NUM_GRAINS
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Answer, Joining, Roster, RosterMember, RosterSeat
+from zooid.schedule.planned_rosters import Seats
 from zooid.schedule.samples import split_grains
 from zooid.schedule.succession import grains_of
 
@@ -18,6 +20,22 @@ def first_roster(num_replicas: int, num_stages: int, copies: Collection[int] = (
         members=tuple(RosterMember(name=f"m{r}{s}", stage=s, replica=r) for r, s in seats),
         shares=tuple(len(share) for share in split_grains(NUM_GRAINS, (1,) * num_replicas)),
         copies=tuple(RosterSeat(name=f"c{number}{stage}", stage=stage) for number, stage in enumerate(copies)),
+    )
+
+
+def planned(first: Roster, seats: Seats, shares: tuple[int, ...] = ()) -> PlannedChange:
+    """A change of the first roster to these seats, with equal shares unless others are given."""
+    members, copies = seats
+    num_replicas = max(member.replica for member in members) + 1
+    return PlannedChange(
+        run=first.run,
+        number=first.number,
+        change=first.change,
+        attempt=1,
+        cause="it is tried",
+        members=members,
+        copies=copies,
+        shares=shares or tuple(len(share) for share in split_grains(NUM_GRAINS, (1,) * num_replicas)),
     )
 
 

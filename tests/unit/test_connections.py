@@ -268,3 +268,45 @@ def test_whoever_waits_for_a_message_to_leave_hears_that_its_member_is_lost() ->
         connection.lose("it has been silent")
         assert [type(error) for error in told] == [PeerLost]
         assert sender.rank() == 0
+
+
+def join(members: dict[str, MemberLinks], new: str) -> dict[str, MemberLinks]:
+    """Connect a new member with all others."""
+    store, names, num_connected = HashStore(), [*members, new], len(members)
+    with ThreadPoolExecutor(len(names)) as pool:
+        calls = [
+            pool.submit(member.join, store, names, num_connected, timeout_s=20.0, abort=Abort())
+            for member in members.values()
+        ]
+        joined = pool.submit(
+            connect_members,
+            store,
+            new,
+            names,
+            OPTIONS,
+            timeout_s=20.0,
+            abort=Abort(),
+            num_connected=num_connected,
+        ).result()
+        for call in calls:
+            call.result()
+    return {**members, new: joined}
+
+
+def test_a_member_that_joins_learns_the_latency_that_the_others_know() -> None:
+    """Otherwise a rendezvous that fails halfway leaves members that choose different transfers."""
+    with connected() as members:
+        [known] = {member._latency_s for member in members.values()}
+        together = join(members, "d")
+        assert {member._latency_s for member in together.values()} == {known}
+        assert everywhere(groups_of(together, 3, list(together)), total) == [10.0] * 4
+        together["d"].cut()
+
+
+def test_a_member_may_connect_again() -> None:
+    with connected(["a", "b"]) as members:
+        first = join(members, "c")["c"]
+        again = join(members, "c")
+        wait_until(lambda: set(first.lost) == {"a", "b"})
+        assert everywhere(groups_of(again, 4, ["a", "b", "c"]), total) == [6.0] * 3
+        again["c"].cut()

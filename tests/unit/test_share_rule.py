@@ -41,6 +41,7 @@ def test_no_split_ends_earlier(paces: list[float], extra: int) -> None:
         ((0.1, 0.0), (4, 4), None),
         ((0.1,), (4,), None),
         ((0.3, 0.1), (1, 1), None),
+        ((0.001, 0.002), (6, 6), None),
     ],
 )
 def test_shares_change_for_a_clear_gain(

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 _MIN_GAIN = 0.07
 """Shares change if that makes the longest replica shorter by this fraction."""
+_MIN_GAIN_S = 0.02
+"""Shares change if that makes the longest replica shorter by this time. A change itself takes some milliseconds."""
 
 
 def balanced_shares(paces: Sequence[float], num_grains: int) -> tuple[int, ...]:
@@ -29,7 +31,7 @@ def better_shares(paces: Sequence[float], shares: Sequence[int]) -> tuple[int, .
         return None
     better = balanced_shares(paces, num_grains)
     now_s, then_s = (max(map(lambda share, pace: share * pace, split, paces)) for split in (shares, better))
-    return better if then_s < (1 - _MIN_GAIN) * now_s else None
+    return better if now_s - then_s > max(_MIN_GAIN * now_s, _MIN_GAIN_S) else None
 
 
 class PaceWatch:

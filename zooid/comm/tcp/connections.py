@@ -3,6 +3,7 @@
 Members rendezvous once. A new group among connected members is a channel on their connections, without a rendezvous.
 """
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,6 +35,8 @@ class MemberLinks:
         self._options = options
         self._latency_s = latency_s
         self._heartbeats = heartbeats
+        self._lock = threading.Lock()
+        """Held while connections are added, since two planned changes may be prepared at once."""
 
     @property
     def lost(self) -> dict[str, str]:
@@ -63,10 +66,16 @@ class MemberLinks:
 
         All give the same names in the same order. The first `num_connected` are connected with each other already.
         """
-        connections, latency_s = _connect(store, self.name, names, self._options, timeout_s, abort, num_connected)
-        self._connections = {**self._connections, **{each.name: each for each in connections.values()}}
-        self._latency_s = latency_s
-        self._heartbeats.watch(_watched(connections, names.index(self.name), len(names)))
+        connections, latency_s = _connect(
+            store, self.name, names, self._options, timeout_s, abort, num_connected, self._latency_s
+        )
+        with self._lock:
+            replaced = [self._connections[each.name] for each in connections.values() if each.name in self._connections]
+            self._connections = {**self._connections, **{each.name: each for each in connections.values()}}
+            self._latency_s = latency_s
+            self._heartbeats.watch(_watched(connections, names.index(self.name), len(names)))
+        for connection in replaced:
+            connection.lose("it has connected again")
 
     def close(self) -> None:
         """Leave all members after everything sent has arrived, without waiting for lost members."""
@@ -116,15 +125,19 @@ def _connect(
     timeout_s: float,
     abort: Abort,
     num_connected: int,
+    known_latency_s: float | None = None,
 ) -> tuple[dict[int, Connection], float | None]:
-    """Return new connections by rank, and the round trip that all ranks agree on."""
+    """Return new connections by rank, and the round trip that all ranks agree on.
+
+    `known_latency_s` is the round trip that the ranks which are connected already have agreed on.
+    """
     mesh = Mesh(store, names.index(name), len(names), options, timeout_s, abort, num_connected)
     connections = {}
     for peer, sockets in mesh.connect().items():
         connection = connections[peer] = Connection(names[peer])
         connection.start(streams_over(sockets, peer, connection))
     try:
-        return connections, mesh.agree_on_latency()
+        return connections, mesh.agree_on_latency(known_latency_s)
     except BaseException:
         for connection in connections.values():
             connection.lose("the rendezvous failed")

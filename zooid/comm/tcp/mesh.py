@@ -113,12 +113,20 @@ class Mesh:
     def _first_admitted(self) -> int:
         return max(self._rank + 1, self._num_connected)
 
-    def agree_on_latency(self) -> float | None:
-        """Return the round trip from the first new rank that dials, which counts for all: all must choose alike."""
+    def agree_on_latency(self, known_s: float | None = None) -> float | None:
+        """Return a round trip that counts for all ranks: all must choose alike.
+
+        More than two connected ranks keep the one that they know, and the first of them tells it to the new ranks: a
+        rendezvous that fails halfway must not leave them with different ones. Otherwise, the first new rank that dials
+        tells its own. Two ranks do not need it.
+        """
         if self._size <= 2:
             return None
-        if self._rank == max(1, self._num_connected):
-            self._store.set(_ROUND_TRIP_KEY, repr(min(self._round_trips_s)))
+        keeps_known = self._num_connected > 2
+        if self._rank == (0 if keeps_known else max(1, self._num_connected)):
+            self._store.set(_ROUND_TRIP_KEY, repr(known_s if keeps_known else min(self._round_trips_s)))
+        if keeps_known and self._rank < self._num_connected:
+            return known_s
         return decode_round_trip_s(bytes(self._store.get(_ROUND_TRIP_KEY)))
 
     def _check(self) -> None:

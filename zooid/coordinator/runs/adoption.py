@@ -63,7 +63,7 @@ def find_orphans(store: ObjectStore, platform: Platform[Any], plan: Plan, told: 
     roster = last_roster(store, last_number(store))
     if roster is None or not complete_steps(store) or Fence(store, roster.number).is_superseded():
         return None
-    orphans = [_orphan(store, platform, seat.name, roster.number) for seat in roster.seats]
+    orphans = [find_orphan(store, platform, seat.name, roster.number) for seat in roster.seats]
     alive = [orphan for orphan in orphans if orphan is not None]
     num_needed = roster.num_stages if plan.survives_losses else len(roster.seats)
     if len(alive) < num_needed:
@@ -74,8 +74,8 @@ def find_orphans(store: ObjectStore, platform: Platform[Any], plan: Plan, told: 
     return Orphans(roster, tuple(alive), told, step or roster.first_computed)
 
 
-def _orphan(store: ObjectStore, platform: Platform[Any], member: str, number: int) -> Orphan | None:
-    """Return the member, unless it was never recorded or is known to have ended."""
+def find_orphan(store: ObjectStore, platform: Platform[Any], member: str, number: int) -> Orphan | None:
+    """Find one member of a claim; None if it was never recorded or is known to have ended."""
     try:
         record = read_record(store, keys.handle(member, number), MemberHandle)
     except ObjectNotFound:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -141,16 +141,23 @@ class Crew:
         started_s = time.monotonic() - max(0.0, time.time() - started_at_s)
         self._running[member] = _Running(member, roster, offer, handle, started_s)
 
+    @property
+    def members(self) -> Collection[str]:
+        """Names of all members, also of those that have exited."""
+        return self._running.keys()
+
     def wait_for_survivors(
         self,
         on_poll: Callable[[], None],
+        on_exits: Callable[[], None],
         on_lost: Callable[[str, str], None],
         is_left_out: Callable[[str], bool],
         is_waiting: Callable[[str], bool] = lambda member: False,
     ) -> None:
         """Wait until all members have exited, except those that wait to join.
 
-        Killed members are reported to `on_lost`, and the survivors continue.
+        Killed members are reported to `on_lost`, and the survivors continue. `on_exits` is called when all members have
+        exited, and learns whether others have joined before that.
 
         Members without a seat end by themselves, and so do all if one finds that the run cannot continue. Those that
         hang, are stopped or are cut off are ended.
@@ -174,8 +181,10 @@ class Crew:
                     if failure is None:
                         on_lost(member, str(end))
             on_poll()
-            if all(end is not None for member, end in exits.items() if not is_waiting(member)):
-                break
+            if self._have_exited(exits, is_waiting):
+                on_exits()
+                if self._have_exited(exits, is_waiting) and self._running.keys() == exits.keys():
+                    break
             for running in self._running.values():
                 has_exited = exits.get(running.member) is not None
                 if not has_exited and (not can_continue or is_left_out(running.member)):
@@ -185,6 +194,11 @@ class Crew:
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._error()
+
+    @staticmethod
+    def _have_exited(exits: Mapping[str, Exit | None], is_waiting: Callable[[str], bool]) -> bool:
+        """Whether all members have exited, except those that wait to join."""
+        return all(end is not None for member, end in exits.items() if not is_waiting(member))
 
     def ages(self) -> dict[str, tuple[Offer, float]]:
         """Return the offer and the age in seconds of every member that still runs."""

@@ -33,6 +33,11 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             f"the run in {store.url} has ended, or has no coordinator that could start members; `zooid resume "
             f"{store.url}` goes on with it, in any layout"
         )
+    if last_claim(store)[0] != number:
+        raise InputError(
+            f"the coordinator of {store.url} has adopted its members, and cannot start others; end it, and `zooid "
+            f"resume {store.url}` in the layout that you want"
+        )
     request = LayoutRequest(num_replicas=num_replicas, num_stages=num_stages)
     order = len(store.list(keys.requests_under(number))) + 1
     while True:

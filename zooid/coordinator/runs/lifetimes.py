@@ -28,6 +28,8 @@ class Lifetimes:
 
     def poll(self) -> None:
         """Ask for successors of members that will soon be ended."""
+        if not self.changes.wanted:
+            self._succeeded.clear()  # who is still here has no successor, since that change was given up
         limited = {
             name: (lifetime_s, age_s)
             for name, (offer, age_s) in self.ages().items()

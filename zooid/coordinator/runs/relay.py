@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
@@ -14,6 +14,9 @@ from zooid.store.rosters import find_roster
 OnEvent = Callable[[Event], None]
 
 _LOCAL_INTERVAL_S = 0.1
+_NUM_RECENT = 3
+"""Number of rosters whose events each poll looks for: members that leave write a little later. Each is a listing, and a
+run whose members are replaced every few minutes has many rosters."""
 
 
 class ProgressSum:
@@ -68,11 +71,16 @@ class Relay:
         """Relay new events, unless the last poll was a moment ago."""
         self._guard()
         if time.monotonic() - self._last_s >= self._interval_s:
-            self.flush()
+            recent = self._readers[1:][-_NUM_RECENT:]
+            self._relay_from([self._readers[0], *recent])  # to the first one the coordinator writes its own events
 
     def flush(self) -> None:
         """Relay all events that are in the store."""
-        for reader in self._readers:  # also the first one, to which the coordinator writes its own events
+        self._relay_from(list(self._readers))
+
+    def _relay_from(self, readers: Sequence[EventReader]) -> None:
+        """Relay new events of these readers, and of rosters that are new."""
+        for reader in readers:
             self._relay(reader)
         while (roster := find_roster(self._store, self.roster, len(self._readers))) is not None:
             self._relay(self._readers[-1])  # events from before the roster was replaced

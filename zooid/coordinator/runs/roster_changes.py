@@ -179,9 +179,16 @@ class RosterChanges:
         return is_later and (roster.members, roster.copies) == (self._planned.members, self._planned.copies)
 
     def _drop_ended(self, roster: Roster) -> None:
-        """Forget processes that have ended before they could join, so that others are started."""
+        """Forget processes that wait no longer: those that have their seat, and those that ended before they had it.
+
+        Others are started in place of the latter.
+        """
         for seat, name in list(self._started.items()):
-            if name in roster.former or (name in self._running and self.has_ended(name)):
+            if name in roster.stages:  # another member was lost since it joined, so the change is not done yet
+                del self._started[seat]
+                self._running.discard(name)
+                self._planned = None
+            elif name in roster.former or (name in self._running and self.has_ended(name)):
                 logger.warning("%s has ended before it could join", name)
                 self._num_failed += 1
                 del self._started[seat]
@@ -204,8 +211,7 @@ class RosterChanges:
         return [] if roster is None else [roster]
 
     def _is_ready(self, member: str) -> bool:
-        folder, _, _ = keys.joining(member, self.number).rpartition("/")
-        return keys.joining(member, self.number) in self.store.list(folder)
+        return keys.joining(member, self.number) in self.store.list(keys.joining_under(self.number))
 
     def _plan(self, roster: Roster, seats: Seats) -> None:
         """Write the change, unless it is planned already for this roster."""

@@ -13,7 +13,7 @@ from msgspec import structs
 from zooid.coordinator.plans.checkpoint_rules import rule_for
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.accounts import bill, median_step_s, run_started, timeout_s
-from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans
+from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
@@ -50,7 +50,7 @@ from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
 from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
-from zooid.store.stored_records import read_plan
+from zooid.store.stored_records import read_plan, read_record
 
 _POLL_S = 0.02
 _METER_INTERVAL_S = 0.5
@@ -275,15 +275,28 @@ class Run:
         names = tuple(member.name for member in orphans.members)
         self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
         self._writer.flush()
-        first = read_roster(self._store, self._roster)
-        offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
+        clear(self._store, keys.joining_under(self._roster))  # processes that wait to join end: nobody invites them
         platform = AdoptedMembers(
             self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted)
         )
         with self._crew(platform) as crew:
             for member in orphans.members:
-                crew.adopt(member.name, self._roster, offers[member.name], member, member.started_at_s)
-            return self._watch(plan, crew, orphans.step, begin_s)
+                crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
+            return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
+
+    def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
+        """Adopt members that have joined since, with a change that the dead coordinator had planned."""
+        for name in (self._progress.seated or frozenset()).difference(crew.members):
+            if (orphan := find_orphan(self._store, self.platform, name, self._roster)) is not None:
+                crew.adopt(name, self._roster, self._offer_of(name, plan), orphan, orphan.started_at_s)
+
+    def _offer_of(self, member: str, plan: Plan) -> Offer:
+        """The offer of a member that another coordinator has started, in the claim's first roster or to join later."""
+        spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
+        if spec.joins_stage is not None:
+            return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
+        first = read_roster(self._store, self._roster)
+        return dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))[member]
 
     def _crew(self, platform: Platform[Any]) -> Crew:
         return Crew(platform, self._store, checks_input=False, is_replaced=self._lease.is_replaced)
@@ -293,11 +306,28 @@ class Run:
             self.relay.flush()
         return member in self._progress.trained
 
-    def _watch(self, plan: Plan, crew: Crew, first_step: int, begin_s: float) -> RunResult:
+    def _watch(
+        self,
+        plan: Plan,
+        crew: Crew,
+        first_step: int,
+        begin_s: float,
+        adopt_joined: Callable[[], None] = lambda: None,
+    ) -> RunResult:
+        meter = self._meter(crew)
+
+        def poll() -> None:
+            meter()
+            adopt_joined()
+
+        def look_again() -> None:
+            self.relay.flush()
+            adopt_joined()
+
         try:
             if plan.survives_losses:
                 is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
-                crew.wait_for_survivors(self._meter(crew), self._report_exit, is_left_out, is_waiting)
+                crew.wait_for_survivors(poll, look_again, self._report_exit, is_left_out, is_waiting)
             else:
                 wait_for_all([crew], self._meter(crew))
         except MemberFailed as failure:

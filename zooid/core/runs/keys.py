@@ -135,9 +135,14 @@ def notice(member: str, number: int) -> str:
     return f"{requests_under(number)}/notice-{member}.json"
 
 
+def joining_under(number: int) -> str:
+    """Prefix of the records of processes that are ready to join the members of a claim."""
+    return f"{JOINING}/{label(number)}"
+
+
 def joining(member: str, number: int) -> str:
-    """Key of the record with which a process says that it is ready to join."""
-    return f"{JOINING}/{label(number)}/{member}.json"
+    """Key of the record with which a process says that it is ready to join. A process whose record is gone ends."""
+    return f"{joining_under(number)}/{member}.json"
 
 
 def planned_change(number: int, change: int, attempt: int) -> str:

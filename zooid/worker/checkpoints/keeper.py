@@ -62,6 +62,10 @@ class CheckpointKeeper:
         """Whether a checkpoint is being written; equal on all members between two steps."""
         return self._pending is not None
 
+    def settle(self) -> None:
+        """Wait until the pending checkpoint is complete; all members do so after the same step."""
+        self._catch_up()
+
     def close(self) -> None:
         """Wait until the manifest of the last complete checkpoint is written."""
         if self._written is not None:

@@ -44,6 +44,8 @@ class ChangeWatch:
         self._proposing: threading.Thread | None = None
         self._begun = 0
         """Number of the change that this member gets ready for."""
+        self._attempt = Abort()
+        """Ends the present attempt to get ready."""
         self.agreed: PlannedChange | None = read_change(store, roster, roster.attempt) if roster.guests else None
         """The change that all members are ready for."""
         if is_first and not roster.guests:
@@ -58,7 +60,7 @@ class ChangeWatch:
             return
         self._pace_watch.note(paces)
         better = self._pace_watch.better_than(shares)
-        if better is not None and self._proposing is None:
+        if better is not None and self._proposing is None and self._newest == 0:
             self._proposing = threading.Thread(target=self._propose, args=(better,), name="zooid-shares", daemon=True)
             self._proposing.start()
 
@@ -69,7 +71,7 @@ class ChangeWatch:
             run=roster.run,
             number=roster.number,
             change=roster.change,
-            attempt=self._newest + 1,
+            attempt=1,
             cause=f"replicas are not equally fast: shares become {', '.join(map(str, shares))}",
             members=roster.members,
             shares=shares,
@@ -82,6 +84,7 @@ class ChangeWatch:
 
     def close(self) -> None:
         self._ended.set()
+        self._attempt.set("the roster has been replaced")
 
     def ballot(self) -> tuple[int, int]:
         """The newest change that this member can tell others, and the one that it is ready for."""
@@ -95,7 +98,10 @@ class ChangeWatch:
         newest = int(total.newest_change)
         if newest > self._begun:
             self._begun = newest
-            threading.Thread(target=self._prepare, args=(newest,), name="zooid-prepare", daemon=True).start()
+            self._attempt.set("a newer change is planned")
+            self._attempt = Abort()
+            arguments = (newest, self._attempt)
+            threading.Thread(target=self._prepare, args=arguments, name="zooid-prepare", daemon=True).start()
         prepared = self._prepared
         if total.agrees_on_change(self._roster.num_voters):
             assert prepared is not None
@@ -109,13 +115,17 @@ class ChangeWatch:
                 if (change := find_newest_change(self._store, self._roster, self._newest)) is not None:
                     self._newest = change.attempt
 
-    def _prepare(self, attempt: int) -> None:
+    def _prepare(self, attempt: int, abort: Abort) -> None:
+        self._abort.on_set(abort.set)
         try:
             change = read_change(self._store, self._roster, attempt)
             check_follows(self._roster, change)
-            self._peers.connect(change, self._roster)
+            self._peers.connect(change, self._roster, abort)
         except ZooidError as error:
-            logger.warning("this member is not ready for the planned change %d: %s", attempt, error)
+            if not abort.is_set:
+                logger.warning("this member is not ready for the planned change %d: %s", attempt, error)
             return
+        finally:
+            self._abort.forget(abort.set)
         if self._begun == attempt:
             self._prepared = change

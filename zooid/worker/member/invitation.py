@@ -1,6 +1,12 @@
 """How a process that was started to join waits for its seat."""
 
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
 from zooid.core.abort import Abort
+from zooid.core.errors import CommError, StoreError
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
@@ -19,16 +25,39 @@ class NotInvited(Exception):
 _LOOK_S = 0.25
 _LOCAL_LOOK_S = 0.02
 """Seconds between two looks, in a store that charges nothing."""
+_RECORD_LOOK_S = 2.0
+"""Seconds between two looks whether the process is still wanted."""
+
+Connect = Callable[[PlannedChange, Roster, Abort], Peers]
+"""(a planned change, the roster that it replaces, a flag that ends the rendezvous) -> the peers of this process."""
 
 
-def await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: Abort) -> tuple[PlannedChange, Roster]:
-    """Say that this process is ready, and wait for a planned change with a seat for it.
+def await_seat(
+    spec: WorkerSpec, store: ObjectStore, roster: Roster, connect: Connect, abort: Abort
+) -> tuple[Roster, Peers]:
+    """Say that this process is ready, and wait for the roster whose guest it is.
 
-    Returns the change and the roster that it replaces.
+    Returns that roster, and the peers. NotInvited is raised if the members have gone on without this process, or if
+    nobody wants it.
     """
     joining = Joining(member=spec.member, change=roster.change)
     store.put(keys.joining(spec.member, spec.roster), encode_record(joining))
+    while True:
+        change, roster = _await_change(spec, store, roster, abort)
+        with _while_current(spec.member, store, roster, change, abort) as current:
+            try:
+                peers = connect(change, roster, current)
+            except CommError:
+                if abort.is_set or not current.is_set:
+                    raise
+                continue  # the members are not at this rendezvous any more; there may be another
+        return _await_roster(spec, store, roster, peers, abort), peers
+
+
+def _await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: Abort) -> tuple[PlannedChange, Roster]:
+    """Wait for a planned change with a seat for this process; return it, and the roster that it replaces."""
     known = 0
+    began_s = looked_s = time.monotonic()
     while True:
         while (newer := find_roster(store, roster.number, roster.change + 1)) is not None:
             roster, known = newer, 0
@@ -37,16 +66,49 @@ def await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: Ab
             known = change.attempt
             if spec.member in {seat.name for seat in change.seats}:
                 return change, roster
+        if time.monotonic() - looked_s > _RECORD_LOOK_S:
+            looked_s = time.monotonic()
+            if keys.joining(spec.member, spec.roster) not in store.list(keys.joining_under(spec.roster)):
+                raise NotInvited("the run has ended, or its coordinator was replaced")
+        if time.monotonic() - began_s > spec.timeout_s:
+            raise NotInvited(f"nobody has planned a seat for it within {spec.timeout_s:g} s")
         abort.sleep(_pause_s(store))
 
 
-def await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: Peers, abort: Abort) -> Roster:
+@contextmanager
+def _while_current(
+    member: str, store: ObjectStore, roster: Roster, change: PlannedChange, abort: Abort
+) -> Iterator[Abort]:
+    """A flag that is set with `abort`, and when the members no longer prepare for this change."""
+    current, ended = Abort(), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_pause_s(store)):
+            with suppress(StoreError):
+                hosts = find_roster(store, roster.number, roster.change + 1)
+                is_left_out = hosts is not None and member not in {seat.name for seat in hosts.guests}
+                if is_left_out or find_newest_change(store, roster, change.attempt) is not None:
+                    current.set("the members no longer prepare for this change")
+                    return
+
+    abort.on_set(current.set)
+    threading.Thread(target=watch, name="zooid-invitation", daemon=True).start()
+    try:
+        yield current
+    finally:
+        ended.set()
+        abort.forget(current.set)
+
+
+def _await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: Peers, abort: Abort) -> Roster:
     """Wait for the roster whose guest this process is; NotInvited if the members have gone on without it."""
+    began_s = time.monotonic()
     while True:
         hosts = find_roster(store, roster.number, roster.change + 1)
         if hosts is not None and spec.member in {seat.name for seat in hosts.guests}:
             return hosts
-        if hosts is not None or (peers.lost and set(peers.lost) >= roster.stages.keys()):
+        is_late = time.monotonic() - began_s > spec.timeout_s
+        if hosts is not None or is_late or (peers.lost and set(peers.lost) >= roster.stages.keys()):
             peers.close(is_clean=True)
             raise NotInvited("the members have gone on without it, or have ended")
         abort.sleep(_pause_s(store))

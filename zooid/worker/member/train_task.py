@@ -10,21 +10,29 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from zooid.core.abort import Abort
-from zooid.core.errors import CommTimeout, PeerLost
+from zooid.core.errors import CommTimeout, ObjectNotFound, PeerLost
 from zooid.core.records import encode_record
 from zooid.core.resources.process_memory import peak_resident_bytes
 from zooid.core.runs import keys
 from zooid.core.runs.events import MemberTrained
+from zooid.core.runs.planned_change import PlannedChange
+from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.member_program import EXIT_FAILED, end_process
-from zooid.worker.member.invitation import NotInvited, await_change, await_roster
+from zooid.worker.member.invitation import NotInvited, await_seat
 from zooid.worker.member.job_output import shown_prints
+from zooid.worker.member.role import Role
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.training_member import Member
-from zooid.worker.peers import open_peers
+from zooid.worker.peers import Peers, open_peers
+from zooid.worker.state.stage_state import Loaded
 
 logger = logging.getLogger(__name__)
+
+_CHECKPOINT_PAUSE_S = 0.2
+_MAX_READS = 10
+"""Number of checkpoints that a process that joins tries to read."""
 
 
 def train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member] = Member) -> None:
@@ -76,14 +84,41 @@ def open_member(
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
         stack.enter_context(shown_prints(spec.member, events.write))
-        role, roster = kind.learn_role(spec, store, abort)
         if spec.joins_stage is None:
+            role, roster = kind.learn_role(spec, store, abort)
             peers = open_peers(spec, store, role.plan, roster, role.device, abort)
             yield stack.enter_context(kind(spec, store, abort, events, role, stop, roster, peers))
             return
-        loaded = kind.load_stage(spec, store, role)
-        change, roster = await_change(spec, store, roster, abort)
-        peers = open_peers(spec, store, role.plan, roster, role.device, abort, change)
-        hosts = await_roster(spec, store, roster, peers, abort)
+        role, roster, loaded = _learn_as_joiner(spec, store, abort, kind)
+        store_peers = None
+        if role.plan.transport == "store":  # its heartbeats begin before anybody counts on this process
+            store_peers = open_peers(spec, store, role.plan, roster, role.device, abort)
+
+        def connect(change: PlannedChange, roster: Roster, connecting: Abort) -> Peers:
+            if store_peers is not None:
+                return store_peers
+            return open_peers(spec, store, role.plan, roster, role.device, abort, change, connecting)
+
+        hosts, peers = await_seat(spec, store, roster, connect, abort)
         events.turn_to(hosts.number, hosts.change, spec.member)
         yield stack.enter_context(kind(spec, store, abort, events, role, stop, hosts, peers, loaded))
+
+
+def _learn_as_joiner(
+    spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member]
+) -> tuple[Role, Roster, Loaded]:
+    """The role of a process that joins, and its stage as the last checkpoint has it.
+
+    Members prune checkpoints while they train, so the one that is read may vanish, and a newer one is there then.
+    """
+    num_left = _MAX_READS
+    while True:
+        try:
+            role, roster = kind.learn_role(spec, store, abort)
+            return role, roster, kind.load_stage(spec, store, role)
+        except ObjectNotFound as error:
+            num_left -= 1
+            if num_left == 0:
+                raise
+            logger.warning("the last checkpoint was replaced while it was read: %s", error)
+            abort.sleep(_CHECKPOINT_PAUSE_S)

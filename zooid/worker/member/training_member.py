@@ -282,15 +282,20 @@ class Member:
         logger.warning("%s; the members that are left go on without it", error)
         self._peers.announce_survey()
         self.events.flush()  # the next first member looks up what this member has told, and tells the rest
-        replaced = self._confirmed(roster)
+        replaced, attempted = self._confirmed(roster), roster
         while True:
             if self._spec.member not in replaced.stages:
                 return None  # a guest whose hosts have to agree first; it may join again
-            next_roster = self._survey(replaced)
+            next_roster = self._survey(replaced, knows_attempt=replaced.change == attempted.change)
+            if next_roster != attempted and replaced.change < attempted.change:
+                self._state.progress.forget_attempt(self._state.training)
+                self._roster = attempted = replaced
             if not next_roster.is_planned:
                 break
             # It was planned before the member was lost, and others have gone on under it. They find that out, too.
-            self._catch_up(next_roster)
+            if next_roster != attempted:
+                self._catch_up(next_roster)
+                attempted = next_roster
             replaced = next_roster
         self.events.turn_to(next_roster.number, next_roster.change, self._spec.member)
         if self._spec.member not in next_roster.stages:
@@ -298,8 +303,11 @@ class Member:
         self._take_up(next_roster)
         return next_roster
 
-    def _survey(self, roster: Roster) -> Roster:
-        """Replace a roster together with its other survivors."""
+    def _survey(self, roster: Roster, *, knows_attempt: bool) -> Roster:
+        """Replace a roster together with its other survivors.
+
+        Without `knows_attempt`, they do not hear what this member did under a planned roster that followed this one.
+        """
         survey = Survey(
             store=self._store,
             roster=roster,
@@ -308,19 +316,21 @@ class Member:
             lost=lambda: self._peers.lost,
             abort=self._abort,
         )
-        return survey.replace(self._answer(roster))
+        return survey.replace(self._answer(roster, knows_attempt=knows_attempt))
 
     def _confirmed(self, roster: Roster) -> Roster:
-        """This roster, or the one before if this one was planned and is not in the store."""
+        """This roster, or the one before if this one was planned and is not in the store.
+
+        The present roster may still come into the store, and this member has perhaps voted under it. So what it did
+        there is kept until another roster takes that place.
+        """
         confirming, self._confirming = self._confirming, None
         if confirming is not None:
             wait([confirming])
         if not roster.is_planned or find_roster(self._store, roster.number, roster.change) == roster:
             return roster
         assert self._roster_before is not None
-        self._state.progress.forget_attempt(self._state.training)
-        self._roster = self._roster_before
-        return self._roster
+        return self._roster_before
 
     def _catch_up(self, roster: Roster) -> None:
         """Bring the state to where a planned roster begins, though this member never trains under it."""
@@ -336,13 +346,12 @@ class Member:
     def switch(self, following: Roster) -> Roster | None:
         """Go on under a planned roster; None if it has no seat for this member."""
         self._changed_at_s = time.perf_counter()
-        keeper = self._keeper
-        assert keeper is not None
+        assert self._keeper is not None
+        self._keeper.close()
         names = [seat.name for seat in following.seats]
         if names[0] == self._spec.member:
             self._confirming = self._writer.submit(self._write, following)
         if self._spec.member not in names:
-            keeper.close()
             self.events.flush()
             return self._leave(following)
         self.events.turn_to(following.number, following.change, self._spec.member)
@@ -368,7 +377,7 @@ class Member:
         self._take_up(written)
         return written
 
-    def _answer(self, roster: Roster) -> Answer:
+    def _answer(self, roster: Roster, *, knows_attempt: bool = True) -> Answer:
         return self._state.progress.answer(
             self._spec.member,
             roster,
@@ -376,6 +385,7 @@ class Member:
             num_evaluations=len(self._state.history.ledger.evaluations),
             owes_checkpoint=self._keeper is not None and self._keeper.owes_checkpoint,
             suspects=self._peers.lost,
+            knows_attempt=knows_attempt,
         )
 
     def _take_up(self, roster: Roster) -> None:

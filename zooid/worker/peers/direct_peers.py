@@ -22,8 +22,8 @@ class DirectPeers:
     links: MemberLinks
     timeout_s: float
     abort: Abort
-    rendezvous: Callable[[PlannedChange], ObjectRendezvous]
-    """Returns the rendezvous of a planned change."""
+    rendezvous: Callable[[PlannedChange, Abort], ObjectRendezvous]
+    """Returns the rendezvous of a planned change, whose waits this flag ends."""
     on_left: Callable[[], None]
     """Called after a clean close."""
     _groups: list[ProcessGroup] = field(default_factory=list)
@@ -33,7 +33,8 @@ class DirectPeers:
         return self.links.lost.keys()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
-        first_channel = 1 + roster.change * _MAX_GROUPS
+        # a planned roster may lose against another one of the same number
+        first_channel = 1 + (2 * roster.change + roster.is_planned) * _MAX_GROUPS
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
             assert number < _MAX_GROUPS, "rosters are smaller"
@@ -43,11 +44,11 @@ class DirectPeers:
 
         return own_groups(roster, self.links.name, ties, overlaps, make)
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
         if joiners := change.joiners(roster):
             names = [seat.name for seat in (*roster.seats, *joiners)]
-            rendezvous, num_connected = self.rendezvous(change), len(roster.seats)
-            self.links.join(rendezvous, names, num_connected, timeout_s=self.timeout_s, abort=self.abort)
+            rendezvous, num_connected = self.rendezvous(change, abort), len(roster.seats)
+            self.links.join(rendezvous, names, num_connected, timeout_s=self.timeout_s, abort=abort)
 
     def announce_survey(self) -> None:
         """Do nothing: the others notice that connections break."""

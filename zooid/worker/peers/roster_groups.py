@@ -6,6 +6,7 @@ from typing import Protocol
 
 from torch import distributed as dist
 
+from zooid.core.abort import Abort
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterMember
 from zooid.schedule.actions import Kind
@@ -59,8 +60,11 @@ class Peers(Protocol):
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
         """The member's groups under this roster. `ties` are stages that share parameters."""
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
-        """Connect to the processes that join with a planned change of this roster, where the transport needs it."""
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
+        """Connect to the processes that join with a planned change of this roster, where the transport needs it.
+
+        `abort` ends only this attempt.
+        """
 
     def announce_survey(self) -> None:
         """Tell the others that the present roster must be replaced, where they do not notice by themselves."""

@@ -42,6 +42,9 @@ class StoreHeartbeats:
         self._thread = threading.Thread(target=self._run, name="zooid-heartbeats", daemon=True)
 
     def start(self) -> None:
+        """Begin with a first heartbeat, without which others would take this member for one that has not begun."""
+        with suppress(StoreError):
+            self._store.put(self._key(self._name), str(self._count).encode())
         self._thread.start()
 
     def watch(self, names: Sequence[str], survey_key: str) -> None:
@@ -58,12 +61,13 @@ class StoreHeartbeats:
         self._watched = {name: self._watched.get(name) or _Watched() for name in self._names if name != self._name}
         self._store.put(key, ",".join(sorted(self.lost)).encode())
 
-    def close(self) -> None:
-        """End the heartbeats of this member, and delete the last one."""
+    def close(self, *, is_clean: bool = False) -> None:
+        """End the heartbeats of this member. After a clean end, the last one is deleted, so that nobody misses it."""
         self._ended.set()
         self._thread.join()
-        with suppress(StoreError):
-            self._store.delete([self._key(self._name)])
+        if is_clean:
+            with suppress(StoreError):
+                self._store.delete([self._key(self._name)])
 
     def _run(self) -> None:
         next_beat_s = next_look_s = 0.0

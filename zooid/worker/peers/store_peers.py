@@ -20,8 +20,17 @@ class StorePeers:
     """Peers over objects in a store."""
 
     def __init__(
-        self, store: ObjectStore, roster: Roster, name: str, options: Options, *, timeout_s: float, abort: Abort
+        self,
+        store: ObjectStore,
+        roster: Roster,
+        name: str,
+        options: Options,
+        *,
+        timeout_s: float,
+        abort: Abort,
+        joins: bool = False,
     ) -> None:
+        """A process that `joins` has no seat in this roster yet. Its heartbeats begin before anybody counts on it."""
         self._store = store
         self._name = name
         self._options = options
@@ -31,7 +40,7 @@ class StorePeers:
         self._roster = roster
         self._groups: StoreGroups | None = None
         self._heartbeats: StoreHeartbeats | None = None
-        self._begin_heartbeats(len(roster.seats))
+        self._begin_heartbeats(len(roster.seats) + joins)
 
     @property
     def lost(self) -> frozenset[str]:
@@ -45,7 +54,7 @@ class StorePeers:
             self._heartbeats.start()
 
     def groups(self, roster: Roster, ties: Sequence[tuple[int, ...]], overlaps: Overlaps) -> Groups:
-        prefix = f"{keys.comm_of(roster.run, roster.number, roster.change)}/groups"
+        prefix = f"{_messages_under(roster)}/groups"
         store_groups = StoreGroups(self._store, prefix, self._options, timeout_s=self._timeout_s, abort=self._abort)
 
         def make(number: int, names: Sequence[str]) -> dist.ProcessGroup:
@@ -59,7 +68,7 @@ class StorePeers:
             self._heartbeats.watch([seat.name for seat in roster.seats], self._survey_key)
         return groups
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
         """Do nothing: the store needs no connections."""
 
     def announce_survey(self) -> None:
@@ -74,11 +83,11 @@ class StorePeers:
 
     def close(self, *, is_clean: bool) -> None:
         if self._heartbeats is not None:
-            self._heartbeats.close()
+            self._heartbeats.close(is_clean=is_clean)
 
     @property
     def _survey_key(self) -> str:
-        return f"{keys.comm_of(self._roster.run, self._roster.number, self._roster.change)}/survey"
+        return f"{_messages_under(self._roster)}/survey"
 
     def _on_lost(self) -> None:
         """Fail all calls that wait for a lost member. A pipeline without one finishes its grains."""
@@ -93,3 +102,9 @@ class StorePeers:
             kept.append(f"group-{pipeline_group_number(roster, replica)}")
         names = ", ".join(sorted(lost)) or "a member"
         groups.fail(PeerLost(f"{names} is lost: it gives no heartbeat"), kept=kept)
+
+
+def _messages_under(roster: Roster) -> str:
+    """Prefix of the messages under this roster. A planned one may lose against another one of the same number."""
+    prefix = keys.comm_of(roster.run, roster.number, roster.change)
+    return f"{prefix}/planned" if roster.is_planned else prefix

@@ -9,6 +9,7 @@ import torch
 from torch import distributed as dist
 
 from zooid.comm import ObjectRendezvous
+from zooid.core.abort import Abort
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.schedule.actions import Kind
@@ -73,7 +74,7 @@ class TorchPeers:
             if 0 <= stage + distance < roster.num_stages
         }
 
-    def connect(self, change: PlannedChange, roster: Roster) -> None:
+    def connect(self, change: PlannedChange, roster: Roster, abort: Abort) -> None:
         """Do nothing: nobody plans changes of a roster that these backends connect."""
 
     def announce_survey(self) -> None:

@@ -25,10 +25,12 @@ def open_peers(
     device: torch.device,
     abort: Abort,
     change: PlannedChange | None = None,
+    connecting: Abort | None = None,
 ) -> Peers:
     """Connect to all members of a claim's first roster, where the transport needs a rendezvous.
 
-    A process that joins with a planned change connects to the members of the roster that it changes.
+    A process that joins with a planned change connects to the members of the roster that it changes. `connecting` ends
+    only the rendezvous.
     """
     if plan.transport == "nccl" and device.type != "cuda":
         raise PlanError(
@@ -37,13 +39,14 @@ def open_peers(
     timeout_s = spec.timeout_s
     options = Options(transport="tcp" if plan.transport == "tcp" else "store", all_reduce=plan.all_reduce)
     if plan.transport == "store":
-        return StorePeers(store, roster, spec.member, options, timeout_s=timeout_s, abort=abort)
+        joins = isinstance(spec, WorkerSpec) and spec.joins_stage is not None
+        return StorePeers(store, roster, spec.member, options, timeout_s=timeout_s, abort=abort, joins=joins)
     prefix = keys.comm_of(spec.run, roster.number, roster.change)
     rendezvous = ObjectRendezvous(store, prefix, timeout_s=timeout_s, abort=abort, options=options)
     if plan.transport != "tcp":
         return TorchPeers(plan.transport, rendezvous, spec.member, device, timeout_s=timeout_s)
 
-    def rendezvous_of(change: PlannedChange) -> ObjectRendezvous:
+    def rendezvous_of(change: PlannedChange, abort: Abort) -> ObjectRendezvous:
         joining = keys.joining_of(spec.run, change.number, change.change, change.attempt)
         return ObjectRendezvous(store, joining, timeout_s=timeout_s, abort=abort, options=options)
 
@@ -52,12 +55,12 @@ def open_peers(
     if change is not None:
         names += [seat.name for seat in change.joiners(roster)]
     links = connect_members(
-        rendezvous if change is None else rendezvous_of(change),
+        rendezvous if change is None else rendezvous_of(change, connecting or abort),
         spec.member,
         names,
         options,
         timeout_s=timeout_s,
-        abort=abort,
+        abort=connecting or abort,
         num_connected=0 if change is None else num_members,
     )
 

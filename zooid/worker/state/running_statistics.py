@@ -46,11 +46,11 @@ class RunningStatistics:
         return self._num_grains == 1
 
     def parts_of(self, changes: Sequence[torch.Tensor], names: Container[str]) -> list[torch.Tensor]:
-        """The parts of these changes that belong to buffers with these names, as views."""
+        """The parts of these changes that belong to buffers with these names, as views; by dtype, then by name."""
         return [
             part
             for buffers, change in zip(self._by_type, changes, strict=True)
-            for name, part in zip(buffers.names, buffers.split(change), strict=True)
+            for name, part in sorted(zip(buffers.names, buffers.split(change), strict=True), key=lambda pair: pair[0])
             if name in names
         ]
 

@@ -83,6 +83,7 @@ def received_stage_state(
     )
     state = _stage_state(role, current, loaded, samples, lambda names: optimizer, manifest.step)
     state.manifest = manifest
+    state.progress.scale = LossScale(current.loss_scale, current.num_good_steps)  # exactly that of the other members
     return state
 
 

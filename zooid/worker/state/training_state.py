@@ -261,17 +261,17 @@ class TrainingState:
         A member that holds nothing gets tensors of the same shapes, to be filled and given to `take_held_of`.
         """
         flags, *rest = self.held_parts()
-        is_wanted = [name in names for name in self._names]
-        gradients, changes = rest[: len(self._names)], rest[len(self._names) :]
+        of_name = dict(zip(self._names, zip(flags, rest, strict=False), strict=True))
+        wanted = sorted(name for name in self._names if name in names)  # other stages have another order
         return [
-            flags[torch.tensor(is_wanted, dtype=torch.bool)],
-            *(gradient for gradient, wanted in zip(gradients, is_wanted, strict=True) if wanted),
-            *self._statistics.parts_of(changes, names),
+            torch.stack([of_name[name][0] for name in wanted]) if wanted else flags[:0],
+            *(of_name[name][1] for name in wanted),
+            *self._statistics.parts_of(rest[len(self._names) :], names),
         ]
 
     def take_held_of(self, names: Container[str], parts: Sequence[torch.Tensor]) -> None:
         """Hold the parts for these names that another member has handed over, besides what is held already."""
-        own_names = [name for name in self._names if name in names]
+        own_names = sorted(name for name in self._names if name in names)
         flags, gradients = parts[0].tolist(), parts[1 : 1 + len(own_names)]
         held = self._held | {
             name: gradient if flag else None for name, flag, gradient in zip(own_names, flags, gradients, strict=True)

@@ -54,10 +54,14 @@ class MemberProgress:
         num_evaluations: int,
         owes_checkpoint: bool,
         suspects: Collection[str],
+        knows_attempt: bool = True,
     ) -> Answer:
-        """This member's answer to the survey that replaces the roster, under which it does nothing any more."""
+        """This member's answer to the survey that replaces the roster, under which it does nothing any more.
+
+        Without `knows_attempt`, the step under way belongs to a planned roster that others may never hear of.
+        """
         self.step = self.step.release()
-        prepared = self.prepared if self.step.phase is Phase.PREPARED else None
+        prepared = self.prepared if knows_attempt and self.step.phase is Phase.PREPARED else None
         return Answer(
             member=member,
             change=roster.change,
@@ -68,7 +72,7 @@ class MemberProgress:
             loss_sum=finite(prepared.loss_sum) if prepared else 0.0,
             weight=finite(prepared.weight) if prepared else 0.0,
             applied=self.applied,
-            has_finished=self._has_finished(roster.replica_of(member), roster, num_grains),
+            has_finished=knows_attempt and self._has_finished(roster.replica_of(member), roster, num_grains),
             is_between_steps=self.is_between_steps,
             num_evaluations=num_evaluations,
             owes_checkpoint=owes_checkpoint,

@@ -34,6 +34,8 @@ from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.step_protocols import StepRunner
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
+_MAX_POSTPONED = 10
+"""A planned change waits for a pending checkpoint for at most so many steps."""
 _MIN_SCALE = 2.0**-14
 """A loss scale below this no longer explains an overflow: the numbers themselves are not finite."""
 
@@ -83,6 +85,8 @@ class Transactions:
         self._start_s = 0.0
         self._unjudged: StepCounts | None = None
         """A step that is applied, but has no verdict yet."""
+        self._num_postponed = 0
+        """Number of steps for which an agreed change has waited for a checkpoint."""
         self._pace_s = 0.0
         """Seconds for each grain of the last step that this member has run."""
         self._uses_gpu = assignment.device.type == "cuda"
@@ -248,8 +252,13 @@ class Transactions:
     def following_roster(self) -> Roster | None:
         """The roster that a planned change puts in the place of this one now; None while nothing changes."""
         change = self._changes.agreed
-        if change is None or self._keeper.is_pending:
+        if change is None:
             return None
+        if self._keeper.is_pending:
+            self._num_postponed += 1
+            if self._num_postponed < _MAX_POSTPONED:
+                return None
+            self._keeper.settle()
         self.settle()
         step = self.progress.step.num_applied
         batch_size, rate_factor = self._batches.begun_with(step) or (0, 0.0)
