@@ -11,12 +11,14 @@ from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    LimitsEndangered,
     MemberPrinted,
     MembersAdopted,
     MemberStarted,
     Metered,
     OptimizerChanged,
     PhaseStarted,
+    PriceChanged,
     ProfileProgress,
     RunFinished,
     RunStarted,
@@ -26,7 +28,7 @@ from zooid.core.runs.events import (
 )
 from zooid.core.text import printable
 from zooid.core.units import format_duration, format_usd
-from zooid.report.run_tables import summary_table
+from zooid.report.run_tables import cost_in_words, summary_table
 from zooid.report.terminal_text import say
 
 _PHASES = {
@@ -77,14 +79,22 @@ class Pace:
     """Recent throughput, and dollars so far."""
 
     def __init__(self) -> None:
-        self.usd = 0.0
+        self.metered: Metered | None = None
         self._recent: list[StepCommitted] = []
 
     def add(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._recent = [*self._recent[-19:], event]
         elif isinstance(event, Metered):
-            self.usd = event.usd
+            self.metered = event
+
+    @property
+    def cost(self) -> str:
+        """The cost so far, and its largest terms."""
+        if self.metered is None:
+            return format_usd(0.0)
+        consists_of = cost_in_words(self.metered.terms)
+        return format_usd(self.metered.usd) + (f" ({consists_of})" if consists_of else "")
 
     @property
     def samples_per_s(self) -> float:
@@ -118,7 +128,7 @@ class LineView(View):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
                     f"step {event.step + 1}/{self._started.num_steps}  loss {event.loss:.4f}  "
-                    f"{self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}  "
+                    f"{self._pace.samples_per_s:.0f} samples/s  {self._pace.cost}  "
                     f"{format_duration(left_s)} left"
                 )
             case _:
@@ -191,7 +201,7 @@ class BarView(View):
         self._next_task(f"training {started.layout}", started.num_steps)
 
     def _news(self) -> str:
-        return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}"
+        return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {self._pace.cost}"
 
     def _next_task(self, description: str, total: int) -> None:
         if self._task is not None:
@@ -225,6 +235,11 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             metrics = "".join(f"  {name} {value:.4f}" for name, value in event.metrics.items())
             when = f"after step {event.step} (epoch {event.epoch + 1})" if event.step else "before training"
             say(console, f"evaluated {when} on {event.num_samples} samples: loss {event.loss:.4f}{metrics}")
+        case PriceChanged():
+            prices = f"{format_usd(event.usd_per_hour)} an hour instead of {format_usd(event.before_usd_per_hour)}"
+            say(console, f"the price of {event.offer} is now {prices}")
+        case LimitsEndangered():
+            say(console, f"{event.reason}; {event.would_hold}")
         case CheckpointSaved():
             say(console, f"{'best ' if event.is_best else ''}checkpoint of step {event.step}: {event.url}")
         case StoppedEarly():

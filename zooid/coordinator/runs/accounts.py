@@ -1,11 +1,10 @@
-"""Figures of a run: timeouts, predictions at its start, costs and step times."""
+"""Figures of a run: timeouts, predictions at its start, and step times."""
 
 import math
 import statistics
 import time
 
 from zooid.coordinator.plans.offer_names import prices_in_words
-from zooid.coordinator.runs.crew import Crew
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.runs.events import RunStarted, StepCommitted
 from zooid.core.runs.roster import Roster
@@ -50,13 +49,6 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore) -> RunStarted:
         prices=prices_in_words(plan.offers[0]),
         why_whole=plan.why_whole,
     )
-
-
-def bill(crew: Crew) -> float:
-    """Return the cost of the members so far at the plan's prices, without those that were lost before an adoption."""
-    from zooid.predictor import bill_usd  # imports numpy and the simulator, while members are starting
-
-    return math.fsum(bill_usd(offer, running_s) for offer, running_s in crew.running_s())
 
 
 def median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:

@@ -88,9 +88,9 @@ def _make_plan(
     from zooid.planner import search, single
 
     run.enter("profile")
-    measured = measure(run.job_file, store, offer, run.platform, run.relay)
+    measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
-    peers = peer_links(limits, offer.name, links, on_event, run.platform)
+    peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
     return search(single(measured, offer, peers), limits, goal).pick
 
 

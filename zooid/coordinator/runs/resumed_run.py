@@ -96,6 +96,7 @@ def resume(
         if was_killed:  # until they see the claim, its members may write checkpoints and prune others
             run.wait_for_earlier_members()
         manifest = _last_checkpoint(folder, past_stop=past_stop)
+        run.carry_over_costs(last_plan)
         sweep_incomplete(folder)  # nobody else writes under the newest claim
         clear_earlier(folder, claim.run, number)
         clear(folder, keys.PROBES)
@@ -111,7 +112,7 @@ def resume(
                 transport=limits.transport or last_plan.transport,
                 reproducible=limits.reproducible or last_plan.reproducible,
             )
-            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
+            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
             plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
         check_continues(plan, manifest, folder.url)
         run.check(plan)
@@ -224,4 +225,4 @@ def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run
         if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
             return known
     run.enter("profile")
-    return measure(run.job_file, store, offer, run.platform, run.relay)
+    return measure(run.job_file, store, offer, run.platform, run.relay, run.meter)

@@ -77,7 +77,7 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
         fence = Fence(store, spec.roster)
         stop = StopListener(store, spec.roster)
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
-        events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
+        events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence, reports_usage=True))
         stack.enter_context(shown_prints(spec.member, events.write))
         with Member(spec, store, abort, events, learn_role(spec, store, abort), stop) as member:
             yield member
