@@ -9,6 +9,8 @@ from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
+from zooid.core.resources.tariff import Tariff
+from zooid.core.runs.allowance import Allowance, PriceList
 from zooid.core.runs.checkpoint import CheckpointManifest, Evaluation, Ledger, SampleFacts, Shard
 from zooid.core.runs.roster import Answer, Joining, RosterSeat, Ruling, StepNumbers
 from zooid.core.runs.shard import SampleFiles, ShardTable
@@ -132,9 +134,18 @@ def records() -> list[FileRecord]:
         a_forecast(),
         TIMELINE,
         a_manifest(),
-        RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00"),
+        RunClaim(run="run-7", job_file="/home/me/job.py", nonce="00", deadline_at_s=1.8e9, budget_usd=5.0),
         Adoption(run="run-7", roster=1, nonce="00"),
         StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
+        PriceList(usd_per_hour={"aws.lambda.1769": 0.3}),
+        Allowance(
+            at_s=1.7e9,
+            deadline_at_s=1.8e9,
+            budget_usd=5.0,
+            tariffs=(Tariff(started_at_s=1.6e9, usd_per_hour=0.1, billing_grain_s=1.0, billing_minimum_s=60.0),),
+            other_usd=0.5,
+            other_usd_per_s=1e-6,
+        ),
         MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
         WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """A new run: its input is checked, its plan is made and its folder is claimed before members start."""
 
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from msgspec import structs
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
-from zooid.coordinator.plans.plan_validation import check_given, fixed_layout
+from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_progress import RunResult
@@ -62,12 +63,15 @@ def train(
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
         check_given(plan, limits, goal, links, on, reproducible=reproducible)
+        check_predicted(plan, limits)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),
         job_file=str(file),
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
+        deadline_at_s=None if limits is None or limits.deadline_s is None else time.time() + limits.deadline_s,
+        budget_usd=None if limits is None else limits.budget_usd,
     )
     folder = _claim_folder(store, claim)
     with Run(folder, claim, 0, own_platform, on_event) as run:
@@ -91,7 +95,7 @@ def _make_plan(
     measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
     peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
-    return search(single(measured, offer, peers), limits, goal).pick
+    return search(single(measured, offer, peers), run.remaining(limits), goal).pick
 
 
 def _claim_folder(url: str, claim: RunClaim) -> ObjectStore:

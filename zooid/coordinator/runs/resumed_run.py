@@ -19,6 +19,7 @@ from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
+from zooid.coordinator.runs.run_limits import limited
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectNotFound, RecordError, ZooidError
@@ -29,7 +30,7 @@ from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule
+from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Ledger
 from zooid.core.runs.spec import RunClaim
 from zooid.platforms import Platform
 from zooid.store import ObjectStore, clear, open_store
@@ -92,6 +93,7 @@ def resume(
         orphans = find_orphans(folder, own_platform, last_plan, relayed_until(folder, number - 1))
         if orphans is not None:
             return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
+    claim = limited(claim, number, limits, before, _last_ledger(folder), folder)
     with Run(folder, claim, number, own_platform, on_event) as run:
         if was_killed:  # until they see the claim, its members may write checkpoints and prune others
             run.wait_for_earlier_members()
@@ -113,7 +115,7 @@ def resume(
                 reproducible=limits.reproducible or last_plan.reproducible,
             )
             peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
-            plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
+            plan = plan_the_rest(measured, manifest, chosen, run.remaining(limits), goal or "balanced", peers)
         check_continues(plan, manifest, folder.url)
         run.check(plan)
         save_source(folder, file)
@@ -197,6 +199,12 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
         )
     reject_missing_shards(store, manifest)
     return manifest
+
+
+def _last_ledger(store: ObjectStore) -> Ledger:
+    """Return the ledger of the last checkpoint; an empty one if there is no checkpoint yet."""
+    steps = complete_steps(store)
+    return read_manifest(store, steps[-1]).ledger if steps else Ledger()
 
 
 def _last_plan(store: ObjectStore) -> Plan:

@@ -21,7 +21,7 @@ from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
-from zooid.core.plans.plan import FixedLayout, Plan
+from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -76,7 +76,7 @@ class Run:
         self._lease = Lease(self._store, number, self._fence, lambda: self.relay.told)
         name = keys.COORDINATOR if orphans is None else f"{keys.COORDINATOR}-{number:06d}"
         self._writer = EventWriter(self._store, name, self._roster, self._fence)
-        self._bill = LiveBill(self._store, self._writer, on_event)
+        self._bill = LiveBill(self._store, self._writer, on_event, claim, self._roster)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._preparers: list[Crew] = []
@@ -86,6 +86,10 @@ class Run:
     def meter(self) -> RunMeter:
         """The meter that bills all members of the run."""
         return self._bill.meter
+
+    def remaining(self, limits: Limits) -> Limits:
+        """Return the limits of a plan, less what the run has already taken and cost."""
+        return self._bill.remaining(limits)
 
     @property
     def job_file(self) -> Path:
@@ -210,6 +214,7 @@ class Run:
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
+            self._bill.allow()
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
@@ -334,6 +339,7 @@ class Run:
             layout=None if isinstance(given, Plan) else given,
             checkpoints=self._claim.checkpoints,
             trace=self._progress.trace,
+            has_limits=self._claim.has_limits,
         )
 
     def _emit(self, event: Event) -> None:

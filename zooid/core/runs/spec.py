@@ -25,6 +25,15 @@ class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
     checkpoints: CheckpointRule = DEFAULT_RULE
     nonce: str = ""
     """Random text of the writer, which distinguishes two writers of the same claim."""
+    deadline_at_s: float | None = None
+    """Unix time at which the run must have ended; None if it may take any time."""
+    budget_usd: float | None = None
+    """Largest cost of the whole run, from its first claim on; None if it may cost anything."""
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether time or cost of the run is limited."""
+        return self.deadline_at_s is not None or self.budget_usd is not None
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
@@ -187,6 +196,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """Digest of the model's trace, for members that train; empty if they have to trace the model themselves."""
     layout: FixedLayout | None = None
     """The layout from which `prepare` makes the plan; None if there is a plan."""
+    has_limits: bool = False
+    """Whether time or cost of the run is limited, so that the first member has to look at its allowance."""
 
 
 class RehearsalSpec(MemberSpec, frozen=True, kw_only=True, tag="rehearsal_spec"):

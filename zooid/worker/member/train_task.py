@@ -75,7 +75,7 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> Iterator[
     """A member that has learned its role and connected to its peers, which it leaves in the end."""
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
-        stop = StopListener(store, spec.roster)
+        stop = StopListener(store, spec.roster, has_limits=spec.has_limits)
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence, reports_usage=True))
         stack.enter_context(shown_prints(spec.member, events.write))
@@ -161,9 +161,9 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        is_first = self._stop.is_first = seat.rank == 0
-        tensors, is_stop_asked = state.model_tensors, self._stop.is_stop_asked
-        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, is_stop_asked)
+        is_first = seat.rank == 0
+        self._stop.take_seat(is_first=is_first, checkpoint_s=lambda: keeper.checkpoint_s)
+        callbacks = Callbacks(role.job, self.events.write, state.model_tensors, is_first, self._recent, self._stop)
         assignment = Assignment(role.job, role.samples, role.shape, seat, role.device)
         runner = StageRunner(role.objective, self._supply.train, state.stage, state.training, seat, role.device)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, self._abort)
@@ -175,7 +175,16 @@ class Member:
             role.layered, role.plan, roster.number, roster.change, num_replicas=roster.num_replicas
         )
         rule = self._spec.checkpoints
-        return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
+        return CheckpointKeeper(
+            self._store,
+            rule,
+            division,
+            self._state,
+            seat,
+            self.events,
+            self._abort,
+            measures_first=self._spec.has_limits,
+        )
 
     def _new_evaluation(self, seat: Seat) -> Callable[[int, int], Evaluated] | None:
         """(epoch, steps so far) -> the result of an evaluation with the parameters and buffers that are trained."""

@@ -31,6 +31,8 @@ class StageState:
     progress: MemberProgress
     saved: tuple[int, float]
     """Step of the last complete checkpoint that is known, and when it was complete."""
+    checkpoint_s: float | None = None
+    """Time that the last checkpoint took; None before the first."""
 
     def model_tensors(self) -> Tensors:
         """The part of the model's state dict that this member has."""
