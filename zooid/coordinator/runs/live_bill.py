@@ -5,23 +5,18 @@ function of time, so that they can stop by themselves.
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from msgspec import structs
-
-from zooid.coordinator.policy.outlook import danger, outlook
+from zooid.coordinator.runs.limit_guard import LimitGuard
 from zooid.coordinator.runs.relay import OnEvent
 from zooid.coordinator.runs.run_meter import RunMeter
-from zooid.core.errors import ObjectNotFound, PlanError, RecordError, TrainingError
-from zooid.core.plans.plan import Limits, Plan
-from zooid.core.records import encode_record
+from zooid.core.errors import ObjectNotFound, RecordError
+from zooid.core.plans.plan import Plan
 from zooid.core.resources.prices import Prices
 from zooid.core.runs import keys
-from zooid.core.runs.allowance import Allowance, PriceList
-from zooid.core.runs.events import Event, LimitsEndangered, Metered, StepCommitted, StoreUsed
+from zooid.core.runs.allowance import PriceList
+from zooid.core.runs.events import Event, Metered, StoreUsed
 from zooid.core.runs.spec import RunClaim
-from zooid.core.units import format_usd
-from zooid.schedule.step_window import StepWindow
 from zooid.store import EventWriter, ObjectStore
 from zooid.store.event_log import last_event
 from zooid.store.request_counts import counts_of
@@ -48,49 +43,19 @@ class LiveBill:
         self.meter = RunMeter(lambda: counts_of(store))
         self._store = store
         self._writer = writer
-        self._claim = claim
-        self._allowance_key = keys.allowance(roster)
-        self._window = StepWindow()
-        self._num_steps = 0
-        """Number of steps of the whole run."""
-        self._num_done = 0
-        self._last_danger = ""
-        """The last reason why limits were endangered; empty while they are not."""
+        self.guard = LimitGuard(store, writer, self.meter, claim, roster)
         self._on_event = on_event
         self._price_look_s = _LOCAL_PRICE_LOOK_S if store.url.startswith("file://") else _PRICE_LOOK_S
         self._last_s: dict[str, float] = {}
         """When each of the regular things was last done."""
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan, alternatives: Sequence[Plan] = ()) -> None:
         """Bill at the plan's prices; PlanError if one is missing that the run needs."""
         from zooid.coordinator.plans.markets import prices_at  # it imports the planner, while members are starting
 
         self.meter.prices = prices_at(plan.offers, plan.store_at or None)
         self.meter.read(time.time())
-        self._num_steps = plan.num_steps
-
-    def allow(self) -> None:
-        """Tell the members the limits and the cost, unless there are no limits."""
-        if self._claim.has_limits:
-            self._store.put(self._allowance_key, encode_record(self._allowance(self.read())))
-
-    def remaining(self, limits: Limits) -> Limits:
-        """Return these limits of a plan, less what the run has already taken and cost."""
-        now_s = time.time()
-        deadline_s, budget_usd = limits.deadline_s, limits.budget_usd
-        if self._claim.deadline_at_s is not None:
-            deadline_s = self._claim.deadline_at_s - now_s
-            if deadline_s <= 0:
-                raise PlanError("the deadline has passed before the first step; allow more time")
-        if self._claim.budget_usd is not None:
-            spent_usd = self.meter.read(now_s).usd
-            budget_usd = self._claim.budget_usd - spent_usd
-            if budget_usd <= 0:
-                raise PlanError(
-                    f"the budget of {format_usd(self._claim.budget_usd)} is spent before the first step: the run has "
-                    f"cost {format_usd(spent_usd)}; allow more"
-                )
-        return structs.replace(limits, deadline_s=deadline_s, budget_usd=budget_usd)
+        self.guard.begin(plan, alternatives)
 
     def poll(self) -> None:
         """Show and keep the bill, look for changed prices and at the limits, if it is time for that."""
@@ -103,8 +68,8 @@ class LiveBill:
             self._on_event(metered)
             if self._is_due("store", _STORE_S):
                 self._writer.write(metered)
-                self.allow()
-            self._judge(metered)
+                self.guard.allow()
+            self.guard.judge(metered)
 
     def read(self) -> Metered:
         return self.meter.read(time.time())
@@ -115,34 +80,7 @@ class LiveBill:
 
     def take(self, event: Event) -> None:
         self.meter.take(event)
-        if isinstance(event, StepCommitted):
-            self._window.add(event.at_s)
-            self._num_done = event.step + 1
-
-    def _allowance(self, metered: Metered) -> Allowance:
-        return self.meter.allowance(metered, self._claim.deadline_at_s, self._claim.budget_usd)
-
-    def _judge(self, metered: Metered) -> None:
-        """Report once when the limits will not hold at the measured pace.
-
-        Raises TrainingError if a limit is reached before the first step.
-        """
-        if not self._claim.has_limits:
-            return
-        allowance = self._allowance(metered)
-        is_starting = self.meter.trains_from_s is None
-        if is_starting and allowance.reason_to_stop(metered.at_s, 0.0, 0.0):  # later, members judge by themselves
-            raise TrainingError(
-                f"a limit of the run in {self._store.url} was reached before its first step: it has cost "
-                f"{format_usd(metered.usd)}; allow more with --deadline or --budget of `zooid resume`"
-            )
-        ahead = outlook(self._window, self._num_steps - self._num_done, allowance, metered.at_s)
-        if ahead is None:
-            return
-        reason, would_hold = danger(ahead, allowance)
-        if reason and not self._last_danger:
-            self._writer.write(LimitsEndangered(at_s=metered.at_s, reason=reason, would_hold=would_hold))
-        self._last_danger = reason
+        self.guard.take(event)
 
     def _look_for_prices(self) -> None:
         try:
@@ -153,7 +91,7 @@ class LiveBill:
         for change in changes:
             self._writer.write(change)
         if changes:
-            self.allow()
+            self.guard.allow()
 
     def _is_due(self, what: str, interval_s: float) -> bool:
         now_s = time.monotonic()

@@ -17,8 +17,8 @@ from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.jobs.job import Job
-from zooid.core.plans.plan import Limits, Plan
-from zooid.core.plans.search_result import Goal
+from zooid.core.plans.plan import FixedLayout, Limits, Plan
+from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import encode_record
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
@@ -75,17 +75,19 @@ def train(
     )
     folder = _claim_folder(store, claim)
     with Run(folder, claim, 0, own_platform, on_event) as run:
-        given = (
-            plan or layout or _make_plan(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
-        )
+        given: Plan | FixedLayout | None = plan or layout
+        alternatives: tuple[Plan, ...] = ()
+        if given is None:
+            found = _search(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
+            given, alternatives = found.pick, found.front
         with run.preparing(given) as prepared:
             save_source(folder, file)
-            return run.train(prepared)
+            return run.train(prepared, alternatives=alternatives)
 
 
-def _make_plan(
+def _search(
     run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
-) -> Plan:
+) -> Search:
     # a run with a given plan needs none of these
     from zooid.coordinator.measurements.job_profiles import measure
     from zooid.coordinator.measurements.link_probes import peer_links
@@ -95,7 +97,7 @@ def _make_plan(
     measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
     peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
-    return search(single(measured, offer, peers), run.remaining(limits), goal).pick
+    return search(single(measured, offer, peers), run.remaining(limits), goal)
 
 
 def _claim_folder(url: str, claim: RunClaim) -> ObjectStore:

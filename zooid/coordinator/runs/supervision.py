@@ -89,7 +89,7 @@ class Run:
 
     def remaining(self, limits: Limits) -> Limits:
         """Return the limits of a plan, less what the run has already taken and cost."""
-        return self._bill.remaining(limits)
+        return self._bill.guard.remaining(limits)
 
     @property
     def job_file(self) -> Path:
@@ -195,13 +195,16 @@ class Run:
         crew = Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter)
         crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
 
-    def train(self, plan: Plan, first_step: int = 0) -> RunResult:
-        """Start a member for every seat, and wait for the end of the last step."""
+    def train(self, plan: Plan, first_step: int = 0, alternatives: Sequence[Plan] = ()) -> RunResult:
+        """Start a member for every seat, and wait for the end of the last step.
+
+        `alternatives` are other plans, from which one is named if the limits will not hold.
+        """
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step),
             optimizer_settings=self._progress.optimizer_settings,
         )
-        self._bill.begin(plan)
+        self._bill.begin(plan, alternatives)
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
         self._emit(run_started(plan, roster, self._store))
@@ -214,7 +217,7 @@ class Run:
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
-            self._bill.allow()
+            self._bill.guard.allow()
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
