@@ -86,6 +86,7 @@ def may_confine() -> bool:
         "timelines.md",
         "checkpoints.md",
         "elasticity.md",
+        "budget.md",
     ],
 )
 @pytest.mark.timeout(300)
