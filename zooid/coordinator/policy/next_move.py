@@ -8,7 +8,7 @@ would hold it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from zooid.coordinator.policy.avoidance import avoided_until_s
@@ -51,15 +51,17 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     now = [option for option in _with_current(situation, options) if _can_be_had(situation, option)]
     fallbacks = [option for option in options if _is_reliable(situation, option)]
     ranked = sorted((project(situation, option) for option in now), key=lambda each: _preference(situation, each))
-    best = next((each for each in ranked if _is_safe(situation, each.option, fallbacks)), None)
+    judged = _judged_for_safety(situation, fallbacks)
+    best = next((each for each in ranked if _is_safe(judged, each.option, fallbacks)), None)
     is_safe = best is not None
     best = best or next(iter(ranked), None)
-    if _should_wait(situation, options, fallbacks, best, is_safe=is_safe):
+    can_wait = _is_safe(judged, None, fallbacks)
+    if _should_wait(situation, options, best, is_safe=is_safe, can_wait=can_wait):
         return NextMove("wait", None, "a cheaper fleet may come, and there is time for it", warning, would_hold)
     if best is None:
         return NextMove("wait", None, "no fleet can be had now", warning, would_hold)
     kept = next((each for each in ranked if each.option == situation.current), None)
-    if kept is not None and is_safe and not _is_safe(situation, kept.option, fallbacks):
+    if kept is not None and is_safe and not _is_safe(judged, kept.option, fallbacks):
         kept = None
     if kept is not None and not _is_worth_switching(situation, kept, best):
         return NextMove("keep", situation.current, "no other fleet is better by enough", warning, would_hold)
@@ -99,6 +101,17 @@ def _can_be_had(situation: Situation, option: FleetOption) -> bool:
         if is_avoided and number > running.get(offer, 0):
             return False
     return True
+
+
+def _judged_for_safety(situation: Situation, fallbacks: Sequence[FleetOption]) -> Situation:
+    """Return the situation by which fleets are safe or not: without the budget if no fleet on demand could be paid.
+
+    A run that can pay for such a fleet keeps it so. One that cannot yet would waste its budget by switching as soon as
+    it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects the budget anyway.
+    """
+    timed = replace(situation, budget_usd=None)
+    is_only_dear = not _is_safe(situation, None, fallbacks) and _is_safe(timed, None, fallbacks)
+    return timed if is_only_dear else situation
 
 
 def _is_reliable(situation: Situation, option: FleetOption) -> bool:
@@ -151,10 +164,10 @@ def _preference(situation: Situation, projection: Projection) -> tuple[bool, flo
 def _should_wait(
     situation: Situation,
     options: Sequence[FleetOption],
-    fallbacks: Sequence[FleetOption],
     best: Projection | None,
     *,
     is_safe: bool,
+    can_wait: bool,
 ) -> bool:
     """Whether to have no members until the next look, because a fleet that cannot be had now may come.
 
@@ -162,12 +175,13 @@ def _should_wait(
     none, the run waits only for a fleet that would hold the limits while no present one does.
     """
     absent = [option for option in options if not _can_be_had(situation, option)]
-    if is_safe and best is not None:
-        if situation.deadline_at_s is None or not _is_safe(situation, None, fallbacks):
+    holds = best is not None and _holds(situation, best.end_at_s, best.usd)
+    if is_safe and best is not None and holds:
+        if situation.deadline_at_s is None or not can_wait:
             return False
         enough_usd = best.usd - _WORTH_SWITCHING * (best.usd - situation.spent_usd)
         return any(project(situation, option).usd < enough_usd for option in absent)
-    if best is not None and _holds(situation, best.end_at_s, best.usd):
+    if holds:
         return False
     later = [project(situation, option) for option in absent]
     return any(_holds(situation, each.end_at_s + situation.look_s, each.usd) for each in later)
