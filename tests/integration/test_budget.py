@@ -30,48 +30,23 @@ from zooid.store.checkpoint_index import last_step, read_manifest
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
 
-NUM_STEPS = 40
+NUM_STEPS = 200
 STEP_S = 0.2
 SLOW = f"""
 import time
+from pathlib import Path
 
 
 def wait(event):
-    time.sleep({STEP_S})
+    if not Path(__file__).with_suffix(".fast").exists():
+        time.sleep({STEP_S})
 
 
 """
-"""Every step takes a known time at least: the first member waits after it, and the others for the first."""
+"""Every step takes a known time at least: the first member waits after it, and the others for the first. A file ends
+that."""
 USD_PER_S = 1.0
 """Price of one member."""
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
-    fields = {"epochs": str(NUM_STEPS // 4), "on_event": "wait"}
-    job_file = write_job(tmp_path_factory.mktemp("job") / "job.py", extra=SLOW, fields=fields)
-    return job_file, train_composed_layers(job_file)
-
-
-@pytest.fixture(autouse=True)
-def warm_members(job: tuple[Path, Trained], forking: RecordingPlatform, tmp_path: Path) -> None:
-    """Members that are forked later need no time for imports, which takes long on a busy machine."""
-    if not forking.launched:
-        short = write_job(tmp_path / "short.py", fields={"epochs": "1"})
-        zooid.train(short, store=(tmp_path / "short").as_uri(), plan=plan_by_hand(short), platform=forking)
-
-
-def a_plan(job_file: Path, *, run_s: float | None = None) -> Plan:
-    """Two members that cost a dollar a second each."""
-    plan = plan_by_hand(job_file, num_replicas=2, cuts=(), transport="tcp")
-    offer = structs.replace(resolve_offer("local"), usd_per_hour=3600 * USD_PER_S, billing_grain_s=0.001)
-    stages = tuple(structs.replace(stage, offer=offer.name) for stage in plan.stages)
-    predicted = plan.prediction
-    if run_s is not None:
-        predicted = Prediction(
-            step_s=1.0, num_steps=predicted.num_steps, startup_s=0.0, run_s=run_s, run_usd=2 * run_s, cost_terms=()
-        )
-    return structs.replace(plan, offers=(offer,), stages=stages, predicted=predicted)
 
 
 @dataclass
@@ -91,6 +66,39 @@ class Seen:
         return sum(isinstance(event, StepCommitted) for event in self.events)
 
 
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
+    fields = {"epochs": str(NUM_STEPS // 4), "on_event": "wait"}
+    job_file = write_job(tmp_path_factory.mktemp("job") / "job.py", extra=SLOW, fields=fields)
+    return job_file, train_composed_layers(job_file)
+
+
+@pytest.fixture(scope="module")
+def start_s(tmp_path_factory: pytest.TempPathFactory, forking: RecordingPlatform) -> float:
+    """How long members may take to start, on this machine as busy as it is now. The first ones import much, and do not
+    count."""
+    folder = tmp_path_factory.mktemp("short")
+    short = write_job(folder / "short.py", fields={"epochs": "1"})
+    plan = plan_by_hand(short, num_replicas=2, cuts=(), transport="tcp")
+    for number in range(2):
+        began_s, seen = time.monotonic(), Seen()
+        zooid.train(short, store=(folder / str(number)).as_uri(), plan=plan, platform=forking, on_event=seen)
+    return 1.5 * (time.monotonic() - began_s)
+
+
+def a_plan(job_file: Path, *, run_s: float | None = None) -> Plan:
+    """Two members that cost a dollar a second each."""
+    plan = plan_by_hand(job_file, num_replicas=2, cuts=(), transport="tcp")
+    offer = structs.replace(resolve_offer("local"), usd_per_hour=3600 * USD_PER_S, billing_grain_s=0.001)
+    stages = tuple(structs.replace(stage, offer=offer.name) for stage in plan.stages)
+    predicted = plan.prediction
+    if run_s is not None:
+        predicted = Prediction(
+            step_s=1.0, num_steps=predicted.num_steps, startup_s=0.0, run_s=run_s, run_usd=2 * run_s, cost_terms=()
+        )
+    return structs.replace(plan, offers=(offer,), stages=stages, predicted=predicted)
+
+
 def test_limits_that_cannot_hold_are_told_before_anything_starts(
     job: tuple[Path, Trained], tmp_path: Path, forking: RecordingPlatform
 ) -> None:
@@ -108,12 +116,13 @@ def test_limits_that_cannot_hold_are_told_before_anything_starts(
 
 
 def test_a_run_ends_by_its_deadline_with_a_checkpoint_and_goes_on_later(
-    job: tuple[Path, Trained], tmp_path: Path, forking: RecordingPlatform
+    job: tuple[Path, Trained], tmp_path: Path, forking: RecordingPlatform, start_s: float
 ) -> None:
     job_file, reference = job
     url, seen = (tmp_path / "run").as_uri(), Seen()
-    plan, limits = a_plan(job_file), Limits(deadline_s=6.0)
-    began_s, deadline_s = time.monotonic(), 6.0
+    plan, deadline_s = a_plan(job_file), start_s + 4.0
+    began_s = time.monotonic()
+    limits = Limits(deadline_s=deadline_s)
     result = zooid.train(job_file, store=url, plan=plan, limits=limits, on_event=seen, platform=forking)
     assert time.monotonic() - began_s <= deadline_s + STEP_S
     assert "after its deadline" in result.stopped
@@ -126,8 +135,12 @@ def test_a_run_ends_by_its_deadline_with_a_checkpoint_and_goes_on_later(
     assert last_step(open_store(url)) == seen.num_steps
     with pytest.raises(InputError, match=r"has stopped at a limit: .* give new limits"):
         zooid.resume(url, platform=forking)
-    # another plan may be given with the limits, so that nothing has to be measured
-    finished = zooid.resume(url, plan=a_plan(job_file), limits=Limits(deadline_s=100.0), platform=forking)
+    fast = job_file.with_suffix(".fast")
+    fast.write_text("")
+    try:  # with the plan, so that nothing has to be measured
+        finished = zooid.resume(url, plan=a_plan(job_file), limits=Limits(deadline_s=1000.0), platform=forking)
+    finally:
+        fast.unlink()
     assert finished.stopped == ""
     assert finished.usd > result.usd
     assert reference.weight_difference(url) <= 1e-9
@@ -152,10 +165,10 @@ def test_a_run_whose_deadline_passes_while_its_members_start_ends_before_its_fir
 
 
 def test_a_price_that_triples_stops_the_run_sooner_and_never_above_its_budget(
-    job: tuple[Path, Trained], tmp_path: Path, forking: RecordingPlatform
+    job: tuple[Path, Trained], tmp_path: Path, forking: RecordingPlatform, start_s: float
 ) -> None:
     job_file, _ = job
-    url, budget_usd = (tmp_path / "run").as_uri(), 26.0
+    url, budget_usd = (tmp_path / "run").as_uri(), 3 * start_s * USD_PER_S + 20.0
     store = open_store(url)
 
     class Tripling(Seen):
@@ -170,8 +183,8 @@ def test_a_price_that_triples_stops_the_run_sooner_and_never_above_its_budget(
     result = zooid.train(job_file, store=url, plan=a_plan(job_file), limits=limits, on_event=seen, platform=forking)
     step_usd = 2 * 3 * USD_PER_S * 2 * STEP_S  # two steps' time, since the machine is busy
     assert result.usd <= budget_usd + step_usd
-    assert result.usd > 0.5 * budget_usd, "it has not stopped for nothing"
-    assert "its budget is $26.00" in result.stopped
+    assert result.usd > budget_usd - 4 * step_usd - 2 * 3 * USD_PER_S, "it has not stopped for nothing"
+    assert "and its budget is $" in result.stopped
     [changed] = seen.of(PriceChanged)
     assert isinstance(changed, PriceChanged)
     assert changed.usd_per_hour == 3 * changed.before_usd_per_hour
@@ -186,12 +199,14 @@ def coordinate(url: str, job_file: Path, plan: Plan, limits: Limits, end: Connec
     zooid.train(job_file, store=url, plan=plan, limits=limits, on_event=end.send, platform=RecordingPlatform())
 
 
-@pytest.mark.parametrize("limits", [Limits(deadline_s=6.0), Limits(budget_usd=12.0)], ids=["deadline", "budget"])
+@pytest.mark.parametrize("kind", ["deadline", "budget"])
 def test_members_hold_the_limits_without_a_coordinator(
-    job: tuple[Path, Trained], tmp_path: Path, limits: Limits
+    job: tuple[Path, Trained], tmp_path: Path, start_s: float, kind: str
 ) -> None:
     """The coordinator is killed in the middle; members stop by themselves, with a checkpoint, and nobody is left."""
     job_file, _ = job
+    allowed_s = 2 * start_s + 5.0  # its zygote is new, and forks its first members
+    limits = Limits(deadline_s=allowed_s) if kind == "deadline" else Limits(budget_usd=2 * USD_PER_S * allowed_s)
     url = (tmp_path / "run").as_uri()
     own_end, its_end = FORKING.Pipe(duplex=False)
     began_s = time.time()
