@@ -101,6 +101,9 @@ class FaultyStore:
     def is_empty(self) -> bool:
         return self._run("list", "", self._inner.is_empty)
 
+    def stored_bytes(self, prefix: str) -> int:
+        return self._run("list", prefix, lambda: self._inner.stored_bytes(prefix))
+
     def delete(self, keys: Iterable[str]) -> None:
         doomed = tuple(keys)
         self._run("delete", " ".join(doomed), lambda: self._inner.delete(doomed))

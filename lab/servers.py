@@ -40,6 +40,8 @@ class S3Server:
     endpoint: str
     environment: dict[str, str]
     """The AWS_* variables that a client needs, credentials and region included."""
+    log: Path
+    """What the server prints: moto a line for every request."""
 
     def bucket_url(self, name: str) -> str:
         """URL of a bucket, which is created where it does not exist."""
@@ -111,7 +113,7 @@ def _running(command: list[str], bind: str) -> Iterator[S3Server]:
                 "AWS_REGION": _REGION,
                 "AWS_DEFAULT_REGION": _REGION,
             }
-            yield S3Server(endpoint, variables)
+            yield S3Server(endpoint, variables, Path(log.name))
         finally:
             process.kill()
             process.wait()

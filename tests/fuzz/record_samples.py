@@ -16,6 +16,8 @@ from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Evalu
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.requests import LayoutRequest, Notice
 from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.core.resources.tariff import Tariff
+from zooid.core.runs.allowance import Allowance, PriceList
 from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.runs.spec import (
     Adoption,
@@ -206,9 +208,20 @@ def records() -> list[FileRecord]:
             job_file="/home/me/job.py",
             checkpoints=CheckpointRule(every_s=600.0, is_automatic=True, between_rollbacks_s=7200.0, pause_s=0.5),
             nonce="00",
+            deadline_at_s=1.8e9,
+            budget_usd=5.0,
         ),
         Adoption(run="run-7", roster=1, nonce="00"),
         StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
+        PriceList(usd_per_hour={"aws.lambda.1769": 0.3}),
+        Allowance(
+            at_s=1.7e9,
+            deadline_at_s=1.8e9,
+            budget_usd=5.0,
+            tariffs=(Tariff(started_at_s=1.6e9, usd_per_hour=0.1, billing_grain_s=1.0, billing_minimum_s=60.0),),
+            other_usd=0.5,
+            other_usd_per_s=1e-6,
+        ),
         MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
         WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", pace=(stage,), **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]

@@ -89,6 +89,7 @@ def may_confine() -> bool:
         "elasticity.md",
         "changes.md",
         "scaling.md",
+        "budget.md",
     ],
 )
 @pytest.mark.timeout(300)

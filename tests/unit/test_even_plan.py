@@ -101,8 +101,6 @@ def test_what_is_too_small_for_a_layout_is_refused(wanted: FixedLayout, message:
     [
         (None, None, None, "needs a layout"),
         (Limits(num_replicas=2), None, None, "needs a layout"),
-        (Limits(num_replicas=1, num_stages=1, deadline_s=60.0), None, None, "a deadline cannot be honoured"),
-        (Limits(num_replicas=1, num_stages=1, budget_usd=1.0), None, None, "a budget cannot be honoured"),
         (LAYOUT, "cheapest", None, "a goal cannot be honoured"),
         (LAYOUT, None, Links(zooid_version="0", date="2026-01-01", links=()), "links cannot be honoured"),
     ],

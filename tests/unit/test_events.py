@@ -5,11 +5,14 @@ import math
 import pytest
 
 from zooid.core.errors import RecordError
+from zooid.core.plans.plan import CostTerm
+from zooid.core.resources.tariff import Tariff
 from zooid.core.runs.events import (
     BatchChanged,
     CheckpointSaved,
     Evaluated,
     Event,
+    LimitsEndangered,
     MemberExited,
     MemberPrinted,
     MembersAdopted,
@@ -20,13 +23,16 @@ from zooid.core.runs.events import (
     OptimizerChanged,
     PaceMissed,
     PhaseStarted,
+    PriceChanged,
     ProfileProgress,
     RosterChanged,
     RunFinished,
+    RunningMember,
     RunStarted,
     ScalingWanted,
     StepCommitted,
     StoppedEarly,
+    StoreUsed,
     decode_events,
     encode_events,
 )
@@ -64,8 +70,33 @@ ALL: list[Event] = [
     RosterChanged(at_s=6.5, change=1, members=("m1", "m2"), step=3, ruling="unfinished", wall_s=0.2),
     PaceMissed(at_s=6.8, member="m1", planned_s=0.1, computed_s=0.2),
     MemberExited(at_s=7.0, member="m0", exit_text="was killed by signal 9\nand said nothing"),
-    Metered(at_s=8.0, usd=0.01),
-    RunFinished(at_s=9.0, wall_s=6.0, step_s=0.5, usd=0.02, checkpoint="s3://bucket/run-7/checkpoints/00000100"),
+    StoreUsed(at_s=7.5, member="m0", num_puts=3, num_gets=4, num_lists=1, sent_bytes=10, received_bytes=20),
+    Metered(
+        at_s=8.0,
+        usd=0.01,
+        terms=(CostTerm(kind="compute", usd=0.01),),
+        usd_per_s=0.001,
+        running=(
+            RunningMember(
+                member="m1",
+                offer="aws.lambda.1769",
+                site="aws.us-east-1",
+                tariff=Tariff(started_at_s=3.0, usd_per_hour=0.1, billing_grain_s=0.001, billing_minimum_s=0.0),
+            ),
+        ),
+        settled=(CostTerm(kind="compute", usd=0.004),),
+        trains_from_s=4.0,
+    ),
+    PriceChanged(at_s=8.2, offer="aws.lambda.1769", usd_per_hour=0.3, before_usd_per_hour=0.1),
+    LimitsEndangered(at_s=8.4, reason="it will cost $3 of $2", would_hold="a budget of $3 would hold"),
+    RunFinished(
+        at_s=9.0,
+        wall_s=6.0,
+        step_s=0.5,
+        usd=0.02,
+        terms=(CostTerm(kind="compute", usd=0.02),),
+        checkpoint="s3://bucket/run-7/checkpoints/00000100",
+    ),
 ]
 
 

@@ -211,7 +211,7 @@ class TestRefused:
         ids=["on", "goal", "links"],
     )
     def test_a_plan_with_what_it_settles(self, store: ObjectStore, settled: dict[str, Any]) -> None:
-        message = "limits, a goal, links or `on`, .* give them when planning"
+        message = "a layout, a goal, links or `on`, .* give them when planning"
         self.refuse(store, InputError, message, plan=a_plan(), **settled)
 
     def test_a_job_that_has_changed_leaves_the_run_as_it_was(self, store: ObjectStore, tmp_path: Path) -> None:

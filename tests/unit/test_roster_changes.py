@@ -71,3 +71,28 @@ def test_a_member_that_is_lost_right_after_another_has_joined_is_replaced() -> N
     assert again is not None
     assert [seat.name for seat in again.seats] == ["r0s0", "r2s0-1", "r2s0-2"]
     assert scene.started == ["r2s0-1", "r2s0-2"]
+
+
+def test_nobody_is_started_while_the_platform_has_no_room() -> None:
+    scene = Scene(open_store("memory://roster-changes-room"))
+    first = scene.write(replicas("r0s0", "r1s0"))
+    asked: list[int] = []
+    room = 0
+
+    def has_room(num_members: int) -> bool:
+        asked.append(num_members)
+        return num_members <= room
+
+    changes = RosterChanges(scene.store, 0, scene.start, lambda name: False, has_room)
+    changes.scale(4, "more are wanted")
+    for room in (0, 1):
+        poll(changes)
+        assert scene.started == []
+        assert find_newest_change(scene.store, first) is None
+    room = 2
+    poll(changes)
+    assert asked == [2, 2, 2]
+    assert scene.started == ["r2s0-1", "r3s0-1"]
+    change = find_newest_change(scene.store, first)
+    assert change is not None
+    assert [member.name for member in change.members] == ["r0s0", "r1s0", "r2s0-1", "r3s0-1"]

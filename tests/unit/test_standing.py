@@ -75,9 +75,9 @@ def test_a_run_that_goes_on_has_not_stopped_and_remembers_the_best() -> None:
 
 def test_a_run_that_a_person_stops_is_complete_only_if_its_job_wishes_to_stop_as_well() -> None:
     by_person, by_both, at_the_end = (EvaluationHistory(a_job(None), Ledger()) for _ in range(3))
-    by_person.fulfil(Wish.KEEP_BEST, 3, may_stop=True, is_stop_asked=True)
-    by_both.fulfil(Wish.STOP, 3, may_stop=True, is_stop_asked=True)
-    at_the_end.fulfil(NO_WISH, 9, may_stop=False, is_stop_asked=True)
+    by_person.fulfil(Wish.KEEP_BEST, 3, may_stop=True, stop_reason=STOPPED_BY_REQUEST)
+    by_both.fulfil(Wish.STOP, 3, may_stop=True, stop_reason=STOPPED_BY_REQUEST)
+    at_the_end.fulfil(NO_WISH, 9, may_stop=False, stop_reason=STOPPED_BY_REQUEST)
     assert by_person.ledger == Ledger(stopped=STOPPED_BY_REQUEST, by_request=True, best_step=3)
     assert not by_person.ledger.is_complete_early
     assert by_both.ledger.is_complete_early

@@ -58,7 +58,7 @@ def _progress_events(spec: MemberSpec, store: ObjectStore, rank: int = 0) -> Ite
     if rank > 0:
         yield lambda done, total: None
         return
-    with EventWriter(store, spec.member, spec.roster) as events:
+    with EventWriter(store, spec.member, spec.roster, reports_usage=True) as events:
 
         def progress(done: int, total: int) -> None:
             events.write(ProfileProgress(at_s=time.time(), done=done, total=total))

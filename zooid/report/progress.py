@@ -13,6 +13,7 @@ from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    LimitsEndangered,
     MemberPrinted,
     MembersAdopted,
     MemberStarted,
@@ -20,6 +21,7 @@ from zooid.core.runs.events import (
     OptimizerChanged,
     PaceMissed,
     PhaseStarted,
+    PriceChanged,
     ProfileProgress,
     RunFinished,
     RunStarted,
@@ -30,7 +32,7 @@ from zooid.core.runs.events import (
 )
 from zooid.core.text import printable
 from zooid.core.units import format_duration, format_usd
-from zooid.report.run_tables import summary_table
+from zooid.report.run_tables import cost_in_words, summary_table
 from zooid.report.terminal_text import say
 
 PHASES = {
@@ -82,14 +84,22 @@ class Pace:
     """Recent throughput, and dollars so far."""
 
     def __init__(self) -> None:
-        self.usd = 0.0
+        self.metered: Metered | None = None
         self._recent: list[StepCommitted] = []
 
     def add(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._recent = [*self._recent[-19:], event]
         elif isinstance(event, Metered):
-            self.usd = event.usd
+            self.metered = event
+
+    @property
+    def cost(self) -> str:
+        """The cost so far, and its largest terms."""
+        if self.metered is None:
+            return format_usd(0.0)
+        consists_of = cost_in_words(self.metered.terms)
+        return format_usd(self.metered.usd) + (f" ({consists_of})" if consists_of else "")
 
     @property
     def samples_per_s(self) -> float:
@@ -126,7 +136,7 @@ class LineView(View):
                 left_s = (self._started.num_steps - event.step - 1) * self._pace.step_s
                 self._line(
                     f"step {event.step + 1}/{self._started.num_steps}  loss {event.loss:.4f}  "
-                    f"{self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}  "
+                    f"{self._pace.samples_per_s:.0f} samples/s  {self._pace.cost}  "
                     f"{format_duration(left_s)} left"
                 )
             case _:
@@ -202,7 +212,7 @@ class BarView(View):
         self._next_task(f"training {started.layout}", started.num_steps)
 
     def _news(self) -> str:
-        return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {format_usd(self._pace.usd)}"
+        return f"loss {self._loss:.4f}  {self._pace.samples_per_s:.0f} samples/s  {self._pace.cost}"
 
     def _next_task(self, description: str, total: int) -> None:
         if self._task is not None:
@@ -244,6 +254,11 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             say(console, f"from step {event.step + 1} on: batches of {event.batch_size} samples{rate}; {now}")
         case ScalingWanted() if event.num_replicas is not None:
             say(console, f"the scaling policy wants {event.num_replicas} replica(s) from step {event.step + 1} on")
+        case PriceChanged():
+            prices = f"{format_usd(event.usd_per_hour)} an hour instead of {format_usd(event.before_usd_per_hour)}"
+            say(console, f"the price of {event.offer} is now {prices}")
+        case LimitsEndangered():
+            say(console, f"{event.reason}; {event.would_hold}")
         case CheckpointSaved():
             best = "best " if event.is_best else ""
             say(console, f"{best}checkpoint of step {event.step}: {event.url}{_next_checkpoint(event, started)}")

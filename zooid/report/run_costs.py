@@ -18,11 +18,28 @@ from zooid.core.runs.observed_run import ENDED, ObservedRun
 
 
 def cost_so_far(observed: ObservedRun) -> float | None:
-    """The cost of members at the plan's prices, since the run began; None if a part of it is not known."""
+    """The cost of the run since it began; None if a part of it is not known.
+
+    A stored bill has everything from the first claim with such bills on. Runs of older versions have none, and their
+    members count at the plan's prices.
+    """
+    bills = [(number, event) for number, event in enumerate(observed.events) if isinstance(event, Metered)]
+    if bills:
+        before = list(_parts(observed.events[: bills[0][0]]))[:-1]
+        unbilled = [_ended_usd(part) for part in before]
+        return None if None in unbilled else math.fsum([usd for usd in unbilled if usd is not None] + [_billed(observed)])
     earlier, present = observed.events[: observed.num_earlier], observed.events[observed.num_earlier :]
     parts = [_ended_usd(part) for part in _parts(earlier)]
     parts.append(_present_usd(observed, present))
     return None if None in parts else math.fsum(usd for usd in parts if usd is not None)
+
+
+def _billed(observed: ObservedRun) -> float:
+    """The last bill, and what the run has cost since then as far as it goes on."""
+    last = [event for event in observed.events if isinstance(event, Metered | RunFinished)][-1]
+    if isinstance(last, RunFinished) or observed.state in ENDED:
+        return last.usd
+    return last.usd + last.usd_per_s * max(0.0, observed.at_s - last.at_s)
 
 
 def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
@@ -37,7 +54,7 @@ def _parts(events: Sequence[Event]) -> Iterator[list[Event]]:
 
 def _ended_usd(part: Sequence[Event]) -> float | None:
     """The cost of a part that has ended: as reported, or at the predicted cost of its time."""
-    reported = [event.usd for event in part if isinstance(event, RunFinished | Metered)]
+    reported = [event.usd for event in part if isinstance(event, RunFinished)]
     if reported:
         return reported[-1]
     start = part[0]
@@ -52,7 +69,7 @@ def _present_usd(observed: ObservedRun, present: Sequence[Event]) -> float | Non
     starts = [event for event in present if isinstance(event, RunStarted)]
     if not starts or observed.plan is None or observed.first_roster is None:
         return 0.0
-    reported = [event.usd for event in present if isinstance(event, RunFinished | Metered)]
+    reported = [event.usd for event in present if isinstance(event, RunFinished)]
     if reported:
         return reported[-1]
     offers = observed.plan.member_offers

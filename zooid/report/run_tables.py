@@ -1,8 +1,10 @@
 """Tables of a run: what its plan expects, and what was measured at its end."""
 
+from collections.abc import Iterable
+
 from rich.table import Table
 
-from zooid.core.plans.plan import Plan
+from zooid.core.plans.plan import CostTerm, Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.runs.events import RunFinished, RunStarted
 from zooid.core.runs.replay import ReplayReport
@@ -44,8 +46,18 @@ def _expected(plan: Plan) -> str:
     )
 
 
+def cost_in_words(terms: Iterable[CostTerm]) -> str:
+    """Say what a cost consists of, largest term first; terms without a cost are left out.
+
+    >>> cost_in_words([CostTerm(kind="starts", usd=0.0), CostTerm(kind="data", usd=1), CostTerm(kind="egress", usd=2)])
+    'egress $2.00, data $1.00'
+    """
+    charged = sorted((term for term in terms if term.usd > 0), key=lambda term: -term.usd)
+    return ", ".join(f"{term.kind} {format_usd(term.usd)}" for term in charged)
+
+
 def summary_table(started: RunStarted, finished: RunFinished) -> Table:
-    """Predicted beside measured time and cost of a run."""
+    """Predicted beside measured time and cost of a run. The cost is explained below, if it has several terms."""
     heads = ("", "predicted", "measured", "difference")
     table = numbers_table(f"run {started.run}, {started.layout}", heads, f"cost {started.prices}")
     for row in (
@@ -54,6 +66,8 @@ def summary_table(started: RunStarted, finished: RunFinished) -> Table:
         Comparison("cost", started.predicted_usd, finished.usd, format_usd),
     ):
         table.add_row(*row.cells)
+    if consists_of := cost_in_words(finished.terms):
+        table.caption = cell(f"cost {started.prices}: {consists_of}")
     return table
 
 

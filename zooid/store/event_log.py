@@ -2,16 +2,22 @@
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from zooid.core.errors import ObjectNotFound, RecordError, StoreError
 from zooid.core.runs import keys
-from zooid.core.runs.events import Evaluated, Event, StepCommitted, decode_events, encode_events
-from zooid.core.runs.store_rules import EVENT_FLUSH_S
+from zooid.core.runs.events import BaseEvent, Evaluated, Event, StepCommitted, StoreUsed, decode_events, encode_events
+from zooid.core.runs.store_rules import EVENT_FLUSH_S, USAGE_REPORT_S
 from zooid.store.fences import Fence
+from zooid.store.fetch_log import fetched
+from zooid.store.request_counts import counts_of
 from zooid.store.store_protocol import ObjectStore
 
 logger = logging.getLogger(__name__)
+
+AnyEvent = TypeVar("AnyEvent", bound=BaseEvent)
 
 _FIRST_PAUSE_S = 0.02
 """The first pause between two writes. Each pause is twice as long as the one before, up to EVENT_FLUSH_S."""
@@ -22,10 +28,25 @@ class EventWriter:
 
     Under one roster, a writer's name belongs to one process at a time. A restarted writer continues after its earlier
     objects. With a fence, events are dropped once another coordinator has taken over the run.
+
+    A member `reports_usage`: now and then, and at its end, an object also says how much the member has used the store.
     """
 
-    def __init__(self, store: ObjectStore, writer: str, roster: int = 0, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        writer: str,
+        roster: int = 0,
+        fence: Fence | None = None,
+        *,
+        reports_usage: bool = False,
+    ) -> None:
         self._store = store
+        self._writer = writer
+        self._reports_usage = reports_usage
+        self._reported_s = time.monotonic()
+        """Time of the last report of this member's usage."""
+        self._has_reported_end = False
         self._fence = fence
         self._folder = keys.events_of(writer, roster)
         self._buffer_lock = threading.Lock()
@@ -76,7 +97,7 @@ class EventWriter:
     def _flush_regularly(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while not self._closing.is_set():
-            self._news.wait()
+            self._news.wait(USAGE_REPORT_S if self._reports_usage else None)
             self._news.clear()
             try:
                 self.flush()
@@ -96,9 +117,30 @@ class EventWriter:
                 self._write_object()
             with self._buffer_lock:
                 lines, self._buffer = self._buffer, []
-            self._unwritten = b"".join(lines)
+            self._unwritten = b"".join(lines) + self._usage_report()
             if self._unwritten:
                 self._write_object()
+
+    def _usage_report(self) -> bytes:
+        """Return the line that reports this member's use of the store, if it is due or the last one."""
+        is_end = self._closing.is_set() and not self._has_reported_end
+        is_due = is_end or time.monotonic() - self._reported_s >= USAGE_REPORT_S
+        if not (self._reports_usage and is_due):
+            return b""
+        self._reported_s, self._has_reported_end = time.monotonic(), is_end
+        counts, (data_gets, data_bytes) = counts_of(self._store), fetched()
+        report = StoreUsed(
+            at_s=time.time(),
+            member=self._writer,
+            num_puts=counts.num_puts + 1,  # with the object that holds this line
+            num_gets=counts.num_gets,
+            num_lists=counts.num_lists,
+            sent_bytes=counts.sent_bytes,
+            received_bytes=counts.received_bytes,
+            data_gets=data_gets,
+            data_bytes=data_bytes,
+        )
+        return encode_events([report])
 
     def _write_object(self) -> None:
         if self._fence is not None and self._fence.is_superseded():
@@ -212,6 +254,20 @@ def _sampled(numbers: Sequence[int], max_objects: int) -> tuple[list[int], int]:
     num_between = max_objects - num_last - num_first
     between = [numbers[begin + (end - begin) * part // num_between] for part in range(num_between)]
     return [*numbers[:num_first], *between], numbers[end]
+
+
+def last_event(store: ObjectStore, folder: str, kind: type[AnyEvent]) -> AnyEvent | None:
+    """The last event of a kind that the writer of this folder has written; None if there is none."""
+    for number in sorted(_numbers(store.list(folder)), reverse=True):
+        key = _key(folder, number)
+        try:
+            events = decode_events(bytes(store.get(key)), f"{store.url}/{key}")
+        except RecordError as error:
+            logger.warning("an object with events cannot be read: %s", error)
+            continue
+        if matching := [event for event in events if isinstance(event, kind)]:
+            return matching[-1]
+    return None
 
 
 def _key(folder: str, number: int) -> str:

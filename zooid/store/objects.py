@@ -19,6 +19,7 @@ from zooid.core.runs.store_rules import PART_BYTES, SINGLE_PUT_BYTES
 from zooid.core.text import quoted
 from zooid.store.clients import CREDENTIALS, EXAMPLES, new_client, split_url
 from zooid.store.create_only import create_once
+from zooid.store.request_counts import CountingStore
 from zooid.store.retries import RetryingStore
 from zooid.store.store_protocol import Data, Keys, ObjectStore, byte_view
 
@@ -60,7 +61,8 @@ def open_store(url: str) -> ObjectStore:
     patience_s = environment.store_patience_s()
     try:
         clients = (new_client(url, parts, patience_s, is_large=is_large) for is_large in (False, True))
-        return RetryingStore(ObstoreStore(url, parts.scheme, *clients), give_up_s=patience_s)
+        counted = CountingStore(ObstoreStore(url, parts.scheme, *clients))
+        return RetryingStore(counted, give_up_s=patience_s)
     except _FAILURES as error:
         raise InputError(
             f"the store {url} cannot be opened: {_first_line(error)}; check the URL (for example "
@@ -135,6 +137,11 @@ class ObstoreStore:
     def is_empty(self) -> bool:
         with self._request("list", ""):
             return not any(obstore.list(self._client, chunk_size=1))
+
+    def stored_bytes(self, prefix: str) -> int:
+        with self._request("list", prefix):
+            entries = obstore.list(self._client, prefix or None).collect()
+        return sum(entry["size"] for entry in entries)
 
     def delete(self, keys: Iterable[str]) -> None:
         doomed = [*keys]

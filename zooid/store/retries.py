@@ -77,6 +77,9 @@ class RetryingStore:
     def is_empty(self) -> bool:
         return self._retry(self._inner.is_empty)
 
+    def stored_bytes(self, prefix: str) -> int:
+        return self._retry(lambda: self._inner.stored_bytes(prefix))
+
     def delete(self, keys: Iterable[str]) -> None:
         doomed = [*keys]
         self._retry(lambda: self._inner.delete(doomed))

@@ -49,6 +49,9 @@ class ObjectStore(Protocol):
     def is_empty(self) -> bool:
         """Whether the folder contains no object; one request, however many there are."""
 
+    def stored_bytes(self, prefix: str) -> int:
+        """Sum of the sizes of all objects below the folder `prefix`; as many requests as a listing takes."""
+
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; missing ones are ignored."""
 

@@ -15,6 +15,7 @@ from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads, resolve_offers
 from zooid.coordinator.runs.crew import Crew, ready_platform, wait_for_all
 from zooid.coordinator.runs.relay import OnEvent, ProgressSum, Relay, ignore
+from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.errors import InputError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.profile import Profile
@@ -93,10 +94,10 @@ def measure(
     offer: Offer,
     platform: Platform[Any],
     relay: Relay,
-    known: Profile | None = None,
+    meter: RunMeter | None = None,
 ) -> Profile:
-    """Start one profiling member on the platform, wait for it, and return its profile."""
-    [measured] = _measure_together(job_file, [_Task(_PROFILER, offer, store, relay, known)], platform)
+    """Start one profiling member on the platform, wait for it, and return its profile. The meter bills the member."""
+    [measured] = _measure_together(job_file, [_Task(_PROFILER, offer, store, relay, None)], platform, meter)
     return measured
 
 
@@ -135,7 +136,9 @@ class _Task:
     known: Profile | None
 
 
-def _measure_together(job_file: Path, tasks: Sequence[_Task], platform: Platform[Any]) -> list[Profile]:
+def _measure_together(
+    job_file: Path, tasks: Sequence[_Task], platform: Platform[Any], meter: RunMeter | None = None
+) -> list[Profile]:
     def poll() -> None:
         for task in tasks:
             task.relay.poll()
@@ -144,7 +147,8 @@ def _measure_together(job_file: Path, tasks: Sequence[_Task], platform: Platform
         crews = []
         for task in tasks:
             where = "" if task.offer.name == LOCAL else f" on {task.offer.name}"
-            crew = Crew(platform, task.store, checks_input=True, during=f"while the job was being measured{where}")
+            during = f"while the job was being measured{where}"
+            crew = Crew(platform, task.store, checks_input=True, during=during, meter=meter)
             crews.append(started.enter_context(crew))
             crew.start("profiler", [_spec(job_file, task)], [task.offer])
         wait_for_all(crews, poll)

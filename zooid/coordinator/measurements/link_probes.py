@@ -9,10 +9,12 @@ from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, num_threads, resolve_offer
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
+from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.environment import rough_repeats
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits
 from zooid.core.resources.link import Link, Links
+from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.events import PhaseStarted
 from zooid.core.runs.spec import LinkEnd, ProbeMember, ProbeSpec
@@ -51,6 +53,21 @@ def probe(
     offer = resolve_offer(on)
     team = team_of(members, sites or [offer.site] * members)
     _check(members, ends, streams, seconds)
+    return _measure_links(team, offer, ends, streams, seconds, store, on_event, platform)
+
+
+def _measure_links(
+    team: tuple[ProbeMember, ...],
+    offer: Offer,
+    ends: Sequence[LinkEnd],
+    streams: Sequence[int],
+    seconds: float,
+    store: str | None,
+    on_event: OnEvent,
+    platform: Platform[Any] | None,
+    meter: RunMeter | None = None,
+) -> Links:
+    """Start these members, and return the links that they measure. The meter of a run bills them."""
     with scratch_folder(store, "probing") as folder:
         on_event(PhaseStarted(at_s=time.time(), phase="probe"))
         run = secrets.token_hex(4)
@@ -70,20 +87,27 @@ def probe(
             for member in team
         ]
         # These members need no torch, and a process that imports it before it forks them would start later.
-        crew = Crew(platform or LocalPlatform(forks=False), folder, checks_input=False)
+        crew = Crew(platform or LocalPlatform(forks=False), folder, checks_input=False, meter=meter)
         crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
         return read_record(folder, keys.LINKS, Links)
 
 
 def peer_links(
-    limits: Limits, on: str, known: Links | None, on_event: OnEvent, platform: Platform[Any] | None
+    limits: Limits,
+    on: str,
+    known: Links | None,
+    on_event: OnEvent,
+    platform: Platform[Any] | None,
+    meter: RunMeter | None = None,
 ) -> tuple[Link, ...]:
     """Return the known links between members; if none are known, measure those that directly connected members need."""
     if known is not None:
         return known.links
     if not limits.is_direct:
         return ()
-    return probe(on=on, ends=("peers",), streams=(1,), seconds=_SHORT_S, on_event=on_event, platform=platform).links
+    offer = resolve_offer(on)
+    team = team_of(2, [offer.site] * 2)
+    return _measure_links(team, offer, ("peers",), (1,), _SHORT_S, None, on_event, platform, meter).links
 
 
 def team_of(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:

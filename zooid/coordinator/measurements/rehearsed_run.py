@@ -175,6 +175,7 @@ def rehearse_asleep(
         number = last_claim(store)[0] + 1
         with Run(store, claim, number, platform, on_event) as run:
             store.put(keys.plan(number), encode_record(plan))
+            run.carry_over_costs(plan)
             return run.train(plan, last_step(store))
 
     if spot is None:

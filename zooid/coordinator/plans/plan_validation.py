@@ -7,7 +7,7 @@ from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.checkpoint import CheckpointManifest
-from zooid.core.units import format_bytes
+from zooid.core.units import format_bytes, format_duration, format_usd
 
 
 def check_given(
@@ -19,10 +19,14 @@ def check_given(
     *,
     reproducible: bool = False,
 ) -> None:
-    """Reject a given plan that this process cannot start, or that comes with options which it already settles."""
-    if any(option is not None for option in (limits, goal, links, on)):
+    """Reject a given plan that this process cannot start, or that comes with options which it already settles.
+
+    Only a deadline and a budget may come with a plan.
+    """
+    are_settled = limits is not None and limits != Limits(deadline_s=limits.deadline_s, budget_usd=limits.budget_usd)
+    if are_settled or any(option is not None for option in (goal, links, on)):
         raise InputError(
-            "a plan is given together with limits, a goal, links or `on`, which the plan already settles; give them "
+            "a plan is given together with a layout, a goal, links or `on`, which the plan already settles; give them "
             "when planning, or leave out the plan"
         )
     for offer in plan.offers:
@@ -38,6 +42,24 @@ def check_given(
         )
 
 
+def check_predicted(plan: Plan, limits: Limits | None) -> None:
+    """Reject a given plan whose prediction breaks the limits."""
+    if limits is None or plan.predicted is None:
+        return
+    run_s = plan.predicted.run_p95_s or plan.predicted.run_s
+    run_usd = plan.predicted.run_p95_usd or plan.predicted.run_usd
+    if limits.deadline_s is not None and run_s > limits.deadline_s:
+        raise PlanError(
+            f"the plan may take {format_duration(run_s)}, and the deadline is {format_duration(limits.deadline_s)}; "
+            "allow at least that, or let zooid search for a faster plan"
+        )
+    if limits.budget_usd is not None and run_usd > limits.budget_usd:
+        raise PlanError(
+            f"the plan may cost {format_usd(run_usd)}, and the budget is {format_usd(limits.budget_usd)}; "
+            "allow at least that, or let zooid search for a cheaper plan"
+        )
+
+
 def fixed_layout(
     plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offer: Offer
 ) -> FixedLayout:
@@ -50,8 +72,6 @@ def fixed_layout(
             "--layout 1x1 (in Python, zooid.Limits(num_replicas=1, num_stages=1))"
         )
     for what, value in (
-        ("a deadline", limits.deadline_s),
-        ("a budget", limits.budget_usd),
         ("a goal", goal),
         ("links", links),
     ):

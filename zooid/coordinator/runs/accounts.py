@@ -1,4 +1,4 @@
-"""Figures of a run: timeouts, predictions at its start, costs and step times."""
+"""Figures of a run: timeouts, predictions at its start, and step times."""
 
 import math
 import statistics
@@ -6,7 +6,6 @@ import time
 
 from zooid.coordinator.plans.checkpoint_rules import rule_for, rule_in_words
 from zooid.coordinator.plans.offer_names import prices_in_words
-from zooid.coordinator.runs.crew import Crew
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import RunStarted, StepCommitted
@@ -60,13 +59,6 @@ def run_started(plan: Plan, roster: Roster, store: ObjectStore, checkpoints: Che
         why_whole=plan.why_whole,
         checkpoints=rule_in_words(rule_for(checkpoints, plan), plan),
     )
-
-
-def bill(crew: Crew) -> float:
-    """Return the cost of the members so far at the plan's prices, without those that were lost before an adoption."""
-    from zooid.predictor import bill_usd  # imports numpy and the simulator, while members are starting
-
-    return math.fsum(bill_usd(offer, running_s) for offer, running_s in crew.running_s())
 
 
 def median_step_s(steps: list[StepCommitted], plan: Plan, first_step: int) -> float:

@@ -47,9 +47,10 @@ def clean(store: str, *, force: bool = False) -> int:
 
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
-    """Remove messages, answers, handles and requests of one claim's members, under all of its rosters."""
+    """Remove messages, answers, handles, requests and limits of one claim's members, under all of its rosters."""
     for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.JOINING, keys.REQUESTS):
         _clear_claims(store, folder, range(number, number + 1))
+    store.delete([keys.allowance(number)])
 
 
 def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None = None) -> None:

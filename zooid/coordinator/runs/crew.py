@@ -9,6 +9,7 @@ from typing import Any
 
 from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size, num_threads
 from zooid.coordinator.runs.relay import Relay
+from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core import errors
 from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
 from zooid.core.interrupts import uninterrupted
@@ -37,8 +38,8 @@ class _Running:
     roster: int
     offer: Offer
     handle: Any
-    started_s: float
-    """Start time on the clock of this process, even if another process has started the member."""
+    started_at_s: float
+    """Unix time of its start."""
 
 
 def ready_platform(offer: Offer) -> LocalPlatform:
@@ -68,7 +69,8 @@ class Crew:
 
     With `checks_input`, an input error of a member is raised as such, for the user to fix; otherwise it is a failed
     member. `during` replaces the names of members that users do not know, as in `while the job was being measured`.
-    `is_replaced` returns whether another coordinator has taken over the members, which are then left alone.
+    `is_replaced` returns whether another coordinator has taken over the members, which are then left alone. Members are
+    billed on the meter, if there is one, as training members or as those that only prepare for it.
     """
 
     def __init__(
@@ -79,17 +81,21 @@ class Crew:
         checks_input: bool,
         during: str = "",
         is_replaced: Callable[[], bool] = lambda: False,
+        meter: RunMeter | None = None,
+        trains: bool = False,
     ) -> None:
         self._platform = platform
         self._store = store
         self._checks_input = checks_input
         self._during = during
         self._is_replaced = is_replaced
+        self._meter = meter or RunMeter()
+        self._trains = trains
         self._running: dict[str, _Running] = {}
         self._recorded: set[str] = set()
         """Members whose handles are in the store."""
-        self._ended_s: dict[str, float] = {}
-        """Time at which each exited member was first found to have exited."""
+        self._ended: set[str] = set()
+        """Members that were found to have exited."""
 
     def __enter__(self) -> "Crew":
         return self
@@ -121,7 +127,9 @@ class Crew:
             )
             with uninterrupted():
                 handle = self._platform.launch(launch)
-                self._running[spec.member] = _Running(spec.member, spec.roster, offer, handle, time.monotonic())
+                now_s = time.time()
+                self._running[spec.member] = _Running(spec.member, spec.roster, offer, handle, now_s)
+                self._meter.start(spec.member, offer, now_s, prepares=not self._trains)
 
     def record_handles(self) -> None:
         """Write the members' handles, for a coordinator that may have to adopt them."""
@@ -131,15 +139,16 @@ class Crew:
             self._recorded.add(running.member)
             record = MemberHandle(
                 member=running.member,
-                started_at_s=time.time() - (time.monotonic() - running.started_s),
+                started_at_s=running.started_at_s,
                 place=self._platform.locate(running.handle),
             )
             self._store.put(keys.handle(running.member, running.roster), encode_record(record))
 
     def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
         """Take over a member that another process has started."""
-        started_s = time.monotonic() - max(0.0, time.time() - started_at_s)
-        self._running[member] = _Running(member, roster, offer, handle, started_s)
+        self._running[member] = _Running(member, roster, offer, handle, started_at_s)
+        if all(billed.member != member for billed in self._meter.running):
+            self._meter.start(member, offer, started_at_s, prepares=not self._trains)
 
     @property
     def members(self) -> Collection[str]:
@@ -168,7 +177,7 @@ class Crew:
         left_out_s: dict[str, float] = {}
         can_continue = True
         while True:
-            exits = {running.member: self._platform.poll(running.handle) for running in self._running.values()}
+            exits = {running.member: self._poll(running) for running in self._running.values()}
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
                     failure = self._read_failure(member)
@@ -202,19 +211,19 @@ class Crew:
 
     def ages(self) -> dict[str, tuple[Offer, float]]:
         """Return the offer and the age in seconds of every member that still runs."""
-        now_s = time.monotonic()
+        now_s = time.time()
         return {
-            running.member: (running.offer, now_s - running.started_s)
+            running.member: (running.offer, max(0.0, now_s - running.started_at_s))
             for running in self._running.values()
-            if running.member not in self._ended_s
+            if running.member not in self._ended
         }
 
     def has_ended(self, member: str) -> bool:
-        return self._platform.poll(self._running[member].handle) is not None
+        return self._poll(self._running[member]) is not None
 
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""
-        exits = [self._platform.poll(running.handle) for running in self._running.values()]
+        exits = [self._poll(running) for running in self._running.values()]
         if any(end is not None and not end.is_success for end in exits):
             raise self._error()
         return all(end is not None for end in exits)
@@ -227,23 +236,22 @@ class Crew:
         elif self._running:
             with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
                 list(pool.map(lambda running: self._platform.terminate(running.handle), self._running.values()))
+            for member in self._running:
+                self._meter.end(member, time.time())
 
-    def running_s(self) -> list[tuple[Offer, float]]:
-        """Return the offer and the running time of each member, until now or until it exited."""
-        now_s = time.monotonic()
-        for running in self._running.values():
-            if running.member not in self._ended_s and self._platform.poll(running.handle) is not None:
-                self._ended_s[running.member] = now_s
-        return [
-            (running.offer, self._ended_s.get(running.member, now_s) - running.started_s)
-            for running in self._running.values()
-        ]
+    def _poll(self, running: _Running) -> Exit | None:
+        """Return how a member has ended; None if it still runs. It costs nothing from then on."""
+        end = self._platform.poll(running.handle)
+        if end is not None:
+            self._ended.add(running.member)
+            self._meter.end(running.member, time.time())
+        return end
 
     def _error(self) -> ZooidError:
         """Return the error of the member that caused the failure, not of those that only lost a peer."""
         deadline_s = time.monotonic() + _CAUSE_TIMEOUT_S
         while True:
-            exits = [(running.member, self._platform.poll(running.handle)) for running in self._running.values()]
+            exits = [(running.member, self._poll(running)) for running in self._running.values()]
             failed = [(member, end) for member, end in exits if end is not None and not end.is_success]
             failures = {member: self._read_failure(member) for member, _ in failed}
             causes = [(m, end) for m, end in failed if (failure := failures[m]) is None or not failure.is_consequence]

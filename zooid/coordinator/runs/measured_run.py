@@ -1,5 +1,6 @@
 """Measured times and cost of a run, for comparison with the prediction of its plan."""
 
+import math
 import statistics
 from contextlib import suppress
 
@@ -52,8 +53,15 @@ def measured_run(run: str, plan: Plan) -> MeasuredRun:
         step_p95_s=float(np.quantile(steps_s, 0.95)),
         timeline=recorded_timeline,
         run_s=finished[-1].wall_s if is_whole else None,
-        members_usd=finished[-1].usd if is_whole else None,
+        members_usd=_members_usd(finished[-1]) if is_whole else None,
     )
+
+
+def _members_usd(finished: RunFinished) -> float:
+    """Return what the training members have cost, which is all that runs of earlier versions have recorded."""
+    if not finished.terms:
+        return finished.usd
+    return math.fsum(term.usd for term in finished.terms if term.kind in ("compute", "start-up", "starts"))
 
 
 def _check_same_plan(plan: Plan, followed: Plan, url: str) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Mapping
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,15 @@ from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
-from zooid.coordinator.plans.plan_validation import check_given, fixed_layout
+from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.jobs.job import Job
-from zooid.core.plans.plan import Limits, Plan
-from zooid.core.plans.search_result import Goal
+from zooid.core.plans.plan import FixedLayout, Limits, Plan
+from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import encode_record
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
@@ -69,36 +70,41 @@ def train(
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
         check_given(plan, limits, goal, links, on, reproducible=reproducible)
+        check_predicted(plan, limits)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
         run=secrets.token_hex(4),
         job_file=str(file),
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
+        deadline_at_s=None if limits is None or limits.deadline_s is None else time.time() + limits.deadline_s,
+        budget_usd=None if limits is None else limits.budget_usd,
     )
     folder = claim_folder(store, claim)
     with Run(folder, claim, 0, own_platform, on_event) as run:
-        given = (
-            plan or layout or _make_plan(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
-        )
+        given: Plan | FixedLayout | None = plan or layout
+        alternatives: tuple[Plan, ...] = ()
+        if given is None:
+            found = _search(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
+            given, alternatives = found.pick, found.front
         with run.preparing(given) as prepared:
             save_source(folder, file)
-            return run.train(prepared)
+            return run.train(prepared, alternatives=alternatives)
 
 
-def _make_plan(
+def _search(
     run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
-) -> Plan:
+) -> Search:
     # a run with a given plan needs none of these
     from zooid.coordinator.measurements.job_profiles import measure
     from zooid.coordinator.measurements.link_probes import peer_links
     from zooid.planner import search, single
 
     run.enter("profile")
-    measured = measure(run.job_file, store, offer, run.platform, run.relay)
+    measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
-    peers = peer_links(limits, offer.name, links, on_event, run.platform)
-    return search(single(measured, offer, peers), limits, goal).pick
+    peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
+    return search(single(measured, offer, peers), run.remaining(limits), goal)
 
 
 def claim_folder(url: str, claim: RunClaim) -> ObjectStore:

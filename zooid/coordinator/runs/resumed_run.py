@@ -20,6 +20,7 @@ from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
+from zooid.coordinator.runs.run_limits import limited
 from zooid.coordinator.runs.run_pace import find_pace
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
@@ -31,7 +32,7 @@ from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import Links
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule
+from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Ledger
 from zooid.core.runs.spec import RunClaim
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
@@ -95,10 +96,12 @@ def resume(
         orphans = find_orphans(folder, own_platform, last_plan, relayed_until(folder, number - 1))
         if orphans is not None:
             return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
+    claim = limited(claim, number, limits, before, _last_ledger(folder), folder)
     with Run(folder, claim, number, own_platform, on_event) as run:
         if was_killed:  # until they see the claim, its members may write checkpoints and prune others
             run.wait_for_earlier_members()
         manifest = _last_checkpoint(folder, past_stop=past_stop)
+        run.carry_over_costs(last_plan)
         sweep_incomplete(folder)  # nobody else writes under the newest claim
         clear_earlier(folder, claim.run, number)
         clear(folder, keys.PROBES)
@@ -114,8 +117,8 @@ def resume(
                 transport=limits.transport or last_plan.transport,
                 reproducible=limits.reproducible or last_plan.reproducible,
             )
-            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform)
-            plan = plan_the_rest(measured, manifest, chosen, limits, goal or "balanced", peers)
+            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
+            plan = plan_the_rest(measured, manifest, chosen, run.remaining(limits), goal or "balanced", peers)
         check_continues(plan, manifest, folder.url)
         run.check(plan)
         save_source(folder, file)
@@ -201,6 +204,12 @@ def _last_checkpoint(store: ObjectStore, *, past_stop: bool) -> CheckpointManife
     return manifest
 
 
+def _last_ledger(store: ObjectStore) -> Ledger:
+    """Return the ledger of the last checkpoint; an empty one if there is no checkpoint yet."""
+    steps = complete_steps(store)
+    return read_manifest(store, steps[-1]).ledger if steps else Ledger()
+
+
 def _last_plan(store: ObjectStore) -> Plan:
     """Return the plan of the last roster; that of the first one if no roster was written."""
     number = last_number(store)
@@ -229,4 +238,4 @@ def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run
         if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
             return known
     run.enter("profile")
-    return measure(run.job_file, store, offer, run.platform, run.relay)
+    return measure(run.job_file, store, offer, run.platform, run.relay, run.meter)

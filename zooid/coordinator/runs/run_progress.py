@@ -4,7 +4,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from zooid.core.plans.plan import Plan
+from zooid.core.plans.plan import CostTerm, Plan
 from zooid.core.runs.events import (
     CheckpointSaved,
     Event,
@@ -33,7 +33,9 @@ class RunResult:
     """Median time of the full steps, without the first."""
     wall_s: float
     usd: float
-    """Cost at the plan's prices."""
+    """Cost of the whole run: the sum of `cost_terms`."""
+    cost_terms: tuple[CostTerm, ...]
+    """What the cost consists of, since the run's first claim."""
     losses: tuple[float, ...]
     """The loss of every step, in order. After a resume, they begin with the first step after it. After an adoption,
     they begin with the first step that the earlier coordinator had not relayed."""

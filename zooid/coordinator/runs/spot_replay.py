@@ -10,7 +10,7 @@ from zooid.coordinator.runs.run_progress import RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed
 from zooid.core.plans.plan import Plan
 from zooid.core.resources.spot_trace import SpotTrace, decode_spot_trace
-from zooid.core.runs.events import Event, Metered, PhaseStarted, RosterChanged, RunStarted, StepCommitted
+from zooid.core.runs.events import Event, PhaseStarted, RosterChanged, RunStarted, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
 from zooid.core.units import format_duration
 from zooid.platforms.local.spot_market import SpotMarket
@@ -34,9 +34,6 @@ class _Account:
     num_joined: int = 0
     recovery_s: float = 0.0
     down_s: float = 0.0
-    ended_usd: float = 0.0
-    """Cost of the attempts that have ended."""
-    attempt_usd: float = 0.0
 
     def take(self, event: Event) -> None:
         match event:
@@ -53,18 +50,15 @@ class _Account:
                     self.num_recoveries += 1
                     self.recovery_s += event.wall_s
                 self.members = frozenset(event.members)
-            case Metered():
-                self.attempt_usd = event.usd
         self.on_event(event)
 
     def end_attempt(self) -> None:
         """Note that too few members were left. Members of the next attempt are spared until their first step."""
         self.market.close()
         self.num_resumes += 1
-        self.ended_usd += self.attempt_usd
-        self.attempt_usd = 0.0
 
     def report(self, usd: float, wall_s: float) -> ReplayReport:
+        """`usd` is the cost of the whole run, since each attempt carries on the bill of those before it."""
         return ReplayReport(
             num_steps=len(self.seen),
             num_redone=self.num_redone,
@@ -75,7 +69,7 @@ class _Account:
             recovery_s=self.recovery_s,
             down_s=self.down_s,
             wall_s=wall_s,
-            usd=self.ended_usd + usd,
+            usd=usd,
         )
 
 

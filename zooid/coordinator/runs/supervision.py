@@ -12,7 +12,7 @@ from msgspec import structs
 
 from zooid.coordinator.plans.checkpoint_rules import rule_for
 from zooid.coordinator.plans.offer_names import num_threads
-from zooid.coordinator.runs.accounts import bill, median_step_s, run_started, timeout_s
+from zooid.coordinator.runs.accounts import median_step_s, run_started, timeout_s
 from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
@@ -20,14 +20,16 @@ from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
+from zooid.coordinator.runs.live_bill import LiveBill, carry_over
 from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.requested_changes import RequestedChanges
 from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
+from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.pace import RehearsalPace
-from zooid.core.plans.plan import FixedLayout, Plan
+from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -40,6 +42,7 @@ from zooid.core.runs.events import (
     RosterChanged,
     RunFinished,
     ScalingWanted,
+    StoreUsed,
 )
 from zooid.core.runs.roster import RosterMember, RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
@@ -53,7 +56,6 @@ from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan, read_record
 
 _POLL_S = 0.02
-_METER_INTERVAL_S = 0.5
 _HASTY_PATIENCE_S = 10.0
 """Patience with the store when a run ends with an error, for example by Ctrl-C."""
 _GRACE_POLL_S = 0.1
@@ -93,8 +95,9 @@ class Run:
         self._progress = RunProgress()
         self._fence = Fence(self._store, number, coordinates=True)
         self._lease = Lease(self._store, number, self._fence, lambda: self.relay.told)
-        name = "coordinator" if orphans is None else f"coordinator-{number:06d}"
+        name = keys.COORDINATOR if orphans is None else f"{keys.COORDINATOR}-{number:06d}"
         self._writer = EventWriter(self._store, name, self._roster, self._fence)
+        self._bill = LiveBill(self._store, self._writer, on_event, claim, self._roster)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._changes: RosterChanges | None = None
@@ -105,6 +108,15 @@ class Run:
         self._requested: RequestedChanges | None = None
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
+
+    @property
+    def meter(self) -> RunMeter:
+        """The meter that bills all members of the run."""
+        return self._bill.meter
+
+    def remaining(self, limits: Limits) -> Limits:
+        """Return the limits of a plan, less what the run has already taken and cost."""
+        return self._bill.guard.remaining(limits)
 
     @property
     def job_file(self) -> Path:
@@ -134,6 +146,7 @@ class Run:
             self._store.shorten(_HASTY_PATIENCE_S)
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
+            self._bill.close()
             self._writer.close()
             self.relay.flush()
             self._clean_up()
@@ -151,6 +164,11 @@ class Run:
         while time.monotonic() < deadline_s:
             self._lease.check()
             time.sleep(_GRACE_POLL_S)
+
+    def carry_over_costs(self, last_plan: Plan) -> None:
+        """Bill what the run has cost under earlier claims, whose last plan this is."""
+        self._bill.begin(last_plan)
+        carry_over(self.meter, self._store, self._number, self.meter.prices)
 
     def _clean_up(self) -> None:
         """Remove temporary objects of this run and of earlier claims, if this claim is still the newest."""
@@ -186,7 +204,7 @@ class Run:
             self._store.put(keys.plan(self._number), encode_record(given))
         offer = _largest(given.member_offers) if isinstance(given, Plan) else given.offer
         during = "while the initial weights were being written"
-        with Crew(self.platform, self._store, checks_input=True, during=during) as crew:
+        with Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter) as crew:
             crew.start("worker", [self._spec("preparer", "prepare", offer, given)], [offer])
             while not (crew.is_done() or self._progress.trace):
                 self.relay.poll()
@@ -201,15 +219,19 @@ class Run:
         self.enter("checking the job against the checkpoint")
         offer = _largest(plan.member_offers)
         during = "while the job was being compared with the checkpoint"
-        crew = Crew(self.platform, self._store, checks_input=True, during=during)
+        crew = Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter)
         crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
 
-    def train(self, plan: Plan, first_step: int = 0) -> RunResult:
-        """Start a member for every seat, and wait for the end of the last step."""
+    def train(self, plan: Plan, first_step: int = 0, alternatives: Sequence[Plan] = ()) -> RunResult:
+        """Start a member for every seat, and wait for the end of the last step.
+
+        `alternatives` are other plans, from which one is named if the limits will not hold.
+        """
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step),
             optimizer_settings=self._progress.optimizer_settings,
         )
+        self._bill.begin(plan, alternatives)
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
         self._emit(run_started(plan, roster, self._store, self._claim.checkpoints))
@@ -223,6 +245,7 @@ class Run:
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
+            self._bill.guard.allow()
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
@@ -249,6 +272,7 @@ class Run:
                 for seat, offer, replica in zip(seats, offers, replicas, strict=True)
             ]
             crew.start("worker", specs, offers)
+            self._bill.guard.allow()  # from now on, the run costs more
             crew.record_handles()
 
         return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room)
@@ -269,6 +293,9 @@ class Run:
         self._has_begun = True
         begin_s = time.monotonic()
         orphans, roster = self._orphans, self._orphans.roster
+        self._bill.begin(plan)
+        adopted = [member.name for member in orphans.members]
+        carry_over(self.meter, self._store, self._number, self.meter.prices, adopted)
         self._progress.has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.seats)
         resumed = structs.replace(roster, resume_step=orphans.step)
         self._emit(run_started(plan, resumed, self._store, self._claim.checkpoints))
@@ -299,7 +326,14 @@ class Run:
         return dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))[member]
 
     def _crew(self, platform: Platform[Any]) -> Crew:
-        return Crew(platform, self._store, checks_input=False, is_replaced=self._lease.is_replaced)
+        return Crew(
+            platform,
+            self._store,
+            checks_input=False,
+            is_replaced=self._lease.is_replaced,
+            meter=self.meter,
+            trains=True,
+        )
 
     def _has_trained(self, member: str) -> bool:
         if member not in self._progress.trained:
@@ -314,10 +348,8 @@ class Run:
         begin_s: float,
         adopt_joined: Callable[[], None] = lambda: None,
     ) -> RunResult:
-        meter = self._meter(crew)
-
         def poll() -> None:
-            meter()
+            self._poll()
             adopt_joined()
 
         def look_again() -> None:
@@ -329,14 +361,14 @@ class Run:
                 is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
                 crew.wait_for_survivors(poll, look_again, self._report_exit, is_left_out, is_waiting)
             else:
-                wait_for_all([crew], self._meter(crew))
+                wait_for_all([crew], self._poll)
         except MemberFailed as failure:
             self._fence.check()  # members that another coordinator has ended have not failed
             self._report_exit(failure.member, failure.exit_text)
             raise
         self._fence.check()
-        usd = bill(crew)
         self.relay.flush()
+        metered = self._bill.read()
         wall_s = time.monotonic() - begin_s
         progress = self._progress
         steps = [progress.steps[number] for number in sorted(progress.steps)]
@@ -350,7 +382,16 @@ class Run:
                 f"{num_steps} steps; `zooid resume {self._store.url}` continues from there"
             )
         checkpoint = progress.checkpoint or f"{self._store.url}/{keys.checkpoint(manifest.step)}"
-        self._emit(RunFinished(at_s=time.time(), wall_s=wall_s, step_s=step_s, usd=usd, checkpoint=checkpoint))
+        self._emit(
+            RunFinished(
+                at_s=time.time(),
+                wall_s=wall_s,
+                step_s=step_s,
+                usd=metered.usd,
+                terms=metered.terms,
+                checkpoint=checkpoint,
+            )
+        )
         best = None if ledger.best_step is None else f"{self._store.url}/{keys.checkpoint(ledger.best_step)}"
         return RunResult(
             store=self._store.url,
@@ -360,7 +401,8 @@ class Run:
             stopped=ledger.stopped,
             step_s=step_s,
             wall_s=wall_s,
-            usd=usd,
+            usd=metered.usd,
+            cost_terms=metered.terms,
             losses=tuple(step.loss for step in steps),
         )
 
@@ -369,29 +411,24 @@ class Run:
         self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, Metered):  # the bill is shown when it is read, not when it comes back from the store
+            return
+        self._bill.take(event)
         self._progress.take(event)
         if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
             self._changes.refill(read_roster(self._store, self._roster).copies)
         if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
             assert self._changes is not None
             self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
-        self._on_event(event)
+        if not isinstance(event, StoreUsed):  # the bill shows what it has cost
+            self._on_event(event)
 
-    def _meter(self, crew: Crew) -> Callable[[], None]:
-        """Return a function that relays events, and now and then reports the cost, which is not worth an object."""
-        last_s = 0.0
-
-        def poll() -> None:
-            nonlocal last_s
-            if time.monotonic() - last_s > _METER_INTERVAL_S:
-                last_s = time.monotonic()
-                self._on_event(Metered(at_s=time.time(), usd=bill(crew)))
-            self.relay.poll()
-            for part in (self._requested, self._lifetimes, self._changes):
-                if part is not None:
-                    part.poll()
-
-        return poll
+    def _poll(self) -> None:
+        self._bill.poll()
+        self.relay.poll()
+        for part in (self._requested, self._lifetimes, self._changes):
+            if part is not None:
+                part.poll()
 
     def _spec(
         self,
@@ -415,6 +452,7 @@ class Run:
             if isinstance(given, Plan)
             else self._claim.checkpoints,
             trace=self._progress.trace,
+            has_limits=self._claim.has_limits,
         )
         if task != "train" or self._pace is None:
             return spec

@@ -116,7 +116,8 @@ class Ledger(Record, frozen=True, kw_only=True):
     stopped: str = ""
     """Why the run ended before its last step; empty if it did not."""
     by_request: bool = False
-    """Whether a person ended it with `zooid stop`, so that the run is not complete and can be resumed."""
+    """Whether a person ended it with `zooid stop`, or a limit did, so that the run is not complete and can be
+    resumed."""
 
     batches: tuple[BatchPiece, ...] = ()
     """Batch sizes and learning-rate factors after the job's own, in order. The last piece still holds."""

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from zooid.core.errors import RecordError
+from zooid.core.plans.plan import CostTerm
 from zooid.core.records import Record
+from zooid.core.resources.tariff import Tariff
 from zooid.core.text import quoted
 
 
@@ -207,10 +209,68 @@ class MembersAdopted(BaseEvent, frozen=True, kw_only=True, tag="members_adopted"
     """The next step that they will report."""
 
 
+class StoreUsed(BaseEvent, frozen=True, kw_only=True, tag="store_used"):
+    """The requests and bytes of a member since its process began; a later report replaces an earlier one."""
+
+    member: str
+    num_puts: int
+    num_gets: int
+    num_lists: int
+    sent_bytes: int
+    """Bytes that it has sent to the run's store."""
+    received_bytes: int
+    """Bytes that it has received from the run's store."""
+    data_gets: int = 0
+    """Number of gets from the store of the data set."""
+    data_bytes: int = 0
+    """Bytes of the data set that it has fetched."""
+
+
+class RunningMember(Record, frozen=True, kw_only=True):
+    """A member that still costs money, as the bill of a run knows it."""
+
+    member: str
+    offer: str
+    site: str
+    tariff: Tariff
+    usd_per_start: float = 0.0
+    """The part of the tariff that its start has cost."""
+    prepares: bool = False
+    """Whether it measures, prepares or checks instead of training."""
+
+
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
-    """The cost of the run so far, at the plan's prices."""
+    """The cost of the run so far, from its first claim on."""
 
     usd: float
+    """Sum of the terms."""
+    terms: tuple[CostTerm, ...] = ()
+    """What the cost consists of."""
+    usd_per_s: float = 0.0
+    """How fast the cost grows at present."""
+    running: tuple[RunningMember, ...] = ()
+    """Members that are not settled yet, because they run."""
+    settled: tuple[CostTerm, ...] = ()
+    """The terms without the running members, for a coordinator that takes over."""
+    trains_from_s: float | None = None
+    """Unix time at which the first step of these members began; None before it."""
+
+
+class PriceChanged(BaseEvent, frozen=True, kw_only=True, tag="price_changed"):
+    """Members on an offer cost more or less from now on."""
+
+    offer: str
+    usd_per_hour: float
+    before_usd_per_hour: float
+
+
+class LimitsEndangered(BaseEvent, frozen=True, kw_only=True, tag="limits_endangered"):
+    """At the measured speed, the run will not end within its limits. It goes on until a limit is reached."""
+
+    reason: str
+    """Which limit will break, and by how much."""
+    would_hold: str
+    """What would hold the limits, or which limits would hold."""
 
 
 class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
@@ -218,6 +278,8 @@ class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
     step_s: float
     """Median time of the full steps, without the first."""
     usd: float
+    """Cost of the whole run, from its first claim on: the sum of the terms."""
+    terms: tuple[CostTerm, ...] = ()
     checkpoint: str
     """URL of the last checkpoint's folder."""
 
@@ -241,7 +303,10 @@ Event = (
     | RosterChanged
     | PaceMissed
     | MembersAdopted
+    | StoreUsed
     | Metered
+    | PriceChanged
+    | LimitsEndangered
     | RunFinished
 )
 

@@ -20,11 +20,14 @@ CLAIM = "run.json"
 """Claim of the coordinator that began the run; the function `claim` gives those of its successors."""
 CLAIMS = "claims"
 """Claims are numbered without gaps and never deleted, so that one request for the next number finds a newer one."""
+PRICES = "prices.json"
+"""Prices that have changed since the run was planned, if somebody has put them there."""
 JOB = "job.py"
 """Source of a job that was given as an object and has no file of its own."""
 SHARD_SUFFIX = ".safetensors"
 LEASES = "leases"
 ROSTERS = "rosters"
+ALLOWANCES = "allowances"
 CHANGES = "changes"
 JOINING = "joining"
 PLANS = "plans"
@@ -34,6 +37,8 @@ HANDLES = "handles"
 REQUESTS = "requests"
 FAILURES = "failures"
 EVENTS = "events"
+COORDINATOR = "coordinator"
+"""Name, or beginning of the name, under which coordinators write events."""
 COMM = "comm"
 LOBBY = f"{COMM}/lobby"
 PROBES = "probe"
@@ -80,6 +85,11 @@ def failure(member: str, roster_number: int = 0) -> str:
 def claim(number: int) -> str:
     """Key of the claim to write the roster of this number and its plan, or to adopt the members of an earlier one."""
     return CLAIM if number == 0 else f"{CLAIMS}/{number:06d}.json"
+
+
+def allowance(claim_number: int) -> str:
+    """Key of the limits of the members that were started under this claim, and of their cost."""
+    return f"{ALLOWANCES}/{claim_number:06d}.json"
 
 
 def plan(roster_number: int) -> str:

@@ -25,6 +25,15 @@ class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
     checkpoints: CheckpointRule = DEFAULT_RULE
     nonce: str = ""
     """Random text of the writer, which distinguishes two writers of the same claim."""
+    deadline_at_s: float | None = None
+    """Unix time at which the run must have ended; None if it may take any time."""
+    budget_usd: float | None = None
+    """Largest cost of the whole run, from its first claim on; None if it may cost anything."""
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether time or cost of the run is limited."""
+        return self.deadline_at_s is not None or self.budget_usd is not None
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
@@ -191,7 +200,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """The stage of a process that joins with a planned change; None for a seat in the claim's first roster."""
     plan: str = ""
     """Name of the plan that has this stage, or that `plan` makes; empty if it is the plan of the claim."""
-    """The layout from which `prepare` makes the plan; None if there is a plan."""
+    has_limits: bool = False
+    """Whether time or cost of the run is limited, so that the first member has to look at its allowance."""
     pace: tuple[StageTimes, ...] = ()
     """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 

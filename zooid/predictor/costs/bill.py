@@ -12,6 +12,7 @@ from zooid.core.errors import PlanError
 from zooid.core.plans.plan import CostTerm
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import FREE, Prices
+from zooid.core.resources.tariff import time_usd
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.predictor.costs.usage import NO_USAGE, Move, RunUsage
 
@@ -21,6 +22,9 @@ BYTES_PER_GB = 1e9
 """Some price lists mean 2^30 bytes; their real price is then 7 % lower than the prediction."""
 
 COST_KINDS = ("compute", "start-up", "starts", "requests", "storage", "egress", "data")
+PREPARATION = "preparation"
+"""The time of members that measure a job or a link, or prepare or check a run. A meter has this kind, too."""
+METERED_KINDS = (*COST_KINDS, PREPARATION)
 
 
 def bill_usd(offer: Offer, running_s: float) -> float:
@@ -46,12 +50,20 @@ def run_cost(
     startup_bills = [
         min(bill, offer.usd_per_hour * startup_s / SECONDS_PER_HOUR) for offer, bill in zip(members, bills, strict=True)
     ]
-    storage, data = prices.storage, prices.data_storage
-    usd_per_list = storage.usd_per_put if storage.usd_per_list is None else storage.usd_per_list
     usd = {
         "compute": math.fsum(bill - startup for bill, startup in zip(bills, startup_bills, strict=True)),
         "start-up": math.fsum(startup_bills),
         "starts": math.fsum(offer.usd_per_start for offer in members),
+        **usage_usd(usage, prices),
+    }
+    return tuple(CostTerm(kind=kind, usd=usd[kind]) for kind in COST_KINDS)
+
+
+def usage_usd(usage: RunUsage, prices: Prices) -> dict[str, float]:
+    """Cost of requests, storage, traffic and reading data, by kind."""
+    storage, data = prices.storage, prices.data_storage
+    usd_per_list = storage.usd_per_put if storage.usd_per_list is None else storage.usd_per_list
+    return {
         "requests": usage.num_puts * storage.usd_per_put
         + usage.num_gets * storage.usd_per_get
         + usage.num_lists * usd_per_list,
@@ -59,7 +71,6 @@ def run_cost(
         "egress": _traffic_usd(usage.moves, prices),
         "data": usage.data_gets * data.usd_per_get + _traffic_usd(usage.data_moves, prices),
     }
-    return tuple(CostTerm(kind=kind, usd=usd[kind]) for kind in COST_KINDS)
 
 
 def total_usd(terms: Iterable[CostTerm]) -> float:
@@ -78,9 +89,8 @@ def usd_per_million_samples(num_samples: float, usd: float) -> float:
     return usd / num_samples * 1e6
 
 
-def time_usd(offer: Offer, running_s: float) -> float:
-    num_billed = math.ceil(max(running_s, offer.billing_minimum_s) / offer.billing_grain_s - 1e-9)
-    return num_billed * offer.billing_grain_s * offer.usd_per_hour / SECONDS_PER_HOUR
+def member_time_usd(offer: Offer, running_s: float) -> float:
+    return time_usd(offer.usd_per_hour, running_s, offer.billing_grain_s, offer.billing_minimum_s)
 
 
 def _traffic_usd(moves: Sequence[Move], prices: Prices) -> float:

@@ -12,7 +12,7 @@ from zooid.core.plans.plan import CostTerm
 from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
-from zooid.predictor.costs.bill import time_usd
+from zooid.predictor.costs.bill import member_time_usd
 from zooid.predictor.costs.usage import Checkpoints, Move, RunUsage, joining_usage
 from zooid.predictor.losses.availability import SeatRisk
 from zooid.predictor.losses.handovers import overlap_s, successor_after_s
@@ -52,8 +52,8 @@ def loss_terms(
     losses_usd, handovers_usd = [], []
     for seat in seats:
         offer = seat.offer
-        handovers_usd.append(time_usd(offer, changed_s) - time_usd(offer, unlost_s))
-        losses_usd.append(time_usd(offer, run_s) - time_usd(offer, changed_s))
+        handovers_usd.append(member_time_usd(offer, changed_s) - member_time_usd(offer, unlost_s))
+        losses_usd.append(member_time_usd(offer, run_s) - member_time_usd(offer, changed_s))
         losses_usd.append(more * seat.num_losses * (offer.usd_per_start + _unused_usd(offer, seat.risk.losses_per_s)))
         if seat.num_handovers:
             handovers_usd.append(seat.num_handovers * _handover_usd(seat, run_s, step_s))
@@ -81,7 +81,7 @@ def _handover_usd(seat: PaidSeat, run_s: float, step_s: float) -> float:
     """Price of one hand-over: the successor's start, and the time for which both members run."""
     offer, both_s = seat.offer, overlap_s(seat.risk, step_s)
     lived_s = (successor_after_s(seat.risk, run_s, step_s) or 0.0) + both_s
-    unused_usd = time_usd(offer, lived_s) - lived_s * offer.usd_per_hour / SECONDS_PER_HOUR
+    unused_usd = member_time_usd(offer, lived_s) - lived_s * offer.usd_per_hour / SECONDS_PER_HOUR
     return offer.usd_per_start + both_s * offer.usd_per_hour / SECONDS_PER_HOUR + max(0.0, unused_usd)
 
 

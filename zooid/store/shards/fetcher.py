@@ -24,7 +24,9 @@ import msgspec
 from zooid.core import errors
 from zooid.core.errors import StoreError, ZooidError
 from zooid.core.runs.shard import TarShard
+from zooid.store.fetch_log import append_fetch, fetch_log
 from zooid.store.objects import open_store
+from zooid.store.request_counts import RequestCounts, counts_of
 from zooid.store.shards.cache import ShardCache
 
 _NUM_AT_ONCE = 4
@@ -57,6 +59,7 @@ class Fetcher:
     def __init__(self, url: str, cache: ShardCache) -> None:
         self._command = [sys.executable, "-m", "zooid.store.shards", url, str(cache.folder), str(cache.max_bytes or "")]
         self._sessions: dict[int, _Session] = {}
+        fetch_log()  # before any process is forked that would open another one
         self._finalizer = weakref.finalize(self, _end, self._sessions)
 
     def need(self, shard: TarShard) -> None:
@@ -92,18 +95,33 @@ class Fetcher:
     def _running(self, session: _Session) -> "subprocess.Popen[bytes]":
         if session.process is None or session.process.poll() is not None:
             _close_pipes(session.process)
-            session.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            log = fetch_log()
+            session.process = subprocess.Popen(
+                [*self._command, str(log)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(log,)
+            )
         return session.process
 
 
-def serve(url: str, folder: str, max_bytes: str) -> None:
-    """The program of a fetcher: it serves requests from standard input, needed shards first, until that is closed."""
+def serve(url: str, folder: str, max_bytes: str, log: str) -> None:
+    """The program of a fetcher: it serves requests from standard input, needed shards first, until that is closed.
+
+    `log` is the descriptor of the file to which it appends its fetches.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted parent ends this process by closing the pipe
     threading.excepthook = _exit_with_traceback
     store = open_store(url)
     cache = ShardCache(Path(folder), int(max_bytes) if max_bytes else None)
     requests: queue.PriorityQueue[tuple[bool, int, _Request]] = queue.PriorityQueue()
     lock = threading.Lock()
+    logged = RequestCounts()
+
+    def note_fetches() -> None:
+        nonlocal logged
+        with lock:
+            before, logged = logged, counts_of(store)
+            num_gets, num_bytes = logged.num_gets - before.num_gets, logged.received_bytes - before.received_bytes
+            if num_gets:
+                append_fetch(int(log), num_gets, num_bytes)
 
     def work() -> None:
         while True:
@@ -116,6 +134,7 @@ def serve(url: str, folder: str, max_bytes: str) -> None:
             except OSError as error:
                 text = f"the cache {folder} cannot be used: {error}; give zooid.shards another one as `cache`"
                 answer = _Answer(StoreError.__name__, text)
+            note_fetches()
             if request.is_needed:
                 with lock:
                     sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")

@@ -34,8 +34,12 @@ class CheckpointKeeper:
         seat: Seat,
         events: EventWriter,
         abort: Abort,
+        *,
+        measures_first: bool = False,
     ) -> None:
+        """With `measures_first`, a checkpoint is written after the first step, to learn how long one takes."""
         self._store = store
+        self._measures_first = measures_first
         self._fence = Fence(store, division.roster)
         self._rule = rule
         self._division = division
@@ -71,10 +75,19 @@ class CheckpointKeeper:
         if self._written is not None:
             self._written.result()
 
+    @property
+    def checkpoint_s(self) -> float:
+        """Time that the last checkpoint took, from its copy to the vote that all parts are written."""
+        if self._state.checkpoint_s is not None:
+            return self._state.checkpoint_s
+        return 0.0 if self._pending is None else time.monotonic() - self._last[1]
+
     def is_due(self, num_steps: int) -> bool:
         """Whether this member finds that a checkpoint is due after so many steps. Only the first member does."""
         if self._seat.rank != 0 or self._pending is not None:
             return False
+        if self._measures_first and self._state.checkpoint_s is None:
+            return True
         step, at_s = self._last
         rule = structs.replace(self._rule, every_s=interval_of(self._rule, self._state.pause_s))
         return rule.is_due(num_steps - step, time.monotonic() - at_s)
@@ -107,6 +120,7 @@ class CheckpointKeeper:
         """Note that all members have written their parts. The first member then writes the manifest."""
         pending, self._pending = self._pending, None
         self._state.saved = self._last
+        self._state.checkpoint_s = time.monotonic() - self._last[1]
         if self._seat.rank == 0 and pending is not None:
             if self._written is not None:
                 self._written.result()

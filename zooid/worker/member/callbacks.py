@@ -11,6 +11,8 @@ from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import NO_WISH, Wish
 from zooid.core.runs.events import BatchChanged, Evaluated, Event, StepCommitted, StoppedEarly
 from zooid.worker.member.step_log import StepLog
+from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
+from zooid.worker.member.stop_listener import StopListener
 
 
 @dataclass(frozen=True)
@@ -25,8 +27,17 @@ class Callbacks:
     """All events, so that another member can write them if the first one is lost before it does."""
     log: StepLog
     """The steps that the job's scaling policy learns about."""
-    is_stop_asked: Callable[[], bool] = lambda: False
-    """Returns whether the first member has found a request to stop the run."""
+    stop: StopListener | None = None
+    """Looks for reasons to stop the run; None if nobody can ask for that."""
+
+    def is_stop_asked(self) -> bool:
+        """Whether the first member has found a reason to stop the run; asked once for every step."""
+        return self.stop is not None and self.stop.is_stop_asked()
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the run stops, as far as this member knows. The first member's reason is kept with the checkpoint."""
+        return STOPPED_BY_REQUEST if self.stop is None else self.stop.reason
 
     @property
     def may_wish(self) -> bool:

@@ -6,7 +6,6 @@ from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import LOSS, NO_WISH, Wish
 from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import Evaluated, json_ready
-from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
 from zooid.schedule.samples import SamplePlan
 
 _STOPPED_BY_CALLBACK = "job.on_event wished so"
@@ -48,14 +47,17 @@ class EvaluationHistory:
             self.ledger = structs.replace(self.ledger, evaluations=(*self.ledger.evaluations, evaluation))
         return self._judge()
 
-    def fulfil(self, wishes: Wish, step: int, *, may_stop: bool, is_stop_asked: bool = False) -> None:
-        """Note the best checkpoint, and the reason to stop. If the job wishes to stop, the run is complete."""
+    def fulfil(self, wishes: Wish, step: int, *, may_stop: bool, stop_reason: str = "") -> None:
+        """Note the best checkpoint, and the reason to stop. If the job wishes to stop, the run is complete.
+
+        `stop_reason` is a reason from outside the job, after which the run can be resumed.
+        """
         if Wish.KEEP_BEST in wishes:
             self.ledger = structs.replace(self.ledger, best_step=step)
         if Wish.STOP in wishes and may_stop:
             self.ledger = structs.replace(self.ledger, stopped=self._stop_reason)
-        elif is_stop_asked and may_stop:
-            self.ledger = structs.replace(self.ledger, stopped=STOPPED_BY_REQUEST, by_request=True)
+        elif stop_reason and may_stop:
+            self.ledger = structs.replace(self.ledger, stopped=stop_reason, by_request=True)
 
     def _judge(self) -> Wish:
         if self._monitor is None:

@@ -39,7 +39,7 @@ def prepare(spec: WorkerSpec, store: ObjectStore) -> str:
         store.put(keys.plan(spec.roster), encode_record(made))
     plan = read_plan(store, spec.roster)
     check_plan(plan, layered, checked.job, checked.num_samples)
-    with EventWriter(store, spec.member, spec.roster) as events:
+    with EventWriter(store, spec.member, spec.roster, reports_usage=True) as events:
         digest = write_trace(store, layered, events.write)
         contents.write_initial(store, checked, layered, plan)
     return digest
@@ -75,7 +75,7 @@ def check(spec: WorkerSpec, store: ObjectStore) -> None:
             f"{'; '.join(changes)}. Put that back to resume the run, or train in another folder"
         )
     settings, before = optimizer_settings(optimizer), manifest.optimizer_settings
-    with EventWriter(store, spec.member, spec.roster) as events:
+    with EventWriter(store, spec.member, spec.roster, reports_usage=True) as events:
         write_trace(store, layered, events.write)
         if before and settings != before:
             events.write(OptimizerChanged(at_s=time.time(), settings=settings, before=before))

@@ -80,9 +80,9 @@ def open_member(
     """
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
-        stop = StopListener(store, spec.roster)
+        stop = StopListener(store, spec.roster, has_limits=spec.has_limits)
         stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
-        events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence))
+        events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence, reports_usage=True))
         stack.enter_context(shown_prints(spec.member, events.write))
         if spec.joins_stage is None:
             role, roster = kind.learn_role(spec, store, abort)

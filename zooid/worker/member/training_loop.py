@@ -145,7 +145,7 @@ class Trainer:
             wishes,
             self.num_applied,
             may_stop=self.num_applied < self._samples.num_steps,
-            is_stop_asked=agenda.is_stop_asked,
+            stop_reason=self._callbacks.stop_reason if agenda.is_stop_asked else "",
         )
         is_wished = bool(wishes & (Wish.SAVE | Wish.KEEP_BEST))
         if self.ledger.stopped or is_wished or is_due:

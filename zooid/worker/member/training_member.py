@@ -210,9 +210,9 @@ class Member:
             if number in seat.groups.ties
         }
         state.training.regroup(reduction, ties)
-        is_first = self._stop.is_first = seat.rank == 0
-        tensors, is_stop_asked = state.model_tensors, self._stop.is_stop_asked
-        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, is_stop_asked)
+        is_first, tensors = seat.rank == 0, state.model_tensors
+        self._stop.take_seat(is_first=is_first, checkpoint_s=lambda: keeper.checkpoint_s)
+        callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, self._stop)
         batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
         assignment = Assignment(role.job, state.samples, role.shape, seat, role.device, batches)
         runner = self._new_runner(seat)
@@ -222,7 +222,16 @@ class Member:
 
     def _new_keeper(self, seat: Seat) -> CheckpointKeeper:
         rule, division = self._spec.checkpoints, self._divide(seat.roster)
-        return CheckpointKeeper(self._store, rule, division, self._state, seat, self.events, self._abort)
+        return CheckpointKeeper(
+            self._store,
+            rule,
+            division,
+            self._state,
+            seat,
+            self.events,
+            self._abort,
+            measures_first=self._spec.has_limits,
+        )
 
     def _divide(self, roster: Roster) -> Division:
         """How the members of this roster divide the writing of checkpoints."""

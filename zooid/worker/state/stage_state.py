@@ -47,6 +47,8 @@ class StageState:
     """The steps since the state was read, for the job's scaling policy."""
     pause_s: float | None = None
     """Time for which a checkpoint stops this member, as measured; None before the first."""
+    checkpoint_s: float | None = None
+    """Time that the last checkpoint took; None before the first."""
 
     def model_tensors(self) -> Tensors:
         """The part of the model's state dict that this member has."""

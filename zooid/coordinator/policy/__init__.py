@@ -1,0 +1,1 @@
+"""What a run should do about its limits, as pure rules without I/O or a clock."""
