@@ -20,9 +20,9 @@ from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
 from lab.load import Busy
-from lab.rehearsals import Site, site
+from lab.rehearsals import Site, rehearse_stages, site
 from zooid.catalog import local_offer
-from zooid.coordinator.measurements.rehearsed_run import Rehearsal, rehearse_stages
+from zooid.coordinator.measurements.rehearsed_run import Rehearsal
 from zooid.core.plans.plan import Plan, ScheduleName, StagePlan, TransportName
 from zooid.core.plans.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TimePoint
 from zooid.core.resources.link import STORE_SITE, Link

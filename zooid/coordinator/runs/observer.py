@@ -18,6 +18,7 @@ from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import MemberHandle
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
+from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import complete_steps, read_manifest
 from zooid.store.history import KnownHistory
@@ -158,8 +159,6 @@ class RunObserver:
 
     def _read_end(self) -> RunState:
         """The state of a run that nobody trains, by its last checkpoint."""
-        from zooid.schedule.samples import samples_of  # imports the planner
-
         steps = complete_steps(self._store)
         if not steps:
             return "not begun"

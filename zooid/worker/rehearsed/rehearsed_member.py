@@ -16,7 +16,6 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, Division
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
-from zooid.core.runs.timeline import Timeline
 from zooid.layers import Stage
 from zooid.schedule.pipelines import StepShape
 from zooid.schedule.samples import SamplePlan, even_shares
@@ -38,6 +37,7 @@ from zooid.worker.rehearsed.zero_layers import ZeroLayers, zero_stage
 from zooid.worker.samples.sample_supply import SampleSupply
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.stage_state import Loaded, Received, StageState
+from zooid.worker.step.executor import Recording
 from zooid.worker.step.member_progress import MemberProgress
 
 
@@ -86,18 +86,18 @@ def _nothing(*_: object) -> Any:
 
 
 class RecordingTrainer(Trainer):
-    """A trainer that keeps the timeline of every step."""
+    """A trainer that keeps the recording of every step."""
 
-    timelines: dict[int, Timeline]
+    recordings: dict[int, Recording]
 
     def run(self) -> Roster | None:
-        self.timelines = {}
+        self.recordings = {}
         return super().run()
 
     def run_step(self) -> None:
         super().run_step()
-        if (last := self.last_timeline) is not None:
-            self.timelines[last[0]] = last[1]
+        if (last := self._transactions.last_full) is not None:
+            self.recordings[last[0]] = last[1]
 
 
 class RehearsedMember(Member):
@@ -105,7 +105,7 @@ class RehearsedMember(Member):
 
     trainer_kind = RecordingTrainer
 
-    _timelines: dict[int, Timeline]
+    _recordings: dict[int, Recording]
 
     @staticmethod
     def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> tuple[Role, Roster]:
@@ -120,13 +120,13 @@ class RehearsedMember(Member):
         return _stage_of(role, spec.joins_stage), {}
 
     def __enter__(self) -> "RehearsedMember":
-        self._timelines = {}
+        self._recordings = {}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
-            for step, timeline in self._timelines.items():
-                self._store.put(keys.timeline(step, self._spec.member), encode_record(timeline))
+            for step, recording in self._recordings.items():
+                self._store.put(keys.timeline(step, self._spec.member), encode_record(recording.timeline()))
         super().__exit__(kind, *error)
 
     @contextmanager
@@ -136,7 +136,7 @@ class RehearsedMember(Member):
             try:
                 yield trainer, keeper
             finally:
-                self._timelines |= trainer.timelines
+                self._recordings |= trainer.recordings
 
     def _load_state(self, manifest: CheckpointManifest, stage: int) -> StageState:
         return self._state_of(_stage_of(self.role, stage), stage, manifest, manifest.step, replace(self.role.samples))
