@@ -5,7 +5,9 @@ from zooid.core.errors import InputError, ObjectExists
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.requests import LayoutRequest
-from zooid.store import open_store
+from zooid.schedule.samples import samples_of
+from zooid.store import ObjectStore, open_store
+from zooid.store.checkpoint_index import last_step, read_manifest
 from zooid.store.claims import last_claim, no_run
 from zooid.store.rosters import last_number, last_roster
 from zooid.store.stored_records import read_plan
@@ -24,10 +26,8 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             f"the run in {store.url} uses the transport {plan.transport}, over which members cannot join; train with "
             "the transport tcp or store"
         )
-    if num_replicas > sum(roster.shares):
-        raise InputError(
-            f"{num_replicas} replicas are asked for, but a step has {sum(roster.shares)} grains; give at most as many"
-        )
+    if num_replicas > sum(roster.shares) and num_replicas > (num_grains := _max_grains(store)):
+        raise InputError(f"{num_replicas} replicas are asked for, but a step has {num_grains} grains; give at most as many")
     if not is_held(store, last_claim(store)[0]):
         raise InputError(
             f"the run in {store.url} has ended, or has no coordinator that could start members; `zooid resume "
@@ -46,3 +46,8 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             return
         except ObjectExists:
             order += 1
+
+
+def _max_grains(store: ObjectStore) -> int:
+    """The number of grains in a step, which a larger batch may have raised since the run began."""
+    return samples_of(read_manifest(store, last_step(store))).max_grains
