@@ -19,6 +19,8 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import (
+    BatchChanged,
+    Metered,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -262,6 +264,29 @@ class TestCost:
         assert snapshot_of(observed(started(0.0), *adopted)).usd == pytest.approx(4.0)
         earlier: list[Event] = [started(0.0), *adopted, committed(3, at_s=1800.0), started(3600.0, 4)]
         assert snapshot_of(observed(*earlier, num_earlier=4)).usd == pytest.approx(2.0)
+
+    def test_a_stored_bill_carries_what_came_before_it_and_grows_while_the_run_goes_on(self) -> None:
+        bill = Metered(at_s=3000.0, usd=7.0, usd_per_s=0.01)
+        billed: list[Event] = [
+            started(0.0),
+            Metered(at_s=900.0, usd=2.0),
+            started(1800.0, 3),
+            bill,
+        ]
+        assert snapshot_of(observed(*billed, num_earlier=2)).usd == pytest.approx(7.0 + 600 * 0.01)
+        assert snapshot_of(observed(*billed, num_earlier=2, state="interrupted")).usd == pytest.approx(7.0)
+        unbilled: list[Event] = [started(0.0), committed(0, at_s=900.0), started(1800.0, 1), bill]
+        assert snapshot_of(observed(*unbilled, num_earlier=2)).usd == pytest.approx(4.0 * 900 / 3600 + 7.0 + 6.0)
+        unknown = started(0.0, predicted_usd=None, predicted_run_s=None)
+        assert snapshot_of(observed(unknown, started(1800.0, 1), bill, num_earlier=1)).usd is None
+
+    def test_a_change_of_the_batch_changes_the_number_of_steps(self) -> None:
+        change = BatchChanged(at_s=12.0, step=4, batch_size=128, rate_factor=0.75, num_steps=7)
+        events: list[Event] = [started(0.0), *(committed(step) for step in range(4)), change]
+        shown = snapshot_of(observed(*events))
+        assert shown.num_steps == 7
+        assert "batches of 128 samples, learning rate × 0.75" in shown.changes[-1].text
+        assert snapshot_of(observed(*events, state="interrupted", num_steps=9)).num_steps == 9
 
     def test_what_was_never_predicted_is_not_known(self) -> None:
         unknown = started(0.0, predicted_usd=None, predicted_run_s=None)

@@ -27,7 +27,9 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             "the transport tcp or store"
         )
     if num_replicas > sum(roster.shares) and num_replicas > (num_grains := _max_grains(store)):
-        raise InputError(f"{num_replicas} replicas are asked for, but a step has {num_grains} grains; give at most as many")
+        raise InputError(
+            f"{num_replicas} replicas are asked for, but a step has {num_grains} grains; give at most as many"
+        )
     if not is_held(store, last_claim(store)[0]):
         raise InputError(
             f"the run in {store.url} has ended, or has no coordinator that could start members; `zooid resume "
