@@ -3,15 +3,23 @@
 import math
 import random
 import statistics
+import time
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.test_records import a_plan
 from zooid.coordinator.policy.outlook import danger, outlook
+from zooid.coordinator.runs.limit_guard import LimitGuard
+from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.resources.tariff import Tariff
 from zooid.core.runs.allowance import Allowance
+from zooid.core.runs.events import BatchChanged, Event, LimitsEndangered, StepCommitted
+from zooid.core.runs.spec import RunClaim
 from zooid.schedule.step_window import WINDOW_S, StepWindow
+from zooid.store import EventWriter, open_store
 
 
 def window_of(*step_times: float, begin_s: float = 1000.0) -> StepWindow:
@@ -114,3 +122,34 @@ class TestOutlook:
 
     def test_few_steps_say_nothing(self) -> None:
         assert outlook(window_of(1.0, 1.0), 100, an_allowance(), 1002.0) is None
+
+
+class Told:
+    """As much of a writer of events as a guard uses."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def write(self, event: Event) -> None:
+        self.events.append(event)
+
+
+@pytest.mark.parametrize(("num_steps", "is_endangered"), [(None, True), (60, False), (95, True)])
+def test_a_larger_batch_leaves_fewer_steps_until_the_deadline(num_steps: int | None, is_endangered: bool) -> None:
+    """After 20 of 100 steps of a second, 60 s are left. A larger batch may need fewer steps for the rest."""
+    now_s = time.time()
+    claim = RunClaim(run="run-7", job_file="job.py", nonce="00", deadline_at_s=now_s + 60.0)
+    meter, told = RunMeter(), Told()
+    guard = LimitGuard(open_store("memory://guard"), cast(EventWriter, told), meter, claim, 0)
+    guard.begin(a_plan(predicted=None, unpredicted_steps=100))
+    for step in range(20):
+        event = StepCommitted(
+            at_s=now_s - 20.0 + step, step=step, epoch=0, loss=1.0, num_samples=64, step_s=1.0, gradient_norm=1.0
+        )
+        meter.take(event)
+        guard.take(event)
+    if num_steps is not None:
+        guard.take(BatchChanged(at_s=now_s, step=20, batch_size=128, rate_factor=0.75, num_steps=num_steps))
+    guard.judge(meter.read(now_s))
+    assert [isinstance(event, LimitsEndangered) for event in told.events] == [True] * is_endangered
+
