@@ -10,14 +10,14 @@ from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
+from zooid.core.resources.tariff import Tariff
+from zooid.core.runs.allowance import Allowance, PriceList
 from zooid.core.runs.batch_history import BatchPiece
-from zooid.core.runs.gradient_noise import NoiseEstimate
 from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Evaluation, Ledger, SampleFacts, Shard
+from zooid.core.runs.gradient_noise import NoiseEstimate
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.requests import LayoutRequest, Notice
 from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
-from zooid.core.resources.tariff import Tariff
-from zooid.core.runs.allowance import Allowance, PriceList
 from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.runs.spec import (
     Adoption,

@@ -152,4 +152,3 @@ def test_a_larger_batch_leaves_fewer_steps_until_the_deadline(num_steps: int | N
         guard.take(BatchChanged(at_s=now_s, step=20, batch_size=128, rate_factor=0.75, num_steps=num_steps))
     guard.judge(meter.read(now_s))
     assert [isinstance(event, LimitsEndangered) for event in told.events] == [True] * is_endangered
-

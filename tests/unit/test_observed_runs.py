@@ -20,7 +20,6 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import Evaluation, Ledger
 from zooid.core.runs.events import (
     BatchChanged,
-    Metered,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -28,6 +27,7 @@ from zooid.core.runs.events import (
     MembersAdopted,
     MemberStarted,
     MemberTrained,
+    Metered,
     PhaseStarted,
     RosterChanged,
     RunFinished,

@@ -77,19 +77,19 @@ def test_nobody_is_started_while_the_platform_has_no_room() -> None:
     scene = Scene(open_store("memory://roster-changes-room"))
     first = scene.write(replicas("r0s0", "r1s0"))
     asked: list[int] = []
-    room = 0
+    room = [0]
 
     def has_room(num_members: int) -> bool:
         asked.append(num_members)
-        return num_members <= room
+        return num_members <= room[0]
 
     changes = RosterChanges(scene.store, 0, scene.start, lambda name: False, has_room)
     changes.scale(4, "more are wanted")
-    for room in (0, 1):
+    for room[0] in (0, 1):
         poll(changes)
         assert scene.started == []
         assert find_newest_change(scene.store, first) is None
-    room = 2
+    room[0] = 2
     poll(changes)
     assert asked == [2, 2, 2]
     assert scene.started == ["r2s0-1", "r3s0-1"]

@@ -12,7 +12,6 @@ from zooid.report.profile.page import profile_page
 from zooid.report.profile.table import offers_table, profile_table
 from zooid.report.progress import View, view_for
 from zooid.report.run_snapshot import snapshot_of
-from zooid.report.run_tables import plan_table, summary_table
 from zooid.report.run_tables import plan_table, replay_table, summary_table
 from zooid.report.search.page import search_page
 from zooid.report.search.table import search_table

@@ -27,7 +27,9 @@ def cost_so_far(observed: ObservedRun) -> float | None:
     if bills:
         before = list(_parts(observed.events[: bills[0][0]]))[:-1]
         unbilled = [_ended_usd(part) for part in before]
-        return None if None in unbilled else math.fsum([usd for usd in unbilled if usd is not None] + [_billed(observed)])
+        return (
+            None if None in unbilled else math.fsum([usd for usd in unbilled if usd is not None] + [_billed(observed)])
+        )
     earlier, present = observed.events[: observed.num_earlier], observed.events[observed.num_earlier :]
     parts = [_ended_usd(part) for part in _parts(earlier)]
     parts.append(_present_usd(observed, present))

@@ -1,8 +1,8 @@
 """A new run: its input is checked, its plan is made and its folder is claimed before members start."""
 
 import secrets
-from collections.abc import Mapping
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

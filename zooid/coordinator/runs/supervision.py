@@ -24,8 +24,8 @@ from zooid.coordinator.runs.live_bill import LiveBill, carry_over
 from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.requested_changes import RequestedChanges
 from zooid.coordinator.runs.roster_changes import RosterChanges
-from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_meter import RunMeter
+from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.pace import RehearsalPace

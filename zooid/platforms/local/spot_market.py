@@ -15,7 +15,8 @@ from zooid.platforms.platform import Exit, Launch
 class SpotMarket(LocalPlatform):
     """Kills members without notice when fewer instances are up than members run.
 
-    When instances have come back, there is room for members that take the seats of killed ones. The trace begins when `open` is called. Then it goes on, whether members run or not.
+    When instances have come back, there is room for members that take the seats of killed ones. The trace begins when
+    `open` is called. Then it goes on, whether members run or not.
     """
 
     def __init__(

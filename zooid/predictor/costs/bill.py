@@ -29,7 +29,7 @@ METERED_KINDS = (*COST_KINDS, PREPARATION)
 
 def bill_usd(offer: Offer, running_s: float) -> float:
     """Bill of one member: its time rounded up to the billing grain, at least the minimum, and the price of a start."""
-    return offer.usd_per_start + time_usd(offer, running_s)
+    return offer.usd_per_start + member_time_usd(offer, running_s)
 
 
 def run_cost(
@@ -46,7 +46,7 @@ def run_cost(
     """
     if not 0 <= startup_s <= running_s:
         raise PlanError(f"`startup_s` is {startup_s}; it must be between 0 and `running_s`, which is {running_s}")
-    bills = [time_usd(offer, running_s) for offer in members]
+    bills = [member_time_usd(offer, running_s) for offer in members]
     startup_bills = [
         min(bill, offer.usd_per_hour * startup_s / SECONDS_PER_HOUR) for offer, bill in zip(members, bills, strict=True)
     ]

@@ -10,8 +10,8 @@ from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.run_requests import NO_WISH, Wish
 from zooid.core.runs.events import BatchChanged, Evaluated, Event, StepCommitted, StoppedEarly
-from zooid.worker.member.step_log import StepLog
 from zooid.core.runs.stop_request import STOPPED_BY_REQUEST
+from zooid.worker.member.step_log import StepLog
 from zooid.worker.member.stop_listener import StopListener
 
 

@@ -71,9 +71,7 @@ def _train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member
 
 
 @contextmanager
-def open_member(
-    spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member] = Member
-) -> Iterator[Member]:
+def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member] = Member) -> Iterator[Member]:
     """A member that has learned its role and connected to its peers, which it leaves in the end.
 
     NotInvited is raised if it should have joined, and the others have gone on without it.
