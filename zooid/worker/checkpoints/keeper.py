@@ -101,13 +101,13 @@ class CheckpointKeeper:
 
     def begin(self, num_steps: int, scale: LossScale, ledger: Ledger) -> None:
         """Copy the state after so many steps, and write it in the background; no checkpoint may be pending."""
-        start_s = time.perf_counter()
+        start_s = time.monotonic()
         training = self._state.training
         tensors = {} if training.optimizer is None else optimizer_tensors(training.optimizer, training.named_parameters)
         self._writer.begin(num_steps, self._state.model_tensors(), tensors)
         self._pending = (num_steps, scale, ledger)
         self._last = (num_steps, time.monotonic())
-        self._note_pause(time.perf_counter() - start_s)
+        self._note_pause(self._last[1] - start_s)
         self._is_wished = False
 
     def _note_pause(self, seconds: float) -> None:
