@@ -280,11 +280,13 @@ class Run:
 
     def _offer_of(self, member: str, plan: Plan) -> Offer:
         """The offer of a member that another coordinator has started, in the claim's first roster or to join later."""
-        spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
-        if spec.joins_stage is not None:
-            return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
         first = read_roster(self._store, self._roster)
-        return dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))[member]
+        offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
+        if member in offers:
+            return offers[member]
+        spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
+        assert spec.joins_stage is not None, "who is not in the first roster has joined"
+        return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
 
     def _crew(self, platform: Platform[Any]) -> Crew:
         return Crew(platform, self._store, checks_input=False, is_replaced=self._lease.is_replaced)
