@@ -158,7 +158,7 @@ def check_equal(run: Run, result: RunResult, calm: tuple[tuple[float, ...], dict
 def test_members_join_and_leave(
     tmp_path: Path, transport: TransportName, calm: tuple[tuple[float, ...], dict[str, torch.Tensor]]
 ) -> None:
-    run = Run(tmp_path / "run", (1, 1), [(5, (3, 1)), (60, (2, 1)), (90, (1, 1))], transport)
+    run = Run(tmp_path / "run", (1, 1), [(5, (3, 1)), (25, (2, 1)), (35, (1, 1))], transport)
     result = run.train()
     check_equal(run, result, calm)
     rulings = {change.ruling for change in run.changes()}
@@ -173,7 +173,7 @@ def test_other_stages(
     tmp_path: Path, transport: TransportName, calm: tuple[tuple[float, ...], dict[str, torch.Tensor]]
 ) -> None:
     """Two replicas of two stages become one of three, and that becomes one replica of one stage."""
-    run = Run(tmp_path / "run", (2, 2), [(5, (1, 3)), (70, (1, 1))], transport)
+    run = Run(tmp_path / "run", (2, 2), [(5, (1, 3)), (20, (1, 1))], transport)
     check_equal(run, run.train(), calm)
     roster = last_roster(open_store(run.url), 0)
     assert roster is not None
@@ -185,7 +185,7 @@ def limited(on: str) -> Offer:
     return structs.replace(resolve_offer(on), lifetime_s=LIFETIME_S)
 
 
-LIFETIME_S = 25.0
+LIFETIME_S = 60.0
 
 
 def test_successors_take_over_before_a_time_limit(

@@ -324,7 +324,7 @@ class Run:
         if member in offers:
             return offers[member]
         spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
-        assert spec.joins_stage is not None, "whoever has no seat in the first roster has joined"
+        assert spec.joins_stage is not None, "who is not in the first roster has joined"
         return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
 
     def _crew(self, platform: Platform[Any]) -> Crew:
