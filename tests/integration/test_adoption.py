@@ -197,9 +197,9 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
     return job_file, train_composed_layers(job_file)
 
 
-@pytest.fixture
-def scene(job: tuple[Path, Trained], tmp_path: Path) -> Iterator[Scene]:
-    made = Scene((tmp_path / "run").as_uri(), *job)
+@contextmanager
+def ended(made: Scene) -> Iterator[Scene]:
+    """A scene whose processes are killed in the end, whatever has happened."""
     pids: dict[str, int] = {}
     try:
         yield made
@@ -210,6 +210,12 @@ def scene(job: tuple[Path, Trained], tmp_path: Path) -> Iterator[Scene]:
         for pid in pids.values():
             if not is_gone(pid):
                 os.killpg(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def scene(job: tuple[Path, Trained], tmp_path: Path) -> Iterator[Scene]:
+    with ended(Scene((tmp_path / "run").as_uri(), *job)) as made:
+        yield made
 
 
 @contextmanager

@@ -13,7 +13,17 @@ from tests.integration.interpreters import run_zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
-from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, SILENCE_S, Coordinator, Scene, pause, paused
+from tests.integration.test_adoption import (
+    HOLD,
+    NUM_STEPS,
+    PAUSED_STEP,
+    SILENCE_S,
+    Coordinator,
+    Scene,
+    ended,
+    pause,
+    paused,
+)
 from tests.processes import is_gone, wait_until
 from zooid.coordinator import StoppedRun
 from zooid.coordinator.runs import lease, observer, supervision
@@ -49,17 +59,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Trained]:
 
 @pytest.fixture
 def scene(job: tuple[Path, Trained], tmp_path: Path) -> Iterator[Scene]:
-    made = Scene((tmp_path / "run").as_uri(), *job)
-    pids: dict[str, int] = {}
-    try:
+    with ended(Scene((tmp_path / "run").as_uri(), *job)) as made:
         yield made
-        pids = made.pids()
-    finally:
-        for coordinator in made.coordinators:
-            coordinator.process.kill()
-        for pid in pids.values():
-            if not is_gone(pid):
-                os.killpg(pid, signal.SIGKILL)
 
 
 class Stopping:

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.interpreters import run_python, run_zooid, run_zooid_in_terminal
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import Trained
-from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, Scene, paused
+from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, Scene, ended, paused
 from tests.integration.test_cli import members
 from tests.processes import heed_signals, is_gone, wait_until
 from zooid.coordinator import observe
@@ -43,17 +43,8 @@ def states(snapshot: RunSnapshot) -> dict[str, str]:
 def scene(tmp_path: Path) -> Iterator[Scene]:
     fields = {"epochs": str(NUM_STEPS // 4), "on_event": "hold"}
     job_file = write_job(tmp_path / "job.py", extra=HOLD, fields=fields)
-    made = Scene((tmp_path / "run").as_uri(), job_file, Trained((), {}))
-    pids: dict[str, int] = {}
-    try:
+    with ended(Scene((tmp_path / "run").as_uri(), job_file, Trained((), {}))) as made:
         yield made
-        pids = made.pids()
-    finally:
-        for coordinator in made.coordinators:
-            coordinator.process.kill()
-        for pid in pids.values():
-            if not is_gone(pid):
-                os.killpg(pid, signal.SIGKILL)
 
 
 def test_a_run_is_seen_from_its_beginning_to_its_interruption(scene: Scene, tmp_path: Path) -> None:

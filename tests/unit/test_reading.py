@@ -213,6 +213,20 @@ def test_closing_ends_the_processes(has_died: bool) -> None:
     ahead.close()
 
 
+def test_closing_does_not_wait_for_what_a_killed_process_has_locked() -> None:
+    others = set(children())
+    ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=2)
+    ahead.read(0, 0)
+    assert ahead._processes is not None
+    # As if it had been killed while it looked whether it should end.
+    ahead._processes._results._workers_done_event._cond.acquire()
+    victim = min(set(children()) - others)
+    os.kill(victim, signal.SIGKILL)
+    os.waitid(os.P_PID, victim, os.WEXITED | os.WNOWAIT)
+    ahead.close()
+    assert set(children()) <= others
+
+
 def test_processes_end_with_a_member_that_is_killed() -> None:
     """At once: what they have inherited would keep the member's connections open, and its peers waiting."""
     context = multiprocessing.get_context("fork")

@@ -73,7 +73,7 @@ class RunObserver:
         self._heard_s = 0.0
         """When the number of events has last changed."""
         self._was_heard = False
-        """Whether it has changed since the first look."""
+        """Whether the number of events has changed since the first look."""
 
     @property
     def number(self) -> int:

@@ -162,6 +162,12 @@ class _Processes:
         return result
 
     def close(self) -> None:
+        if self._ended():
+            # A process that was killed may hold the lock of the event by which a DataLoader ends the others: nobody
+            # could ever set it.
+            for process in self._results._workers:
+                process.kill()
+            self._results._workers_done_event = threading.Event()
         self._results._shutdown_workers()
 
     @contextlib.contextmanager
@@ -178,9 +184,11 @@ class _Processes:
             self._check()
             raise
 
+    def _ended(self) -> list[Any]:
+        return [process for process in self._results._workers if not process.is_alive()]
+
     def _check(self) -> None:
-        ended = [process for process in self._results._workers if not process.is_alive()]
-        if not ended:
+        if not (ended := self._ended()):
             return
         code = ended[0].exitcode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
