@@ -6,14 +6,21 @@ demand for the rest. So an offer is avoided for a while, and for twice as long a
 """
 
 from collections.abc import Iterable
-
-from zooid.coordinator.policy.situation import Loss
+from dataclasses import dataclass
 
 FIRST_PAUSE_S = 300.0
 """Pause after the first preemption: about one sample of the public availability traces."""
 MAX_PAUSE_S = 3600.0
 MEMORY_S = 6 * 3600.0
 """Preemptions before this time are forgotten."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A member that was preempted."""
+
+    offer: str
+    at_s: float
 
 
 def avoided_until_s(offer: str, losses: Iterable[Loss], now_s: float) -> float:

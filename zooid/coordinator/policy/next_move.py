@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from zooid.coordinator.policy.avoidance import avoided_until_s
 from zooid.coordinator.policy.situation import FleetOption, Situation
 from zooid.core.units import format_duration, format_usd
 
@@ -63,6 +62,8 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     kept = next((each for each in ranked if each.option == situation.current), None)
     if kept is not None and is_safe and not _is_safe(judged, kept.option, fallbacks):
         kept = None
+    if kept is not None and _is_satisfied(situation, kept, is_safe=is_safe):
+        return NextMove("keep", situation.current, "the present fleet holds the limits", warning, would_hold)
     if kept is not None and not _is_worth_switching(situation, kept, best):
         return NextMove("keep", situation.current, "no other fleet is better by enough", warning, would_hold)
     because = _why(situation, kept, best, is_safe=is_safe)
@@ -97,8 +98,7 @@ def _can_be_had(situation: Situation, option: FleetOption) -> bool:
     for offer, number in option.members:
         if number > situation.offers[offer].num_available:
             return False
-        is_avoided = avoided_until_s(offer, situation.losses, situation.now_s) > situation.now_s
-        if is_avoided and number > running.get(offer, 0):
+        if number > running.get(offer, 0) and situation.is_avoided(offer):
             return False
     return True
 
@@ -185,6 +185,11 @@ def _should_wait(
         return False
     later = [project(situation, option) for option in absent]
     return any(_holds(situation, each.end_at_s + situation.look_s, each.usd) for each in later)
+
+
+def _is_satisfied(situation: Situation, kept: Projection, *, is_safe: bool) -> bool:
+    """Whether the present fleet is good enough for a run that does not look for a cheaper one."""
+    return not situation.seeks_savings and is_safe and _holds(situation, kept.end_at_s, kept.usd)
 
 
 def _is_worth_switching(situation: Situation, kept: Projection, best: Projection) -> bool:
