@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -122,10 +122,14 @@ def _supplies(replayed: SpotReplay, plan: Plan) -> dict[str, Supply]:
     }
 
 
+def _num_traced(supplies: Mapping[str, Supply], plan: Plan) -> int:
+    """Number of members for which the trace holds."""
+    return sum(supplies[offer.name].trace is not None for offer in plan.member_offers)
+
+
 def _first_s(replayed: SpotReplay, plan: Plan) -> float:
     """Return the time of the trace at which a replay begins; reject a trace that never has enough instances."""
-    supplies = _supplies(replayed, plan)
-    num_members = sum(supplies[offer.name].trace is not None for offer in plan.member_offers)
+    num_members = _num_traced(_supplies(replayed, plan), plan)
     from_s = replayed.trace.next_s(num_members)
     if from_s is None:
         raise InputError(
@@ -137,14 +141,14 @@ def _first_s(replayed: SpotReplay, plan: Plan) -> float:
 
 def _wait(market: SpotMarket, plan: Plan, store: str, on_event: OnEvent, error: Exception) -> float:
     """Wait until instances are up for all members, and return how long that took."""
+    num_traced = _num_traced(market.supplies, plan)
     left_s = market.left_s(Counter(offer.name for offer in plan.member_offers))
     if left_s is None:
         raise InputError(
-            f"the run ended, because too few members were left ({error}), and the trace never has instances for "
-            f"{plan.num_members} members again; `zooid resume {store}` continues from the last checkpoint without the "
-            "trace"
+            f"the run ended, because too few members were left ({error}), and the trace never has {num_traced} "
+            f"instances again; `zooid resume {store}` continues from the last checkpoint without the trace"
         ) from error
-    phase = f"waiting {left_s:.1f} s until instances for {plan.num_members} members are up"
+    phase = f"waiting {left_s:.1f} s until {num_traced} instances are up"
     on_event(PhaseStarted(at_s=time.time(), phase=phase))
     time.sleep(left_s)
     return left_s
