@@ -79,9 +79,9 @@ def test_nobody_is_started_while_the_platform_has_no_room() -> None:
     asked: list[int] = []
     room = [0]
 
-    def has_room(num_members: int) -> bool:
-        asked.append(num_members)
-        return num_members <= room[0]
+    def has_room(seats: Sequence[RosterSeat], plan: str) -> bool:
+        asked.append(len(seats))
+        return len(seats) <= room[0]
 
     changes = RosterChanges(scene.store, 0, scene.start, lambda name: False, has_room)
     changes.scale(4, "more are wanted")

@@ -143,7 +143,7 @@ class AdoptedMembers:
     def launch(self, launch: Launch) -> Orphan:
         raise AssertionError(f"{launch.member} cannot be started among adopted members")
 
-    def has_room(self, num_members: int) -> bool:
+    def has_room(self, num_members: int, offer: str) -> bool:
         return False
 
     def locate(self, handle: Orphan) -> dict[str, str]:

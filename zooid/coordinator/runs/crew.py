@@ -123,6 +123,7 @@ class Crew:
                 spec.num_threads,
                 size=enforced_size(offer),
                 uses_gpus=_uses_gpus(offer),
+                offer=offer.name,
                 lifetime_s=enforced_lifetime_s(offer),
             )
             with uninterrupted():

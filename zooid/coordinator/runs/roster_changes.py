@@ -61,8 +61,8 @@ class RosterChanges:
     """Starts processes that wait to join in these seats of the plan with this name."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
-    has_room: Callable[[int], bool] = lambda _: True
-    """Returns whether the platform can start so many more processes now."""
+    has_room: Callable[[Sequence[RosterSeat], str], bool] = lambda seats, plan: True
+    """Returns whether the platform can start these processes now."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
     _queue: list[WantedChange] = field(default_factory=list)
@@ -149,13 +149,14 @@ class RosterChanges:
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
         missing = [seat for seat in joiners if seat.name not in self._running]
-        if missing and not self.has_room(len(missing)):
+        plan_name = roster.plan if self._queue[0].plan is None else self._queue[0].plan
+        if missing and not self.has_room(missing, plan_name):
             return
         if missing:
             if not self._running:
                 self._started_s = time.monotonic()
             self._running |= {seat.name for seat in missing}
-            self.start(missing, roster.plan if self._queue[0].plan is None else self._queue[0].plan)
+            self.start(missing, plan_name)
         if all(self._is_ready(seat.name) for seat in joiners):
             self._plan(roster, seats)
 

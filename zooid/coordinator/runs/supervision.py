@@ -3,6 +3,7 @@
 import contextlib
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -258,9 +259,17 @@ class Run:
     def _new_changes(self, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
 
+        def offers_of(seats: Sequence[RosterSeat], followed: Plan) -> list[Offer]:
+            return [followed.member_offers[seat.stage] for seat in seats]
+
+        def has_room(seats: Sequence[RosterSeat], plan_name: str) -> bool:
+            offers = offers_of(seats, read_plan_of(self._store, self._roster, plan_name))
+            counts = Counter(offer.name for offer in offers)
+            return all(self.platform.has_room(number, name) for name, number in counts.items())
+
         def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
             followed = read_plan_of(self._store, self._roster, plan_name)
-            offers = [followed.member_offers[seat.stage] for seat in seats]
+            offers = offers_of(seats, followed)
             replicas = [seat.replica if isinstance(seat, RosterMember) else 0 for seat in seats]
             specs = [
                 structs.replace(
@@ -275,7 +284,7 @@ class Run:
             self._bill.guard.allow()  # from now on, the run costs more
             crew.record_handles()
 
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room)
+        return RosterChanges(self._store, self._roster, start, crew.has_ended, has_room)
 
     def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
         """What people and members ask of this run."""
