@@ -37,3 +37,9 @@ def avoided_until_s(offer: str, losses: Iterable[Loss], now_s: float) -> float:
     if not moments:
         return now_s
     return moments[-1] + min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(moments) - 1))
+
+
+def is_avoided(offer: str, losses: Iterable[Loss], now_s: float, time_factor: float = 1.0) -> bool:
+    """Whether an offer is avoided, if so many seconds of the market pass in one second of these times."""
+    scaled = [Loss(loss.offer, loss.at_s * time_factor) for loss in losses]
+    return avoided_until_s(offer, scaled, now_s * time_factor) > now_s * time_factor

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from zooid.coordinator.policy.avoidance import Loss, avoided_until_s
+from zooid.coordinator.policy.avoidance import Loss, is_avoided
 from zooid.core.units import SECONDS_PER_HOUR
 
 
@@ -75,9 +75,7 @@ class Situation:
 
     def is_avoided(self, offer: str) -> bool:
         """Whether an offer was preempted so lately that nothing is started on it."""
-        losses = (Loss(loss.offer, loss.at_s * self.time_factor) for loss in self.losses)
-        now_s = self.now_s * self.time_factor
-        return avoided_until_s(offer, losses, now_s) > now_s
+        return is_avoided(offer, self.losses, self.now_s, self.time_factor)
 
     def usd_per_s(self, option: FleetOption | None) -> float:
         """Return how fast a fleet costs money."""
