@@ -16,6 +16,7 @@ from zooid.core.resources.link import Link
 from zooid.core.runs import keys
 from zooid.core.runs.steering import Steering
 from zooid.planner import search
+from zooid.planner.kept_members import plans_with
 from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore
 from zooid.store.checkpoint_index import last_step, read_manifest
@@ -23,13 +24,19 @@ from zooid.store.stored_records import read_record
 
 
 def remaining_fleets(
-    store: ObjectStore, plan: Plan, steering: Steering, quotas: Mapping[str, int], step: int
+    store: ObjectStore,
+    plan: Plan,
+    steering: Steering,
+    present: Mapping[str, int],
+    quotas: Mapping[str, int],
+    step: int,
 ) -> tuple[Plan, ...]:
     """Return the plans for the steps from this one on that no other is at least as fast and as cheap as.
 
-    They have the run's grain size and transport, and at most so many members on each offer as `quotas` say. An offer
-    with a quota of 0 is left out. Profiles and links are corrected by what the run itself has measured. PlanError is
-    raised if there is no such plan, or if the run has no profile.
+    Plans in which the present members stay are added; `present` has their numbers by offer. All plans have the run's
+    grain size and transport, and at most so many members on each offer as `quotas` say. An offer with a quota of 0 is
+    left out. Profiles and links are corrected by what the run itself has measured. PlanError is raised if there is no
+    such plan, or if the run has no profile.
     """
     offers = [offer for offer in steering.offers if quotas.get(offer.name, 1) > 0]
     if not offers:
@@ -52,8 +59,10 @@ def remaining_fleets(
         reproducible=plan.reproducible,
         insured=plan.insured,
     )
-    front = search(market, limits, "balanced").front
-    return tuple(as_whole_run(structs.replace(found, links=plan.links), samples, step) for found in front)
+    found = list(search(market, limits, "balanced").front)
+    if len(plan.stages) == 1 and plan.num_copies == 0:
+        found += plans_with(market, present, limits, plan.grain_size, plan.transport)
+    return tuple(as_whole_run(structs.replace(each, links=plan.links), samples, step) for each in found)
 
 
 def _knowledge(store: ObjectStore, plan: Plan) -> tuple[dict[str, Profile], tuple[Link, ...]]:

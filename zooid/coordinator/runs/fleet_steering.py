@@ -37,8 +37,8 @@ from zooid.core.runs.steering import Steering
 
 logger = logging.getLogger(__name__)
 
-FindFleets = Callable[[Steering, Mapping[str, int], int], Sequence[Plan]]
-"""(rules with present prices, largest numbers of members by offer, the next step) -> plans for the rest."""
+FindFleets = Callable[[Steering, Mapping[str, int], Mapping[str, int], int], Sequence[Plan]]
+"""(rules with present prices, present and largest numbers of members by offer, the next step) -> plans for the rest."""
 
 
 @dataclass
@@ -64,6 +64,8 @@ class FleetSteering:
     """All plans from which the policy may choose."""
     losses: list[Loss] = field(default_factory=list)
     plan_name: str = ""
+    seeks_savings: bool = False
+    """Whether the run switches to save money; no longer after somebody else has chosen the number of its members."""
     _reasons: list[str] = field(default_factory=list)
     """What has happened since the policy was last asked."""
     _lost: list[str] = field(default_factory=list)
@@ -145,7 +147,7 @@ class FleetSteering:
             else self.market.num_available(offer.name, running[offer.name], self.steering.max_members)
             for offer in self.steering.offers
         }
-        arguments = (self.market.priced_steering(), quotas, self.guard.num_done)
+        arguments = (self.market.priced_steering(), running, quotas, self.guard.num_done)
         self._searching = self._pool.submit(self.find_fleets, *arguments)
 
     def _take_found(self, searching: "Future[Sequence[Plan]]") -> None:
@@ -164,7 +166,7 @@ class FleetSteering:
         metered = self.read_bill()
         plans = best_by_fleet([self.plan, *self.fleets] if self.plan.predicted is not None else self.fleets)
         situation = self._situation(metered, list(plans.values()))
-        if has_lost and not self.steering.seeks_savings and self._can_restore(situation):
+        if has_lost and not self.seeks_savings and self._can_restore(situation):
             self._restore()
             return
         move = decide(situation, [option_of(plan) for plan in plans.values()])
@@ -205,7 +207,7 @@ class FleetSteering:
             deadline_at_s=self.claim.deadline_at_s,
             budget_usd=self.claim.budget_usd,
             other_usd_per_s=max(0.0, metered.usd_per_s - members_usd_per_s),
-            seeks_savings=self.steering.seeks_savings,
+            seeks_savings=self.seeks_savings,
             time_factor=self.steering.time_factor,
         )
 

@@ -18,6 +18,7 @@ from zooid.core.runs.events import (
     LimitsEndangered,
     Metered,
     RosterChanged,
+    RunningMember,
     RunStarted,
     StepCommitted,
 )
@@ -44,6 +45,8 @@ class LimitGuard:
         self.num_done = 0
         self._num_saved = 0
         """Number of steps before the last checkpoint."""
+        self._allowed: tuple[RunningMember, ...] = ()
+        """The members whose cost others were told last."""
         self.danger = ""
         """Why the limits will not hold at the present pace; empty while they will."""
         self.is_switching = False
@@ -70,8 +73,9 @@ class LimitGuard:
     def allow(self) -> None:
         """Tell the members the limits and the cost, unless there are no limits."""
         if self._claim.has_limits:
-            allowance = self._allowance(self._meter.read(time.time()))
-            self._store.put(self._allowance_key, encode_record(allowance))
+            metered = self._meter.read(time.time())
+            self._allowed = metered.running
+            self._store.put(self._allowance_key, encode_record(self._allowance(metered)))
 
     def remaining(self, limits: Limits) -> Limits:
         """Return these limits of a plan, less what the run has already taken and cost."""
@@ -103,7 +107,7 @@ class LimitGuard:
             self._num_steps = event.num_steps
 
     def judge(self, metered: Metered) -> None:
-        """Report once when the limits will not hold at the measured pace.
+        """Report once when the limits will not hold at the measured pace, and tell members who else costs money.
 
         Raises TrainingError if a limit is reached before the first step.
         """
@@ -116,6 +120,8 @@ class LimitGuard:
                 f"a limit of the run in {self._store.url} was reached before its first step: it has cost "
                 f"{format_usd(metered.usd)}; allow more with --deadline or --budget of `zooid resume`"
             )
+        if metered.running != self._allowed:  # members have ended, which cost nothing any more
+            self.allow()
         ahead = outlook(self._window, self.num_steps_left, allowance, metered.at_s)
         if ahead is None or self.is_switching:
             return

@@ -32,6 +32,8 @@ class RequestedChanges:
     """Starts a process of this name, which makes a plan of the same name in this layout."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
+    on_layout: Callable[[], None] = lambda: None
+    """Is called when somebody asks for a layout."""
     _waiting: list[LayoutRequest] = field(default_factory=list)
     _planner: str = ""
     """Name of the process that makes a plan; empty while there is none."""
@@ -42,6 +44,7 @@ class RequestedChanges:
             if isinstance(request, Notice):
                 self._hand_over(request)
             else:
+                self.on_layout()
                 self._waiting.append(request)
         if self._planner:
             if self.has_ended(self._planner):

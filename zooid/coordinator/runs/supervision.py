@@ -59,7 +59,7 @@ from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
 from zooid.store.planned_changes import read_plan_of, write_changed_plan
 from zooid.store.rosters import read_roster
-from zooid.store.stored_records import read_plan, read_record
+from zooid.store.stored_records import read_plan, read_worker_spec
 
 _POLL_S = 0.02
 _HASTY_PATIENCE_S = 10.0
@@ -312,10 +312,12 @@ class Run:
             seated = self._progress.seated or frozenset()
             return [offer for member, (offer, _) in crew.ages().items() if member in seated]
 
-        def find_fleets(priced: Steering, quotas: Mapping[str, int], step: int) -> Sequence[Plan]:
+        def find_fleets(
+            priced: Steering, running: Mapping[str, int], quotas: Mapping[str, int], step: int
+        ) -> Sequence[Plan]:
             from zooid.coordinator.plans.remaining_fleets import remaining_fleets  # it imports the planner
 
-            return remaining_fleets(self._store, plan, priced, quotas, step)
+            return remaining_fleets(self._store, plan, priced, running, quotas, step)
 
         self._steering = FleetSteering(
             market=FleetMarket(rules, self.platform.has_room, self.meter.usd_per_hour),
@@ -330,8 +332,14 @@ class Run:
             tell=self._emit,
             plan=plan,
             fleets=list(fleets),
+            seeks_savings=rules.seeks_savings,
             losses=earlier_losses(self._store, rules) if self._number > 0 else [],
         )
+
+    def _keep_wishes(self) -> None:
+        """Let nobody change the number of members to save money, because somebody has asked for it."""
+        if self._steering is not None:
+            self._steering.seeks_savings = False
 
     def _refill(self) -> None:
         """Replace lost members on the offers of the plan."""
@@ -346,7 +354,8 @@ class Run:
             crew.start("worker", [spec], [layout.offer])
 
         requests = IncomingRequests(self._store, self._roster)
-        return RequestedChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
+        ends = (start_planner, crew.has_ended, self._keep_wishes)
+        return RequestedChanges(self._store, self._roster, requests, changes, *ends)
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -384,7 +393,7 @@ class Run:
         offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         if member in offers:
             return offers[member]
-        spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
+        spec = read_worker_spec(self._store, member, self._roster)
         assert spec.joins_stage is not None, "who is not in the first roster has joined"
         followed = read_plan_of(self._store, self._roster, spec.plan)
         by_name = {offer.name: offer for offer in followed.offers}
@@ -496,6 +505,7 @@ class Run:
             self._steering.take(event)
         if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
             assert self._changes is not None
+            self._keep_wishes()
             self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
         if not isinstance(event, StoreUsed):  # the bill shows what it has cost
             self._on_event(event)
