@@ -142,14 +142,6 @@ class Rehearsed:
 
     def take(self, event: Event) -> None:
         self.seen.append(event)
-        import sys
-
-        isinstance(event, (FleetChosen, RosterChanged, PriceChanged)) and print(
-            round(time.time() % 1000, 2), str(event)[:300], file=sys.stderr
-        )
-        isinstance(event, StepCommitted) and event.step % 20 == 0 and print(
-            round(time.time() % 1000, 2), event.step, file=sys.stderr
-        )
         if isinstance(event, StepCommitted) and event.step == EARLY_STEP:
             self.act()
 
