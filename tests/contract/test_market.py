@@ -4,7 +4,6 @@ import itertools
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -87,12 +86,25 @@ def test_a_member_that_ends_while_its_machine_boots_never_begins(scenes: list[Sc
     assert booting.process is None
 
 
-def test_members_begin_at_once_before_the_market_opens(scenes: list[Scene], tmp_path: Path) -> None:
+def test_members_begin_at_once_before_the_market_opens(scenes: list[Scene]) -> None:
     scenes.append(Scene(SpotMarket({SPOT: Supply(trace(0), boot_s=1e9)}, platform=Sleepers())))
     scenes[0].start(SPOT)
     assert scenes[0].ends() == [None]
     assert scenes[0].started[0].process is not None
     assert scenes[0].market.has_room(5, SPOT)
+
+
+def test_the_first_member_that_trains_may_open_the_market(scenes: list[Scene]) -> None:
+    market = SpotMarket({SPOT: Supply(boot_s=1e9)}, opens_with_members=True, platform=Sleepers())
+    scenes.append(Scene(market))
+    preparer = market.launch(Launch("preparer", "worker", "", 1, offer="unknown here", trains=False))
+    scenes[0].started.append(preparer)
+    assert market.trace_s == 0.0
+    assert preparer.process is not None
+    scenes[0].start(SPOT)
+    assert scenes[0].ends() == [None, None]
+    assert market.trace_s > 0.0
+    assert scenes[0].started[1].process is None
 
 
 def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -> None:

@@ -42,8 +42,9 @@ class Instance:
 class SpotMarket:
     """Starts members as their offers can be had, and kills them without notice when fewer instances are up.
 
-    Time of the market passes `speed` times as fast as real time, from when `open` is first called. Before that, members
-    begin at once, and nobody is killed.
+    Time of the market passes `speed` times as fast as real time, from when it first opens. Before that, members begin
+    at once, and nobody is killed. Members that do not train are no part of the market: they can always be had, begin
+    at once, and are never killed.
     """
 
     supplies: Mapping[str, Supply]
@@ -53,6 +54,8 @@ class SpotMarket:
     speed: float = 1.0
     seed: int = 0
     """Decides which members are killed."""
+    opens_with_members: bool = False
+    """Whether the launch of the first member that trains opens the market, before that member boots."""
     platform: LocalPlatform = field(default_factory=LocalPlatform)
     num_killed: int = 0
     _opened_s: float | None = None
@@ -102,10 +105,13 @@ class SpotMarket:
         return len(self._members_of(trace)) + num_members <= trace.num_up(self.trace_s)
 
     def launch(self, launch: Launch) -> Instance:
+        if not launch.trains:
+            return Instance(launch, process=self.platform.launch(launch))
+        if self.opens_with_members and self._opened_s is None:
+            self.open()
         supply = self._supply(launch.offer)
         boot_s = 0.0 if self._opened_s is None else supply.boot_s / self.speed
-        instance = Instance(launch, time.monotonic() + boot_s)
-        self._running[launch.member] = instance
+        instance = self._running[launch.member] = Instance(launch, time.monotonic() + boot_s)
         self._begin(instance)
         return instance
 
