@@ -99,7 +99,7 @@ class SpotMarket:
 
     def has_room(self, num_members: int, offer: str) -> bool:
         trace = self._supply(offer).trace
-        if trace is None or not self._is_open:
+        if trace is None:
             return True
         self._forget_ended()
         return len(self._members_of(trace)) + num_members <= trace.num_up(self.trace_s)
@@ -116,6 +116,7 @@ class SpotMarket:
         return instance
 
     def locate(self, handle: Instance) -> dict[str, str]:
+        self._begin(handle)
         return {} if handle.process is None else self.platform.locate(handle.process)
 
     def find(self, location: Mapping[str, str]) -> Instance | None:
@@ -129,6 +130,7 @@ class SpotMarket:
         return self._end_of(handle)
 
     def logs(self, handle: Instance) -> str:
+        self._begin(handle)
         return "" if handle.process is None else self.platform.logs(handle.process)
 
     def leave(self, handle: Instance) -> None:
@@ -155,7 +157,7 @@ class SpotMarket:
         ]
 
     def _begin(self, instance: Instance) -> None:
-        """Start the process of a member whose machine has booted."""
+        """Start the process of a member whose machine has booted, at the first look at it after that."""
         is_waiting = instance.process is None and instance.end is None
         if is_waiting and time.monotonic() >= instance.begins_s:
             assert instance.launch is not None, "who was found has begun"
