@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.spot_world import ON_DEMAND, SPOT, SimulatedRun, Trace, World, fleets
-from zooid.coordinator.policy.avoidance import FIRST_PAUSE_S, MAX_PAUSE_S, avoided_until_s
+from zooid.coordinator.policy.avoidance import FIRST_PAUSE_S, MAX_PAUSE_S, Loss, avoided_until_s
 from zooid.coordinator.policy.next_move import NextMove, decide
-from zooid.coordinator.policy.situation import FleetOption, Loss, MarketOffer, Situation
+from zooid.coordinator.policy.situation import FleetOption, MarketOffer, Situation
 
 GAP_S, STARTUP_S, STEP_S = 300.0, 100.0, 10.0
 USD, SPOT_USD = 36.0, 9.0

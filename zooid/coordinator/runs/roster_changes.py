@@ -18,7 +18,14 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterSeat
-from zooid.schedule.planned_rosters import Seats, refilled, with_replicas, with_successors, without_replica_of
+from zooid.schedule.planned_rosters import (
+    Seats,
+    refilled,
+    with_offers,
+    with_replicas,
+    with_successors,
+    without_replica_of,
+)
 from zooid.schedule.samples import even_shares
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
@@ -63,6 +70,10 @@ class RosterChanges:
     """Returns whether the process of this name has ended."""
     has_room: Callable[[Sequence[RosterSeat], str], bool] = lambda seats, plan: True
     """Returns whether the platform can start these processes now."""
+    offer_of: Callable[[str], str] = lambda member: ""
+    """Returns the name of the offer on which a member runs."""
+    dismiss: Callable[[str], None] = lambda member: None
+    """Ends a process that waits to join, and is not wanted any more."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
     _queue: list[WantedChange] = field(default_factory=list)
@@ -77,19 +88,44 @@ class RosterChanges:
     _num_failed: int = 0
     """Number of processes that have ended before they could join in the present change."""
     _planned: PlannedChange | None = None
+    _num_refilled: int = 0
+    """Number of replicas that the run had before members were lost; 0 if nobody is missing."""
+    _is_blocked: bool = False
+    """Whether there was no room for new members at the last look."""
     _next_look_s: float = 0.0
 
-    def want(self, wanted: WantedChange) -> None:
+    def want(self, wanted: WantedChange) -> WantedChange:
         """Carry out this change after those that were wanted before."""
         self._queue.append(wanted)
+        return wanted
 
-    def scale(self, num_replicas: int, cause: str) -> None:
+    def withdraw(self, wanted: WantedChange) -> bool:
+        """Give up a change, unless its seats are planned already. Processes that wait for them are ended."""
+        if wanted not in self._queue:
+            return True
+        if wanted is not self._queue[0]:
+            self._queue.remove(wanted)
+            return True
+        if self._planned is not None:
+            return False
+        waiting = set(self._running)
+        self._forget()
+        for name in waiting:
+            self.dismiss(name)
+        return True
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the first wanted change waits until there is room for its new members."""
+        return bool(self._queue) and self._is_blocked
+
+    def scale(self, num_replicas: int, cause: str) -> WantedChange:
         """Change the number of replicas. Members of the first replicas stay."""
 
         def target(roster: Roster) -> Seats:
             return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
 
-        self.want(WantedChange(cause, target))
+        return self._resize(WantedChange(cause, target))
 
     def succeed(self, members: Collection[str], cause: str) -> None:
         """Let new processes take over the seats of these members, which then leave."""
@@ -101,9 +137,32 @@ class RosterChanges:
         self.want(WantedChange(cause, target))
 
     def refill(self, plan_copies: Sequence[RosterSeat]) -> None:
-        """Replace lost members by new ones, unless that is wanted already. `plan_copies` are the planned copies."""
+        """Replace lost members by new ones, unless that is wanted already. `plan_copies` are the planned copies.
+
+        If there is no room for all of them, as many replicas as possible are completed, and the others later.
+        """
+
+        def target(roster: Roster) -> Seats:
+            self._num_refilled = num_wanted = max(self._num_refilled, roster.num_planned_replicas)
+            for num_replicas in range(num_wanted, roster.num_replicas, -1):
+                wanted = structs.replace(roster, num_planned_replicas=num_replicas)
+                seats = refilled(wanted, plan_copies, self._name_of)
+                missing = self._missing(roster, seats)
+                if not missing or self.has_room(missing, roster.plan):
+                    return seats
+            return refilled(structs.replace(roster, num_planned_replicas=num_wanted), plan_copies, self._name_of)
+
         if not any(wanted.cause == _LOST for wanted in self._queue):
-            self.want(WantedChange(_LOST, lambda roster: refilled(roster, plan_copies, self._name_of)))
+            self.want(WantedChange(_LOST, target))
+
+    def _missing(self, roster: Roster, seats: Seats) -> list[RosterSeat]:
+        """The seats for which no process was started yet."""
+        return [s for part in seats for s in part if s.name not in roster.stages and s.name not in self._running]
+
+    def _resize(self, wanted: WantedChange) -> WantedChange:
+        """Want a change that decides the number of replicas, whatever number was wanted before."""
+        self._num_refilled = 0
+        return self.want(wanted)
 
     def leave(self, member: str, cause: str) -> None:
         """Let a member leave without a successor, and with it the others of its replica."""
@@ -111,9 +170,21 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return without_replica_of(roster, member) if member in roster.stages else (roster.members, roster.copies)
 
-        self.want(WantedChange(cause, target))
+        self._resize(WantedChange(cause, target))
 
-    def follow(self, plan: Plan, name: str, cause: str) -> None:
+    def hire(self, plan: Plan, name: str, cause: str) -> WantedChange:
+        """Follow another plan of one stage, which is in the store under this name.
+
+        Members on its offers stay, the missing ones join, and all others leave.
+        """
+        wanted = [offer.name for offer in plan.member_offers]
+
+        def target(roster: Roster) -> Seats:
+            return with_offers(roster, wanted, self.offer_of, self._name_of)
+
+        return self._resize(WantedChange(cause, target, name, roster_for(plan, "run", 0, 0).shares))
+
+    def follow(self, plan: Plan, name: str, cause: str) -> WantedChange:
         """Let new processes follow another plan, which is in the store under this name; all present members leave."""
 
         def target(roster: Roster) -> Seats:
@@ -124,8 +195,7 @@ class RosterChanges:
             copies = [structs.replace(copy, name=self._name_of(copy.name)) for copy in first.copies]
             return tuple(members), tuple(copies)
 
-        shares = roster_for(plan, "run", 0, 0).shares
-        self.want(WantedChange(cause, target, name, shares))
+        return self._resize(WantedChange(cause, target, name, roster_for(plan, "run", 0, 0).shares))
 
     def poll(self) -> None:
         """Go on with the first wanted change, unless the last look was a moment ago."""
@@ -139,7 +209,12 @@ class RosterChanges:
         if self._is_done(roster):
             if self._started:
                 self.longest_s = max(self.longest_s, time.monotonic() - self._started_s)
+            done = self._queue[0]
             self._forget()
+            if done.cause == _LOST and roster.num_replicas < self._num_refilled:  # there was no room for all
+                self._queue.append(done)
+            elif done.cause == _LOST:
+                self._num_refilled = 0
             return
         self._drop_ended(roster)
         if self._num_failed >= _MAX_FAILED:
@@ -148,9 +223,11 @@ class RosterChanges:
             return
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
-        missing = [seat for seat in joiners if seat.name not in self._running]
+        missing = self._missing(roster, seats)
         plan_name = roster.plan if self._queue[0].plan is None else self._queue[0].plan
-        if missing and not self.has_room(missing, plan_name):
+        self._is_blocked = bool(missing) and not self.has_room(missing, plan_name)
+        if self._is_blocked:
+            self._let_others_pass()
             return
         if missing:
             if not self._running:
@@ -160,10 +237,18 @@ class RosterChanges:
         if all(self._is_ready(seat.name) for seat in joiners):
             self._plan(roster, seats)
 
+    def _let_others_pass(self) -> None:
+        """Turn to another change while there is no room for this one, if no process was started for it."""
+        if len(self._queue) > 1 and not self._running:
+            waiting = self._queue[0]
+            self._forget()
+            self._queue.append(waiting)
+
     def _forget(self) -> None:
         """Turn to the next change that is wanted."""
         self._queue.pop(0)
         self._planned = None
+        self._names -= set(self._started.values()) - self._running  # of processes that were never started
         self._started.clear()
         self._running.clear()
         self._num_failed = 0
@@ -222,7 +307,10 @@ class RosterChanges:
             return
         newest = find_newest_change(self.store, roster)
         num_replicas = max(member.replica for member in members) + 1
-        shares = even_shares(sum(roster.shares), num_replicas)
+        num_grains = sum(roster.shares)
+        kept_shares = roster.shares if num_replicas == roster.num_replicas else even_shares(num_grains, num_replicas)
+        # a plan's own shares are for the job's batch size, which a scaling policy may have changed since
+        shares = self._queue[0].shares if sum(self._queue[0].shares) == num_grains else kept_shares
         change = PlannedChange(
             run=roster.run,
             number=roster.number,
@@ -230,7 +318,7 @@ class RosterChanges:
             attempt=1 if newest is None else newest.attempt + 1,
             cause=self._queue[0].cause,
             members=members,
-            shares=self._queue[0].shares or (roster.shares if num_replicas == roster.num_replicas else shares),
+            shares=shares,
             copies=copies,
             plan=roster.plan if self._queue[0].plan is None else self._queue[0].plan,
         )

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,8 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.fleet_options import FleetMarket
+from zooid.coordinator.runs.fleet_steering import FleetSteering
 from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
@@ -28,6 +30,7 @@ from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
+from zooid.coordinator.runs.steering_rules import earlier_losses, steering_of
 from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
@@ -40,6 +43,7 @@ from zooid.core.runs.events import (
     MembersAdopted,
     Metered,
     PhaseStarted,
+    PriceChanged,
     RosterChanged,
     RunFinished,
     ScalingWanted,
@@ -47,12 +51,13 @@ from zooid.core.runs.events import (
 )
 from zooid.core.runs.roster import RosterMember, RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
+from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
-from zooid.store.planned_changes import read_plan_of
+from zooid.store.planned_changes import read_plan_of, write_changed_plan
 from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan, read_record
 
@@ -107,6 +112,8 @@ class Run:
         """Whether the members' transport lets others join, so that the run follows its scaling policy."""
         self._lifetimes: Lifetimes | None = None
         self._requested: RequestedChanges | None = None
+        self._steering: FleetSteering | None = None
+        """Chooses other members while the run trains, if it may."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -145,6 +152,8 @@ class Run:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self._store.shorten(_HASTY_PATIENCE_S)
+        if self._steering is not None:
+            self._steering.close()
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._bill.close()
@@ -223,16 +232,16 @@ class Run:
         crew = Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter)
         crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
 
-    def train(self, plan: Plan, first_step: int = 0, alternatives: Sequence[Plan] = ()) -> RunResult:
+    def train(self, plan: Plan, first_step: int = 0, fleets: Sequence[Plan] = ()) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step.
 
-        `alternatives` are other plans, from which one is named if the limits will not hold.
+        `fleets` are other plans, to one of which the run switches if the limits would not hold.
         """
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step),
             optimizer_settings=self._progress.optimizer_settings,
         )
-        self._bill.begin(plan, alternatives)
+        self._bill.begin(plan, first_step)
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
         self._emit(run_started(plan, roster, self._store, self._claim.checkpoints))
@@ -254,37 +263,80 @@ class Run:
             self._may_scale = plan.survives_losses
             self._lifetimes = Lifetimes(self._changes, crew.ages)
             self._requested = self._new_requests(self._changes, plan, crew)
+            self._new_steering(plan, crew, self._changes, fleets)
             return self._watch(plan, crew, first_step, begin_s)
 
     def _new_changes(self, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
 
         def offers_of(seats: Sequence[RosterSeat], followed: Plan) -> list[Offer]:
-            return [followed.member_offers[seat.stage] for seat in seats]
+            last = len(followed.offer_rows) - 1
+            return [followed.offer_of(seat.stage, min(_replica_of(seat), last)) for seat in seats]
 
         def has_room(seats: Sequence[RosterSeat], plan_name: str) -> bool:
             offers = offers_of(seats, read_plan_of(self._store, self._roster, plan_name))
             counts = Counter(offer.name for offer in offers)
+            if self._steering is not None and any(map(self._steering.avoids, counts)):
+                return False
             return all(self.platform.has_room(number, name) for name, number in counts.items())
 
         def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
             followed = read_plan_of(self._store, self._roster, plan_name)
             offers = offers_of(seats, followed)
-            replicas = [seat.replica if isinstance(seat, RosterMember) else 0 for seat in seats]
             specs = [
                 structs.replace(
-                    self._spec(seat.name, "train", offer, followed, replica),
+                    self._spec(seat.name, "train", offer, followed, _replica_of(seat)),
                     joins_stage=seat.stage,
                     plan=plan_name,
                     roster=self._roster,
                 )
-                for seat, offer, replica in zip(seats, offers, replicas, strict=True)
+                for seat, offer in zip(seats, offers, strict=True)
             ]
             crew.start("worker", specs, offers)
             self._bill.guard.allow()  # from now on, the run costs more
             crew.record_handles()
 
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, has_room)
+        def offer_of(member: str) -> str:
+            found = crew.ages().get(member)
+            return "" if found is None else found[0].name
+
+        return RosterChanges(self._store, self._roster, start, crew.has_ended, has_room, offer_of, crew.dismiss)
+
+    def _new_steering(self, plan: Plan, crew: Crew, changes: RosterChanges, fleets: Sequence[Plan]) -> None:
+        """Let the policy choose other members while the run trains, if there are others to choose."""
+        rules = steering_of(self._store, self._claim, plan, fleets)
+        if rules is None:
+            return
+
+        def present() -> list[Offer]:
+            seated = self._progress.seated or frozenset()
+            return [offer for member, (offer, _) in crew.ages().items() if member in seated]
+
+        def find_fleets(priced: Steering, quotas: Mapping[str, int], step: int) -> Sequence[Plan]:
+            from zooid.coordinator.plans.remaining_fleets import remaining_fleets  # it imports the planner
+
+            return remaining_fleets(self._store, plan, priced, quotas, step)
+
+        self._steering = FleetSteering(
+            market=FleetMarket(rules, self.platform.has_room, self.meter.usd_per_hour),
+            claim=self._claim,
+            guard=self._bill.guard,
+            changes=changes,
+            present=present,
+            read_bill=self._bill.read,
+            find_fleets=find_fleets,
+            write_plan=lambda chosen: write_changed_plan(self._store, "fleet", chosen),
+            refill=self._refill,
+            tell=self._emit,
+            plan=plan,
+            fleets=list(fleets),
+            losses=earlier_losses(self._store, rules) if self._number > 0 else [],
+        )
+
+    def _refill(self) -> None:
+        """Replace lost members on the offers of the plan."""
+        assert self._changes is not None
+        self._changes.refill(read_roster(self._store, self._roster).copies)
 
     def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
         """What people and members ask of this run."""
@@ -334,7 +386,9 @@ class Run:
             return offers[member]
         spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
         assert spec.joins_stage is not None, "who is not in the first roster has joined"
-        return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
+        followed = read_plan_of(self._store, self._roster, spec.plan)
+        by_name = {offer.name: offer for offer in followed.offers}
+        return by_name.get(spec.offer, followed.member_offers[spec.joins_stage])
 
     def _crew(self, platform: Platform[Any]) -> Crew:
         return Crew(
@@ -370,12 +424,13 @@ class Run:
         try:
             if plan.survives_losses:
                 is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
-                crew.wait_for_survivors(poll, look_again, self._report_exit, is_left_out, is_waiting)
+                report_exit = partial(self._report_exit, crew)
+                crew.wait_for_survivors(poll, look_again, report_exit, is_left_out, is_waiting)
             else:
                 wait_for_all([crew], self._poll)
         except MemberFailed as failure:
             self._fence.check()  # members that another coordinator has ended have not failed
-            self._report_exit(failure.member, failure.exit_text)
+            self._report_exit(crew, failure.member, failure.exit_text)
             raise
         self._fence.check()
         self.relay.flush()
@@ -417,9 +472,15 @@ class Run:
             losses=tuple(step.loss for step in steps),
         )
 
-    def _report_exit(self, member: str, exit_text: str) -> None:
+    def _report_exit(self, crew: Crew, member: str, exit_text: str) -> None:
         self._progress.has_lost_members = True
-        self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
+        offer = crew.offer_of(member).name
+        exited = MemberExited(at_s=time.time(), member=member, exit_text=exit_text, offer=offer)
+        if self._steering is not None:
+            self._steering.note_exit(exited)
+            if self._progress.is_waiting(member):
+                self._steering.note_fewer_members()
+        self._emit(exited)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Metered):  # the bill is shown when it is read, not when it comes back from the store
@@ -427,7 +488,12 @@ class Run:
         self._bill.take(event)
         self._progress.take(event)
         if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
-            self._changes.refill(read_roster(self._store, self._roster).copies)
+            if self._steering is None:
+                self._refill()
+            else:
+                self._steering.note_fewer_members()
+        if isinstance(event, PriceChanged) and self._steering is not None:
+            self._steering.take(event)
         if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
             assert self._changes is not None
             self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
@@ -437,7 +503,7 @@ class Run:
     def _poll(self) -> None:
         self._bill.poll()
         self.relay.poll()
-        for part in (self._requested, self._lifetimes, self._changes):
+        for part in (self._steering, self._requested, self._lifetimes, self._changes):
             if part is not None:
                 part.poll()
 
@@ -464,6 +530,7 @@ class Run:
             else self._claim.checkpoints,
             trace=self._progress.trace,
             has_limits=self._claim.has_limits,
+            offer=offer.name,
         )
         if task != "train" or self._pace is None:
             return spec
@@ -477,6 +544,11 @@ class Run:
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
+
+
+def _replica_of(seat: RosterSeat) -> int:
+    """The replica of a seat; copies count as members of the first one."""
+    return seat.replica if isinstance(seat, RosterMember) else 0
 
 
 def _largest(offers: Sequence[Offer]) -> Offer:
