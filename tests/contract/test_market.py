@@ -56,15 +56,14 @@ def trace(*data: int) -> SpotTrace:
     return SpotTrace(metadata=TraceMetadata(gap_seconds=GAP_S), data=data)
 
 
-def opened(scenes: list[Scene], speed: float = 1e-6, from_s: float = 0.0, **supplies: Supply) -> Scene:
-    named = {name.replace("_", " "): supply for name, supply in supplies.items()}
-    scenes.append(Scene(SpotMarket(named, from_s=from_s, speed=speed, platform=Sleepers())))
+def opened(scenes: list[Scene], supplies: dict[str, Supply], speed: float = 1e-6, from_s: float = 0.0) -> Scene:
+    scenes.append(Scene(SpotMarket(supplies, from_s=from_s, speed=speed, platform=Sleepers())))
     scenes[-1].market.open()
     return scenes[-1]
 
 
 def test_a_process_begins_when_its_machine_has_booted(scenes: list[Scene]) -> None:
-    scene = opened(scenes, speed=200.0, spot=Supply(boot_s=60.0), on_demand=Supply())
+    scene = opened(scenes, {SPOT: Supply(boot_s=60.0), OWN: Supply()}, speed=200.0)
     booting, begun = scene.start(SPOT), scene.start(OWN)
     assert scene.ends() == [None, None]
     assert scene.market.locate(booting) == {}
@@ -80,7 +79,7 @@ def test_a_process_begins_when_its_machine_has_booted(scenes: list[Scene]) -> No
 
 
 def test_a_member_that_ends_while_its_machine_boots_never_begins(scenes: list[Scene]) -> None:
-    scene = opened(scenes, spot=Supply(boot_s=1.0))
+    scene = opened(scenes, {SPOT: Supply(boot_s=1.0)})
     scene.market.terminate(booting := scene.start(SPOT))
     assert scene.ends() == [Exit(-15)]
     assert booting.process is None
@@ -109,8 +108,8 @@ def test_the_first_member_that_trains_may_open_the_market(scenes: list[Scene]) -
 
 def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -> None:
     shared = trace(3, 1)
-    supplies = {"spot": Supply(shared), "another_spot": Supply(shared, boot_s=1e9), "on_demand": Supply()}
-    scene = opened(scenes, from_s=GAP_S - 1e-3, **supplies)
+    supplies = {SPOT: Supply(shared), OTHER: Supply(shared, boot_s=1e9), OWN: Supply()}
+    scene = opened(scenes, supplies, from_s=GAP_S - 1e-3)
     for offer in (SPOT, OTHER, OWN, OWN):
         scene.start(offer)
     assert scene.market.has_room(1, SPOT)
@@ -130,12 +129,12 @@ def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -
 
 @pytest.mark.parametrize(("num_spot", "left_s"), [(1, 0.0), (2, 2 * GAP_S), (3, None)])
 def test_the_time_until_members_can_be_had(scenes: list[Scene], num_spot: int, left_s: float | None) -> None:
-    market = opened(scenes, spot=Supply(trace(1, 0, 2)), on_demand=Supply()).market
+    market = opened(scenes, {SPOT: Supply(trace(1, 0, 2)), OWN: Supply()}).market
     found_s = market.left_s({SPOT: num_spot, OWN: 7})
     assert found_s == left_s or (found_s is not None and found_s * market.speed == pytest.approx(left_s, abs=1.0))
 
 
 def test_an_offer_that_the_market_does_not_have_is_rejected(scenes: list[Scene]) -> None:
-    scene = opened(scenes, spot=Supply())
+    scene = opened(scenes, {SPOT: Supply()})
     with pytest.raises(InputError, match="no offer 'on demand'; it has 'spot'"):
         scene.start(OWN)
