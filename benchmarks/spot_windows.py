@@ -33,6 +33,7 @@ from benchmarks.spot import BUDGET_FRACTION, DATA, MEMBER, SPOT_PAIR, read_trace
 from lab.load import ForeignLoad
 from lab.spot_windows import draw
 from lab.spot_world import Trace
+from lab.window_picture import draw as draw_window
 from lab.window_replay import Calibration, Rental, WindowReplay, calibrate, holds, largest_factor
 from zooid import catalog
 
@@ -40,7 +41,7 @@ HOURS, QUICK_HOURS = 2.0, 0.5
 """Time of a job on all wanted members on demand."""
 SETTINGS = ((1.5, None), (2.0, BUDGET_FRACTION))
 """Deadline and budget of a trace's first window, of its second, and so on in turn."""
-STEP_S = 0.4
+STEP_S = 0.2
 """Time of a step on all wanted members, on this machine."""
 CALIBRATION_FACTOR = 100.0
 MAX_FACTOR = 120.0
@@ -73,11 +74,13 @@ def replays(trace: Trace, num_windows: int, hours: float, seed: int, measured: C
         )
 
 
-def compare(replay: WindowReplay, folder: Path, seed: int) -> Row:
-    """Replay a window with real members, and play it in simulated time."""
+def compare(replay: WindowReplay, folder: Path, seed: int, picture: Path | None = None) -> Row:
+    """Replay a window with real members, and play it in simulated time. The real run is drawn to the picture."""
     world, simulated, restarted = replay.world, replay.simulate(), replay.simulate_restarts()
     with ForeignLoad() as foreign:
         real = replay.run(folder, seed)
+    if picture is not None:
+        picture.write_text(draw_window(replay, real))
     return {
         "trace": replay.window.trace.name,
         "from_h": round(replay.window.from_s / 3600, 1),
@@ -104,7 +107,9 @@ def compare(replay: WindowReplay, folder: Path, seed: int) -> Row:
     }
 
 
-def measure(traces: Sequence[Trace], num_windows: int, seed: int) -> Callable[[bool], Iterator[Row]]:
+def measure(
+    traces: Sequence[Trace], num_windows: int, seed: int, picture: Path | None
+) -> Callable[[bool], Iterator[Row]]:
     def rows(quick: bool) -> Iterator[Row]:
         chosen = traces[-1:] if quick else traces
         hours = QUICK_HOURS if quick else HOURS
@@ -118,7 +123,7 @@ def measure(traces: Sequence[Trace], num_windows: int, seed: int) -> Callable[[b
             )
             for trace in chosen:
                 for number, replay in enumerate(replays(trace, num_windows, hours, seed, measured)):
-                    yield compare(replay, folder / f"{trace.name}-{number}", seed + number)
+                    yield compare(replay, folder / f"{trace.name}-{number}", seed + number, picture)
 
     return rows
 
@@ -129,6 +134,7 @@ def main() -> None:
     parser.add_argument("--trace", default="", help="a part of the names of the traces to use")
     parser.add_argument("--windows", type=int, default=1, help="number of windows of each trace")
     parser.add_argument("--seed", type=int, default=11, help="decides which windows are drawn, and who is killed")
+    parser.add_argument("--picture", type=Path, help="file for a drawing of the last window, as SVG")
     given, rest = parser.parse_known_args()
     traces = [trace for trace in read_traces(given.data) if given.trace in trace.name]
     if not traces:
@@ -136,7 +142,7 @@ def main() -> None:
         return
     run_benchmark(
         "windows of recorded spot availability, with real members",
-        measure(traces, given.windows, given.seed),
+        measure(traces, given.windows, given.seed, given.picture),
         lambda quick: given.windows * (1 if quick else len(traces)),
         arguments=rest,
     )

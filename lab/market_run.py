@@ -4,6 +4,7 @@ While members train, the run itself asks the policy. While there are none, since
 asked here, and the run is resumed on the fleet that it chooses.
 """
 
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,11 +15,12 @@ from lab.scaled_job import ScaledJob
 from zooid.coordinator.policy.avoidance import Loss
 from zooid.coordinator.policy.next_move import NextMove, decide
 from zooid.coordinator.policy.situation import Situation
+from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.fleet_options import FleetMarket, best_by_fleet, option_of
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
-from zooid.coordinator.runs.resumed_run import resume
 from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, MemberFailed, PlanError, TrainingError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits, Plan
@@ -36,7 +38,9 @@ from zooid.core.runs.events import (
 from zooid.core.runs.steering import Steering
 from zooid.platforms.local.spot_market import SpotMarket
 from zooid.store import open_store
-from zooid.store.checkpoint_index import last_step
+from zooid.store.checkpoint_index import last_step, sweep_incomplete
+from zooid.store.claims import last_claim
+from zooid.store.stored_records import read_plan
 
 
 @dataclass
@@ -124,7 +128,17 @@ class MarketRun:
         )
 
     def _resume(self, plan: Plan) -> RunResult:
-        return resume(self.url, plan=plan, on_event=self._take, platform=self.market)
+        """Continue from the last checkpoint, as `zooid resume` does, with the same limits and fleets."""
+        store = open_store(self.url)
+        before, claim = last_claim(store)
+        number = before + 1
+        claim = structs.replace(claim, nonce=secrets.token_hex(8))
+        with Run(store, claim, number, self.market, self._take) as run:
+            run.carry_over_costs(read_plan(store, before))
+            sweep_incomplete(store)
+            clear_earlier(store, claim.run, number)
+            run.check(plan)
+            return run.train(plan, last_step(store), fleets=self.fleets)
 
     def _ask(self) -> NextMove:
         """Ask the policy while nobody trains."""
