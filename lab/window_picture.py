@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
+from itertools import pairwise
 
 from lab.market_run import MarketRun
 from lab.window_replay import WindowReplay
@@ -40,7 +41,7 @@ def draw(replay: WindowReplay, run: MarketRun) -> str:
             parts.append(_box(x(number * gap_h), x((number + 1) * gap_h) + 0.5, y(available), y(0), AVAILABLE))
     bills = [event for event in run.events if isinstance(event, Metered)]
     spot = {offer.name for offer in run.steering.offers if offer.market == "spot"}
-    for bill, after in zip(bills, bills[1:], strict=False):
+    for bill, after in pairwise(bills):
         members = [member for member in bill.running if not member.prepares]
         num_spot = sum(member.offer in spot for member in members)
         left, right = x(hour(bill.at_s)), x(hour(after.at_s))
