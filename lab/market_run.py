@@ -56,12 +56,16 @@ class MarketRun:
     limits: Limits
     """Limits that count from when the market opens."""
     checkpoints: CheckpointRule
+    prepare_s: float = 0.0
+    """Expected time from the command to the opening of the market, which the deadline does not include."""
     first: Plan | None = None
     """The plan on which the run begins; None if the policy chooses it."""
     on_event: OnEvent = ignore
     result: RunResult | None = None
     """The end of the run; None if it was not reached."""
     events: list[Event] = field(default_factory=list)
+    begun_at_s: float = 0.0
+    """Unix time of the command."""
     opened_at_s: float | None = None
     """Unix time at which the market opened; None before that."""
     warned_s: float | None = None
@@ -71,6 +75,7 @@ class MarketRun:
 
     def play(self) -> "MarketRun":
         """Run to the end of the job or of its limits."""
+        self.begun_at_s = time.time()
         if self.first is not None:
             self._train(self.first)
         while self.result is None and not self.stopped:
@@ -113,7 +118,7 @@ class MarketRun:
         elapsed_s = self._since_opening_s(time.time())
         limits = self.limits
         if limits.deadline_s is not None:
-            limits = structs.replace(limits, deadline_s=limits.deadline_s - elapsed_s)
+            limits = structs.replace(limits, deadline_s=limits.deadline_s - elapsed_s + self.prepare_s)
         return rehearse_job(
             self.job.file,
             plan,
@@ -194,7 +199,8 @@ class MarketRun:
     @property
     def end_s(self) -> float:
         """Time from the opening of the market to the last step."""
-        return self._since_opening_s(max(event.at_s for event in self.events if isinstance(event, StepCommitted)))
+        commits_s = [event.at_s for event in self.events if isinstance(event, StepCommitted)]
+        return self._since_opening_s(max(commits_s)) if commits_s else 0.0
 
     @property
     def num_redone(self) -> int:

@@ -54,6 +54,8 @@ class Calibration:
     """Time from the end of the boot delay to the begin of the first step."""
     excess_s: float
     """Time by which a step is longer than planned."""
+    prepare_s: float
+    """Time from the command to the start of the first member that trains."""
 
 
 def fleet_plans(job: ScaledJob, spot: Offer, own: Offer, num_wanted: int) -> list[Plan]:
@@ -89,6 +91,7 @@ def calibrate(folder: Path, rental: Rental, factor: float, num_wanted: int, step
     return Calibration(
         start_s=max(0.0, first_s - boot_s - measured_s),
         excess_s=max(0.0, measured_s - plan.prediction.step_s),
+        prepare_s=run.opened_at_s - run.begun_at_s,
     )
 
 
@@ -157,6 +160,7 @@ class WindowReplay:
             ),
             limits=Limits(deadline_s=world.deadline_s / self.factor, budget_usd=world.budget_usd),
             checkpoints=CheckpointRule(every_s=CHECKPOINT_S / self.factor),
+            prepare_s=self.calibration.prepare_s,
         ).play()
 
 
