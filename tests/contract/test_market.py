@@ -4,7 +4,6 @@ import itertools
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
@@ -57,15 +56,14 @@ def trace(*data: int) -> SpotTrace:
     return SpotTrace(metadata=TraceMetadata(gap_seconds=GAP_S), data=data)
 
 
-def opened(scenes: list[Scene], speed: float = 1e-6, from_s: float = 0.0, **supplies: Supply) -> Scene:
-    named = {name.replace("_", " "): supply for name, supply in supplies.items()}
-    scenes.append(Scene(SpotMarket(named, from_s=from_s, speed=speed, platform=Sleepers())))
+def opened(scenes: list[Scene], supplies: dict[str, Supply], speed: float = 1e-6, from_s: float = 0.0) -> Scene:
+    scenes.append(Scene(SpotMarket(supplies, from_s=from_s, speed=speed, platform=Sleepers())))
     scenes[-1].market.open()
     return scenes[-1]
 
 
 def test_a_process_begins_when_its_machine_has_booted(scenes: list[Scene]) -> None:
-    scene = opened(scenes, speed=200.0, spot=Supply(boot_s=60.0), on_demand=Supply())
+    scene = opened(scenes, {SPOT: Supply(boot_s=60.0), OWN: Supply()}, speed=200.0)
     booting, begun = scene.start(SPOT), scene.start(OWN)
     assert scene.ends() == [None, None]
     assert scene.market.locate(booting) == {}
@@ -81,24 +79,37 @@ def test_a_process_begins_when_its_machine_has_booted(scenes: list[Scene]) -> No
 
 
 def test_a_member_that_ends_while_its_machine_boots_never_begins(scenes: list[Scene]) -> None:
-    scene = opened(scenes, spot=Supply(boot_s=1.0))
+    scene = opened(scenes, {SPOT: Supply(boot_s=1.0)})
     scene.market.terminate(booting := scene.start(SPOT))
     assert scene.ends() == [Exit(-15)]
     assert booting.process is None
 
 
-def test_members_begin_at_once_before_the_market_opens(scenes: list[Scene], tmp_path: Path) -> None:
+def test_members_begin_at_once_before_the_market_opens(scenes: list[Scene]) -> None:
     scenes.append(Scene(SpotMarket({SPOT: Supply(trace(0), boot_s=1e9)}, platform=Sleepers())))
     scenes[0].start(SPOT)
     assert scenes[0].ends() == [None]
     assert scenes[0].started[0].process is not None
-    assert scenes[0].market.has_room(5, SPOT)
+    assert not scenes[0].market.has_room(1, SPOT), "room is that of the time at which it will open"
+
+
+def test_the_first_member_that_trains_may_open_the_market(scenes: list[Scene]) -> None:
+    market = SpotMarket({SPOT: Supply(boot_s=1e9)}, opens_with_members=True, platform=Sleepers())
+    scenes.append(Scene(market))
+    preparer = market.launch(Launch("preparer", "worker", "", 1, offer="unknown here", trains=False))
+    scenes[0].started.append(preparer)
+    assert market.trace_s == 0.0
+    assert preparer.process is not None
+    scenes[0].start(SPOT)
+    assert scenes[0].ends() == [None, None]
+    assert market.trace_s > 0.0
+    assert scenes[0].started[1].process is None
 
 
 def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -> None:
     shared = trace(3, 1)
-    supplies = {"spot": Supply(shared), "another_spot": Supply(shared, boot_s=1e9), "on_demand": Supply()}
-    scene = opened(scenes, from_s=GAP_S - 1e-3, **supplies)
+    supplies = {SPOT: Supply(shared), OTHER: Supply(shared, boot_s=1e9), OWN: Supply()}
+    scene = opened(scenes, supplies, from_s=GAP_S - 1e-3)
     for offer in (SPOT, OTHER, OWN, OWN):
         scene.start(offer)
     assert scene.market.has_room(1, SPOT)
@@ -112,17 +123,18 @@ def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -
     assert scene.market.num_killed == 1
     assert not scene.market.has_room(1, SPOT)
     scene.market.close()
-    assert scene.market.has_room(1, SPOT), "nobody is killed while the market spares members"
+    scene.start(SPOT)
+    assert scene.ends()[-1] is None, "nobody is killed while the market spares members"
 
 
 @pytest.mark.parametrize(("num_spot", "left_s"), [(1, 0.0), (2, 2 * GAP_S), (3, None)])
 def test_the_time_until_members_can_be_had(scenes: list[Scene], num_spot: int, left_s: float | None) -> None:
-    market = opened(scenes, spot=Supply(trace(1, 0, 2)), on_demand=Supply()).market
+    market = opened(scenes, {SPOT: Supply(trace(1, 0, 2)), OWN: Supply()}).market
     found_s = market.left_s({SPOT: num_spot, OWN: 7})
     assert found_s == left_s or (found_s is not None and found_s * market.speed == pytest.approx(left_s, abs=1.0))
 
 
 def test_an_offer_that_the_market_does_not_have_is_rejected(scenes: list[Scene]) -> None:
-    scene = opened(scenes, spot=Supply())
+    scene = opened(scenes, {SPOT: Supply()})
     with pytest.raises(InputError, match="no offer 'on demand'; it has 'spot'"):
         scene.start(OWN)

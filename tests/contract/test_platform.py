@@ -200,7 +200,7 @@ def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPat
     first.end()
     second.end()
     wait_until(lambda: is_gone(zygote))
-    first.platform.expect(1)
+    LocalPlatform().expect(1)
     [successor] = set(children()) - before - {zygote}
     os.kill(successor, signal.SIGKILL)  # its own end would come only when it has imported everything
 

@@ -32,6 +32,8 @@ class Launch:
     """Whether the member may use the GPUs of the machine."""
     offer: str = ""
     """Name of the offer on which the member runs."""
+    trains: bool = True
+    """Whether the member trains; otherwise it only prepares, checks or plans a run."""
     lifetime_s: float | None = None
     """The time after which the platform ends the member; None if it never does."""
 

@@ -126,6 +126,7 @@ class Crew:
                 size=enforced_size(offer),
                 uses_gpus=_uses_gpus(offer),
                 offer=offer.name,
+                trains=self._trains,
                 lifetime_s=enforced_lifetime_s(offer),
             )
             with uninterrupted():

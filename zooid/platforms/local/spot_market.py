@@ -42,8 +42,9 @@ class Instance:
 class SpotMarket:
     """Starts members as their offers can be had, and kills them without notice when fewer instances are up.
 
-    Time of the market passes `speed` times as fast as real time, from when `open` is first called. Before that, members
-    begin at once, and nobody is killed.
+    Time of the market passes `speed` times as fast as real time, from when it first opens. Before that, members begin
+    at once, and nobody is killed. Members that do not train are no part of the market: they can always be had, begin
+    at once, and are never killed.
     """
 
     supplies: Mapping[str, Supply]
@@ -53,6 +54,8 @@ class SpotMarket:
     speed: float = 1.0
     seed: int = 0
     """Decides which members are killed."""
+    opens_with_members: bool = False
+    """Whether the launch of the first member that trains opens the market, before that member boots."""
     platform: LocalPlatform = field(default_factory=LocalPlatform)
     num_killed: int = 0
     _opened_s: float | None = None
@@ -96,20 +99,24 @@ class SpotMarket:
 
     def has_room(self, num_members: int, offer: str) -> bool:
         trace = self._supply(offer).trace
-        if trace is None or not self._is_open:
+        if trace is None:
             return True
         self._forget_ended()
         return len(self._members_of(trace)) + num_members <= trace.num_up(self.trace_s)
 
     def launch(self, launch: Launch) -> Instance:
+        if not launch.trains:
+            return Instance(launch, process=self.platform.launch(launch))
+        if self.opens_with_members and self._opened_s is None:
+            self.open()
         supply = self._supply(launch.offer)
         boot_s = 0.0 if self._opened_s is None else supply.boot_s / self.speed
-        instance = Instance(launch, time.monotonic() + boot_s)
-        self._running[launch.member] = instance
+        instance = self._running[launch.member] = Instance(launch, time.monotonic() + boot_s)
         self._begin(instance)
         return instance
 
     def locate(self, handle: Instance) -> dict[str, str]:
+        self._begin(handle)
         return {} if handle.process is None else self.platform.locate(handle.process)
 
     def find(self, location: Mapping[str, str]) -> Instance | None:
@@ -123,6 +130,7 @@ class SpotMarket:
         return self._end_of(handle)
 
     def logs(self, handle: Instance) -> str:
+        self._begin(handle)
         return "" if handle.process is None else self.platform.logs(handle.process)
 
     def leave(self, handle: Instance) -> None:
@@ -149,7 +157,7 @@ class SpotMarket:
         ]
 
     def _begin(self, instance: Instance) -> None:
-        """Start the process of a member whose machine has booted."""
+        """Start the process of a member whose machine has booted, at the first look at it after that."""
         is_waiting = instance.process is None and instance.end is None
         if is_waiting and time.monotonic() >= instance.begins_s:
             assert instance.launch is not None, "who was found has begun"
