@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,6 +20,7 @@ from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.fleet_options import FleetMarket
 from zooid.coordinator.runs.fleet_steering import FleetSteering
 from zooid.coordinator.runs.incoming_requests import IncomingRequests
+from zooid.coordinator.runs.joining_members import JoiningMembers, replica_of
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
@@ -49,7 +49,7 @@ from zooid.core.runs.events import (
     ScalingWanted,
     StoreUsed,
 )
-from zooid.core.runs.roster import RosterMember, RosterSeat
+from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
@@ -267,40 +267,24 @@ class Run:
             return self._watch(plan, crew, first_step, begin_s)
 
     def _new_changes(self, crew: Crew) -> RosterChanges:
-        """The planned changes of this run, whose new members get the offers of their stages."""
-
-        def offers_of(seats: Sequence[RosterSeat], followed: Plan) -> list[Offer]:
-            last = len(followed.offer_rows) - 1
-            return [followed.offer_of(seat.stage, min(_replica_of(seat), last)) for seat in seats]
-
-        def has_room(seats: Sequence[RosterSeat], plan_name: str) -> bool:
-            offers = offers_of(seats, read_plan_of(self._store, self._roster, plan_name))
-            counts = Counter(offer.name for offer in offers)
-            if self._steering is not None and any(map(self._steering.avoids, counts)):
-                return False
-            return all(self.platform.has_room(number, name) for name, number in counts.items())
+        """The planned changes of this run."""
+        joining = JoiningMembers(
+            self._store,
+            self._roster,
+            self.platform,
+            crew,
+            lambda seat, offer, plan: self._spec(seat.name, "train", offer, plan, replica_of(seat)),
+            lambda offer: self._steering is not None and self._steering.avoids(offer),
+        )
 
         def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
-            followed = read_plan_of(self._store, self._roster, plan_name)
-            offers = offers_of(seats, followed)
-            specs = [
-                structs.replace(
-                    self._spec(seat.name, "train", offer, followed, _replica_of(seat)),
-                    joins_stage=seat.stage,
-                    plan=plan_name,
-                    roster=self._roster,
-                )
-                for seat, offer in zip(seats, offers, strict=True)
-            ]
-            crew.start("worker", specs, offers)
+            joining.start(seats, plan_name)
             self._bill.guard.allow()  # from now on, the run costs more
             crew.record_handles()
 
-        def offer_of(member: str) -> str:
-            found = crew.ages().get(member)
-            return "" if found is None else found[0].name
-
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, has_room, offer_of, crew.dismiss)
+        return RosterChanges(
+            self._store, self._roster, start, crew.has_ended, joining.has_room, joining.offer_of, crew.dismiss
+        )
 
     def _new_steering(self, plan: Plan, crew: Crew, changes: RosterChanges, fleets: Sequence[Plan]) -> None:
         """Let the policy choose other members while the run trains, if there are others to choose."""
@@ -554,11 +538,6 @@ class Run:
 
     def _emit(self, event: Event) -> None:
         self._writer.write(event)
-
-
-def _replica_of(seat: RosterSeat) -> int:
-    """The replica of a seat; copies count as members of the first one."""
-    return seat.replica if isinstance(seat, RosterMember) else 0
 
 
 def _largest(offers: Sequence[Offer]) -> Offer:
