@@ -67,7 +67,7 @@ def train(
     """
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
-    names = [on or LOCAL] if on is None or isinstance(on, str) else list(on)
+    names = [on] if isinstance(on, str) else list(on or [LOCAL])
     resolved = {offer.name: offer for offer in map(resolve_offer, names)}
     offers = with_interruptions(resolved.values(), interruptions if plan is None else None)
     offer = offers[0]
@@ -76,7 +76,7 @@ def train(
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
-        check_given(plan, limits, goal, links, None if on is None else offer.name, reproducible=reproducible)
+        check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
         check_predicted(plan, limits)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
