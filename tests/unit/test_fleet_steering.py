@@ -251,7 +251,7 @@ def test_it_is_told_once_that_nothing_can_hold_the_limits() -> None:
         time.sleep(0.002)
         steering.poll()
     [warning] = [event for event in scene.told if isinstance(event, LimitsEndangered)]
-    assert f"the fastest fleet, 1 × {OWN}, ends 30s after the deadline" in warning.reason
+    assert f"the fastest fleet, 1 × {OWN}, ends 31s after the deadline" in warning.reason
     assert "would hold" in warning.would_hold
 
 

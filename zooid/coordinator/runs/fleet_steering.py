@@ -31,6 +31,7 @@ from zooid.coordinator.runs.roster_changes import RosterChanges, WantedChange
 from zooid.core.errors import ZooidError
 from zooid.core.plans.plan import Plan
 from zooid.core.resources.offer import Offer
+from zooid.core.runs.allowance import EXIT_S
 from zooid.core.runs.events import Event, FleetChosen, LimitsEndangered, MemberExited, Metered, PriceChanged
 from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.steering import Steering
@@ -206,6 +207,7 @@ class FleetSteering:
             losses=tuple(self.losses),
             deadline_at_s=self.claim.deadline_at_s,
             budget_usd=self.claim.budget_usd,
+            closing_s=EXIT_S,
             other_usd_per_s=max(0.0, metered.usd_per_s - members_usd_per_s),
             seeks_savings=self.seeks_savings,
             time_factor=self.steering.time_factor,
