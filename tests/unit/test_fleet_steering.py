@@ -178,6 +178,19 @@ def test_a_preempted_offer_is_not_used_again_soon_and_the_survivor_stays() -> No
     assert scene.num_refills == 0
 
 
+def test_the_chosen_fleet_is_followed_when_it_trains() -> None:
+    mixed = a_fleet(SPOT, OWN, OWN, step_s=1.0)
+    scene = Scene([SPOT, SPOT], a_fleet(SPOT, SPOT, step_s=1.0), [mixed], deadline_s=100.0)
+    steering = lose(scene, "r1s0", SPOT)
+    poll_until(steering, lambda: bool(scene.chosen))
+    assert steering.plan == scene.plan
+    scene.changes.queue.clear()
+    scene.present += [OWN, OWN]
+    steering.poll()
+    assert not steering.is_switching
+    assert (steering.plan.replica_offers, steering.plan_name) == ((SPOT, OWN, OWN), "fleet-1")
+
+
 def test_a_lost_member_on_demand_is_replaced_on_its_offer_as_in_any_run() -> None:
     scene = Scene([OWN, OWN], a_fleet(OWN, OWN), [a_fleet(OWN)], deadline_s=1000.0)
     steering = lose(scene, "r1s0", OWN)
@@ -265,6 +278,11 @@ def test_a_switch_is_given_up_for_a_better_one_if_a_member_is_lost_meanwhile() -
         time.sleep(0.002)
         steering.poll()
     assert len(scene.chosen) == 1, "nobody decides anew while the new members start"
+    steering.take(PriceChanged(at_s=time.time(), offer="dear", usd_per_hour=37.0, before_usd_per_hour=36.0))
+    for _ in range(20):
+        time.sleep(0.002)
+        steering.poll()
+    assert len(scene.asked) == 2, "the planner is asked once for each thing that happens"
     steering.fleets.clear()
     scene.found, scene.room = [second], {OWN: 0, "dear": 0}
     steering.market = FleetMarket(

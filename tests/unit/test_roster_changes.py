@@ -182,3 +182,25 @@ def test_processes_of_a_change_that_is_given_up_are_ended() -> None:
     assert changes.withdraw(wanted)
     assert sorted(dismissed) == begun
     assert not changes.wanted
+
+
+def test_a_fleet_that_is_chosen_ends_the_wait_for_lost_members() -> None:
+    """There is no room for the lost member, so that another number of members is chosen; nobody comes back later."""
+    scene = Scene(open_store("memory://roster-changes-forgotten"))
+    lost = structs.replace(
+        replicas("r0s0", change=1, former=("r1s0",)),
+        ruling=Ruling(kind="unfinished"),
+        num_planned_replicas=2,
+        shares=(4,),
+    )
+    scene.write(lost)
+    changes = RosterChanges(scene.store, 0, scene.start, lambda name: False, lambda seats, plan: False)
+    changes.refill(())
+    poll(changes)
+    changes.scale(1, "one is enough")
+    assert [wanted.cause for wanted in changes.wanted] == ["one is enough"]
+    changes.has_room = lambda seats, plan: True
+    for _ in range(3):
+        poll(changes)
+    assert not changes.wanted
+    assert scene.started == []

@@ -60,11 +60,12 @@ class FleetSteering:
     """Asks for new members in the place of lost ones, on the same offers."""
     tell: Callable[[Event], None]
     plan: Plan
-    """The plan of the fleet that was chosen last."""
+    """The plan that members follow."""
     fleets: list[Plan]
     """All plans from which the policy may choose."""
     losses: list[Loss] = field(default_factory=list)
     plan_name: str = ""
+    """Name of that plan in the store; empty if it is the plan of the claim."""
     seeks_savings: bool = False
     """Whether the run switches to save money; no longer after somebody else has chosen the number of its members."""
     _reasons: list[str] = field(default_factory=list)
@@ -74,8 +75,12 @@ class FleetSteering:
     _has_lost: bool = False
     """Whether a member was lost since the policy was last asked."""
     _has_danger: bool = False
+    _is_news: bool = False
+    """Whether something has happened of which the planner does not know yet."""
     _wanted: WantedChange | None = None
-    """The change that leads to the chosen fleet."""
+    """The change that leads to the chosen fleet; None if there is none."""
+    _chosen: tuple[Plan, str] | None = None
+    """The plan of that fleet, and its name in the store."""
     _last_step_s: float = 0.0
     """Step time that was last known."""
     _last_counts: tuple[tuple[str, int], ...] = ()
@@ -96,7 +101,11 @@ class FleetSteering:
 
     def take(self, event: PriceChanged) -> None:
         """Note that a price has changed."""
-        self._reasons.append(f"the price of {event.offer} has changed")
+        self._note(f"the price of {event.offer} has changed")
+
+    def _note(self, reason: str) -> None:
+        self._reasons.append(reason)
+        self._is_news = True
 
     def note_exit(self, event: MemberExited) -> None:
         """Note that a member was killed. Of a spot offer, this is a preemption."""
@@ -113,7 +122,7 @@ class FleetSteering:
         """Note that the others go on without a lost member, or that one was lost before it could join."""
         lost, self._lost = self._lost, []
         self._has_lost = True
-        self._reasons.append(f"{' and '.join(lost)} was lost" if lost else "members were lost")
+        self._note(f"{' and '.join(lost)} was lost" if lost else "members were lost")
 
     def avoids(self, offer: str) -> bool:
         """Whether an offer was preempted so lately that nothing is started on it."""
@@ -121,15 +130,16 @@ class FleetSteering:
 
     def poll(self) -> None:
         """Ask the policy if it is time for that, and begin to carry out what it wants."""
+        self._note_arrival()
         self.guard.is_switching = self.is_switching
         if self.guard.danger and not self._has_danger:
-            self._reasons.append(self.guard.danger)
+            self._note(self.guard.danger)
         self._has_danger = bool(self.guard.danger)
         if self._searching is not None:
             if not self._searching.done():
                 return
             self._take_found(self._searching)
-        elif self._reasons and self.steering.asks_planner:
+        elif self._is_news and self.steering.asks_planner:
             self._search()
             return
         is_due = time.monotonic() - self._looked_s >= self.steering.look_s
@@ -139,8 +149,20 @@ class FleetSteering:
             return
         self._decide()
 
+    def _note_arrival(self) -> None:
+        """Note that the chosen fleet trains, unless its members have failed."""
+        if self._wanted is None or self.is_switching:
+            return
+        if self._chosen is not None and counts_in(self._chosen[0]) == self._present_counts():
+            self.plan, self.plan_name = self._chosen
+        self._wanted = self._chosen = None
+
+    def _present_counts(self) -> tuple[tuple[str, int], ...]:
+        return sorted_counts(offer.name for offer in self.present())
+
     def _search(self) -> None:
         """Let the planner look for fleets while the run trains on."""
+        self._is_news = False
         running = Counter(offer.name for offer in self.present())
         quotas = {
             offer.name: running[offer.name]
@@ -182,6 +204,7 @@ class FleetSteering:
         """Replace lost members on their own offers."""
         if self.plan.replica_offers and keeps_members(self.plan, self.plan):
             self._wanted = self.changes.hire(self.plan, self.plan_name, "members were lost")
+            self._chosen = (self.plan, self.plan_name)
         else:
             self.refill()
 
@@ -239,8 +262,10 @@ class FleetSteering:
         is_same = chosen.key == key_of(self.plan)
         if self.is_switching:
             assert self._wanted is not None
-            if is_same or not self.changes.withdraw(self._wanted):
+            goes_on = self._chosen is not None and chosen.key == key_of(self._chosen[0])
+            if goes_on or not self.changes.withdraw(self._wanted):
                 return
+        self._wanted = None
         cause = f"{reason}: {move.because}"
         name = self.plan_name
         if keeps_members(plan, self.plan):
@@ -254,7 +279,7 @@ class FleetSteering:
         else:
             name = self.write_plan(plan)
             self._wanted = self.changes.follow(plan, name, cause)
-        self.plan, self.plan_name = plan, name
+        self._chosen = (plan, name)
         ahead = project(situation, chosen)
         self.tell(
             FleetChosen(

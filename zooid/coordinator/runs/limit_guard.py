@@ -100,7 +100,7 @@ class LimitGuard:
             self._window.add(event.at_s)
             self.num_done = event.step + 1
         elif isinstance(event, RosterChanged):  # other members have another pace
-            self._window = StepWindow()
+            self._window, self.danger = StepWindow(), ""
         elif isinstance(event, CheckpointSaved):
             self._num_saved = event.step
         elif isinstance(event, RunStarted | BatchChanged):

@@ -53,6 +53,8 @@ class WantedChange:
     target: Target
     plan: str | None = None
     """Name of the plan that the members follow then; None if they keep theirs."""
+    decides_size: bool = False
+    """Whether it decides the number of replicas, so that those that were lost before are not missed any more."""
     shares: tuple[int, ...] = ()
     """Number of grains of each replica; empty if replicas get equally many or keep their shares."""
 
@@ -125,7 +127,7 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
 
-        return self._resize(WantedChange(cause, target))
+        return self._resize(WantedChange(cause, target, decides_size=True))
 
     def succeed(self, members: Collection[str], cause: str) -> None:
         """Let new processes take over the seats of these members, which then leave."""
@@ -161,6 +163,8 @@ class RosterChanges:
 
     def _resize(self, wanted: WantedChange) -> WantedChange:
         """Want a change that decides the number of replicas, whatever number was wanted before."""
+        begun = self._queue[:1] if self._running or self._planned is not None else []
+        self._queue = [*begun, *(each for each in self._queue[len(begun) :] if each.cause != _LOST)]
         self._num_refilled = 0
         return self.want(wanted)
 
@@ -170,7 +174,7 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return without_replica_of(roster, member) if member in roster.stages else (roster.members, roster.copies)
 
-        self._resize(WantedChange(cause, target))
+        self._resize(WantedChange(cause, target, decides_size=True))
 
     def hire(self, plan: Plan, name: str, cause: str) -> WantedChange:
         """Follow another plan of one stage, which is in the store under this name.
@@ -182,7 +186,8 @@ class RosterChanges:
         def target(roster: Roster) -> Seats:
             return with_offers(roster, wanted, self.offer_of, self._name_of)
 
-        return self._resize(WantedChange(cause, target, name, roster_for(plan, "run", 0, 0).shares))
+        shares = roster_for(plan, "run", 0, 0).shares
+        return self._resize(WantedChange(cause, target, name, decides_size=True, shares=shares))
 
     def follow(self, plan: Plan, name: str, cause: str) -> WantedChange:
         """Let new processes follow another plan, which is in the store under this name; all present members leave."""
@@ -195,7 +200,8 @@ class RosterChanges:
             copies = [structs.replace(copy, name=self._name_of(copy.name)) for copy in first.copies]
             return tuple(members), tuple(copies)
 
-        return self._resize(WantedChange(cause, target, name, roster_for(plan, "run", 0, 0).shares))
+        shares = roster_for(plan, "run", 0, 0).shares
+        return self._resize(WantedChange(cause, target, name, decides_size=True, shares=shares))
 
     def poll(self) -> None:
         """Go on with the first wanted change, unless the last look was a moment ago."""
@@ -211,7 +217,8 @@ class RosterChanges:
                 self.longest_s = max(self.longest_s, time.monotonic() - self._started_s)
             done = self._queue[0]
             self._forget()
-            if done.cause == _LOST and roster.num_replicas < self._num_refilled:  # there was no room for all
+            is_partial = done.cause == _LOST and roster.num_replicas < self._num_refilled  # there was no room for all
+            if is_partial and not any(wanted.decides_size for wanted in self._queue):
                 self._queue.append(done)
             elif done.cause == _LOST:
                 self._num_refilled = 0
