@@ -55,7 +55,7 @@ def test_who_waits_for_it_and_who_sends_to_it_hear_of_it(lab: Star, tmp_path: Pa
             for rank, member in enumerate(lab.members)
         ]
         for process in ranks:
-            stack.callback(process.wait)
+            stack.enter_context(process)
             stack.callback(process.kill)
         assert [_line(process) for process in ranks] == ["going\n"] * 2
         set_forwarding(lab.store, False)
