@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -158,8 +157,7 @@ def _rehearse_job(
         result = start(platform, take)
     else:
         result, report = replay(spot, plan, store, start, resume, take)
-    steps_s = tuple(end_s - ends_s[step - 1] for step, end_s in ends_s.items() if step - 1 in ends_s)
-    return Rehearsal(steps_s, timeline(store).timeline, result, report)
+    return Rehearsal(tuple(_durations(ends_s).values()), timeline(store).timeline, result, report)
 
 
 def rehearse_asleep(
@@ -173,6 +171,7 @@ def rehearse_asleep(
     on_event: OnEvent = ignore,
 ) -> Rehearsal:
     """Run members that have no job at this pace, in an empty folder. Their checkpoints have no tensors."""
+    ends_s: dict[int, float] = {}
     report: ReplayReport | None = None
     plan = _of_steps(plan, pace.num_steps)
     claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
@@ -183,6 +182,8 @@ def rehearse_asleep(
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
 
     def take(event: Event) -> None:
+        if isinstance(event, StepCommitted):
+            ends_s[event.step] = event.at_s
         is_of_run = isinstance(event, PhaseStarted) and event.phase == "train"
         if isinstance(event, StepCommitted | RosterChanged | MemberExited | PhaseStarted) and not is_of_run:
             on_event(event)
@@ -202,14 +203,19 @@ def rehearse_asleep(
         start(platform, take)
     else:
         _, report = replay(spot, plan, store.url, start, resume, take)
-    timelines = [
-        joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
+    timelines = {
+        step: joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
         for step in keys.recorded_steps(store.list_folders(keys.TIMELINES))
-    ]
-    ends_s = [timeline.start_at_s + timeline.step_s for timeline in timelines]
-    steps_s = [end_s - before_s for before_s, end_s in pairwise(ends_s)]
-    by_duration = sorted(zip(steps_s, timelines[1:], strict=True), key=lambda pair: pair[0])
-    return Rehearsal(tuple(steps_s), by_duration[len(by_duration) // 2][1], None, report)
+    }
+    # A step that stands although a member was lost in it has no timeline.
+    steps_s = _durations(ends_s | {step: each.start_at_s + each.step_s for step, each in timelines.items()})
+    by_duration = sorted(steps_s.keys() & timelines, key=lambda step: steps_s[step])
+    return Rehearsal(tuple(steps_s.values()), timelines[by_duration[len(by_duration) // 2]], None, report)
+
+
+def _durations(ends_s: Mapping[int, float]) -> dict[int, float]:
+    """Return the time of every step from the end of the step before it, in order."""
+    return {step: ends_s[step] - ends_s[step - 1] for step in sorted(ends_s) if step - 1 in ends_s}
 
 
 def _of_steps(plan: Plan, num_steps: int) -> Plan:
