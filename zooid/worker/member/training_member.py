@@ -290,7 +290,8 @@ class Member:
         self._changed_at_s = time.perf_counter()
         logger.warning("%s; the members that are left go on without it", error)
         self._peers.announce_survey()
-        self.events.flush()  # the next first member looks up what this member has told, and tells the rest
+        # The next first member looks up what this member has told, and tells the rest.
+        telling = self._writer.submit(self.events.flush)
         replaced, attempted = self._confirmed(roster), roster
         while True:
             if self._spec.member not in replaced.stages:
@@ -306,6 +307,7 @@ class Member:
                 self._catch_up(next_roster)
                 attempted = next_roster
             replaced = next_roster
+        telling.result()
         self.events.turn_to(next_roster.number, next_roster.change, self._spec.member)
         if self._spec.member not in next_roster.stages:
             return None
@@ -336,7 +338,9 @@ class Member:
         confirming, self._confirming = self._confirming, None
         if confirming is not None:
             wait([confirming])
-        if not roster.is_planned or find_roster(self._store, roster.number, roster.change) == roster:
+        # The first member votes only after it has written the roster, so a step that was applied confirms it, too.
+        has_applied = self._state.progress.step.num_applied > roster.resume_step
+        if not roster.is_planned or has_applied or find_roster(self._store, roster.number, roster.change) == roster:
             return roster
         assert self._roster_before is not None
         return self._roster_before
