@@ -3,7 +3,8 @@
 A case has a layout, a transport, rates of losses, perhaps a lifetime, a boot delay, a checkpoint rule, and prices. Its
 members are processes that sleep when others compute. They are killed without notice at random moments, also while they
 boot, and those with a lifetime when that has passed. Who is lost is replaced while the others train. If too few are
-left, the run is resumed from its last checkpoint at once.
+left, the run is resumed from its last checkpoint at once. Members are spared until the first step after a start or a
+resume, as in the replay of a spot trace.
 
 The prediction is that of any plan: from a profile, offers and links, before anything runs. A rehearsal without losses
 first measures how long a process takes to start. A case lasts for some dozens of losses or hand-overs, in one run.
@@ -35,7 +36,7 @@ from zooid.core.plans.plan import Plan, Prediction, StagePlan, TransportName
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.runs.checkpoint import CheckpointRule
-from zooid.core.runs.events import Event, RosterChanged, StepCommitted
+from zooid.core.runs.events import Event, RosterChanged, RunStarted, StepCommitted
 from zooid.predictor import World, directed_links, predict
 from zooid.store import open_store
 
@@ -98,9 +99,9 @@ def random_case(numbers: random.Random, run_s: float, process_s: float) -> Rehea
     insured = num_replicas == 1 and numbers.random() < 0.3
     transport: TransportName = "tcp" if numbers.random() < 0.8 else "store"
     num_members = num_replicas * num_stages * (2 if insured else 1)
-    boot_s = numbers.uniform(0.5, 3.0)
-    lifetime_s = numbers.choice([None, None, numbers.uniform(15.0, 30.0)])
-    between_losses_s = numbers.uniform(8.0, 20.0) * (1.0 if transport == "tcp" else 2.0)
+    boot_s = numbers.uniform(0.5, 2.5)
+    lifetime_s = numbers.choice([None, None, numbers.uniform(25.0, 45.0)])
+    between_losses_s = numbers.uniform(10.0, 20.0) * (1.0 if transport == "tcp" else 2.0)
     weights = [numbers.uniform(0.5, 1.5) for _ in range(num_stages)]
     offers = tuple(
         structs.replace(
@@ -153,6 +154,7 @@ def random_case(numbers: random.Random, run_s: float, process_s: float) -> Rehea
 class Account:
     """What happens in a run, from its events."""
 
+    market: RandomMarket
     members: frozenset[str] = frozenset()
     steps: set[int] = field(default_factory=set)
     num_redone: int = 0
@@ -163,9 +165,12 @@ class Account:
     def take(self, event: Event) -> None:
         match event:
             case StepCommitted():
+                self.market.open()
                 self.first_step_at_s = self.first_step_at_s or event.at_s - event.step_s
                 self.num_redone += event.step in self.steps
                 self.steps.add(event.step)
+            case RunStarted():
+                self.members = frozenset(event.members)
             case RosterChanged():
                 self.num_rollbacks += event.ruling == "rolled_back"
                 leaving = self.members - set(event.members)
@@ -187,7 +192,7 @@ class Rehearsed:
 def rehearse(case: RehearsedCase, numbers: random.Random) -> Rehearsed:
     """Run a case to its end, resuming it whenever too few members are left."""
     market = RandomMarket(case.boot_s, case.losses_per_s, numbers)
-    account = Account()
+    account = Account(market)
     pace = RehearsalPace(profiles=case.profiles, num_steps=case.num_steps)
     with tempfile.TemporaryDirectory(prefix="zooid-interruptions-") as folder:
         run = SleepingRun(open_store(Path(folder, "run").as_uri()), case.plan, pace, case.rule)
@@ -199,6 +204,7 @@ def rehearse(case: RehearsedCase, numbers: random.Random) -> Rehearsed:
                 result = attempt(market, account.take)
                 break
             except (MemberFailed, CheckpointError):
+                market.close()
                 account.num_rollbacks += 1
                 attempt = run.resume
         run_s = time.monotonic() - begin_s
@@ -206,7 +212,10 @@ def rehearse(case: RehearsedCase, numbers: random.Random) -> Rehearsed:
 
 
 def process_start_s() -> float:
-    """Time from the start of a process to its first step, without boot delay and losses."""
+    """Time from the start of a process to its first step, without boot delay and losses.
+
+    Members are forked from a process that has imported torch, which is there from the first rehearsal on.
+    """
     case = random_case(random.Random(0), 2.0, 0.0)
     offers = tuple(structs.replace(offer, interruptions_per_hour=0.0, lifetime_s=None) for offer in case.plan.offers)
     quiet = replace(case, plan=structs.replace(case.plan, offers=offers), boot_s=0.0)
@@ -243,6 +252,6 @@ def measure(chosen: Sequence[int], seed: int, num_parallel: int, *, quick: bool)
     process_s = process_start_s()
     print(f"a process takes {process_s:.2f} s to start", file=sys.stderr)
     context = multiprocessing.get_context("spawn")
-    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, mp_context=context) as pool:
+    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, process_start_s) as pool:
         yield from pool.map(row_of, chosen, *((value,) * len(chosen) for value in (seed, RUN_S[quick], process_s)))
     print(f"other processes kept {foreign.num_cores:.2f} cores busy", file=sys.stderr)
