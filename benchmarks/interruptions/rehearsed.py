@@ -13,6 +13,7 @@ first measures how long a process takes to start. A case lasts for some dozens o
 import multiprocessing
 import random
 import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -222,6 +223,12 @@ def process_start_s() -> float:
     return statistics.median(rehearse(quiet, random.Random(0)).startup_s for _ in range(3))
 
 
+def begin_worker() -> None:
+    """End all members when this process is ended, and import torch for them before anything is measured."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+    process_start_s()
+
+
 def row_of(number: int, seed: int, run_s: float, process_s: float) -> Row:
     """Predict and rehearse one case."""
     case = random_case(random.Random(f"{seed} {number}"), run_s, process_s)
@@ -252,6 +259,11 @@ def measure(chosen: Sequence[int], seed: int, num_parallel: int, *, quick: bool)
     process_s = process_start_s()
     print(f"a process takes {process_s:.2f} s to start", file=sys.stderr)
     context = multiprocessing.get_context("spawn")
-    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, process_start_s) as pool:
-        yield from pool.map(row_of, chosen, *((value,) * len(chosen) for value in (seed, RUN_S[quick], process_s)))
+    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, begin_worker) as pool:
+        try:
+            yield from pool.map(row_of, chosen, *((value,) * len(chosen) for value in (seed, RUN_S[quick], process_s)))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()  # otherwise leaving the pool would wait for their runs
     print(f"other processes kept {foreign.num_cores:.2f} cores busy", file=sys.stderr)
