@@ -97,7 +97,7 @@ def random_case(numbers: random.Random, run_s: float, process_s: float) -> Rehea
     Times of spot machines and functions are scaled down by about a hundred: losses come after minutes instead of hours.
     """
     num_replicas, num_stages = numbers.choice(LAYOUTS)
-    insured = num_replicas == 1 and numbers.random() < 0.3
+    insured = num_replicas == 1 and numbers.random() < 0.5
     transport: TransportName = "tcp" if numbers.random() < 0.8 else "store"
     num_members = num_replicas * num_stages * (2 if insured else 1)
     boot_s = numbers.uniform(0.5, 2.5)
