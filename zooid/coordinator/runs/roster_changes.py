@@ -79,7 +79,7 @@ class RosterChanges:
     _started: dict[str, str] = field(default_factory=dict)
     """Names of processes that wait to join, by the name of their seat."""
     _started_s: float = 0.0
-    """When the first of them was started."""
+    """When the last of them was started. Others may have waited for it, since an earlier process for its seat ended."""
     _running: set[str] = field(default_factory=set)
     """Names of processes that were started to join."""
     _num_failed: int = 0
@@ -161,8 +161,7 @@ class RosterChanges:
         if missing and not self.has_room(len(missing)):
             return
         if missing:
-            if not self._running:
-                self._started_s = time.monotonic()
+            self._started_s = time.monotonic()
             self._running |= {seat.name for seat in missing}
             self.start(missing, roster.plan if self._queue[0].plan is None else self._queue[0].plan)
         if all(self._is_ready(seat.name) for seat in joiners):
