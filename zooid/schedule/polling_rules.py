@@ -25,6 +25,11 @@ _SOON_S, _SOON_FRACTION, _SOON_FACTOR = 0.01, 0.03, 1.2
 """Looks follow one another more closely around the lag of a message, when it is likely to arrive."""
 _LOCAL_PAUSE_S = (0.0005, 0.010)
 _LOCAL_FRACTION = 0.1
+LOCAL_BEHIND_S = 0.05
+"""Pause between two looks in a folder for a message that an earlier one of the same rank usually precedes.
+
+A look takes a tenth of a millisecond of processor time, and a pipeline waits for the messages of all its grains.
+"""
 _PACE_GAIN = 0.3
 _MAX_PACE_S = 1.0
 SMALL_BYTES, LARGE_BYTES = 2**10, 64 * 2**10
