@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -126,14 +127,20 @@ class Watched:
     def steps_s(self, since_s: float = 0.0, until_s: float = float("inf")) -> list[float]:
         """Times between commits, of the steps that were committed between these moments, without the first step."""
         commits = sorted((event.step, event.at_s) for event in self.seen if isinstance(event, StepCommitted))
-        pairs = zip(commits, commits[1:], strict=False)
-        return [end - begin for (_, begin), (_, end) in pairs if since_s < end <= until_s]
+        return [end - begin for (_, begin), (_, end) in pairwise(commits) if since_s < end <= until_s]
 
     def splits(self) -> list[tuple[int, ...]]:
         """The shares of all rosters, in order."""
         store = open_store(self.url)
         changes = [event.change for event in self.seen if isinstance(event, RosterChanged)]
         return [read_roster(store, 0, change).shares for change in (0, *changes)]
+
+    def split_after(self, since_s: float, num_steps: int) -> tuple[int, ...]:
+        """The shares of a step, so many steps after a moment; the step in which it comes is the first."""
+        commits = sorted((event.step, event.at_s) for event in self.seen if isinstance(event, StepCommitted))
+        step = next(step for step, at_s in commits if at_s > since_s) + num_steps - 1
+        changes = [event.step for event in self.seen if isinstance(event, RosterChanged)]
+        return self.splits()[sum(first <= step for first in changes)]
 
 
 class _Platform(LocalPlatform):
@@ -236,6 +243,4 @@ def largest_difference(one: str, other: str) -> float:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    run_benchmark(
-        "shares that follow measured speed", measure, lambda quick: NUM_GRAINS - EVEN[0] + 3
-    )
+    run_benchmark("shares that follow measured speed", measure, lambda quick: NUM_GRAINS - EVEN[0] + 3)

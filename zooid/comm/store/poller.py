@@ -18,6 +18,7 @@ from zooid.schedule.polling_rules import (
     Lags,
     impatient_pause,
     is_urgent,
+    local_lag_after,
     local_pause,
     pause_after_miss,
 )
@@ -89,6 +90,8 @@ class Poller(Threads[PolledReceive]):
         self._lags = Lags()
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
         """Receives from each rank in a folder of this machine, in the order in which they were asked for."""
+        self._line_lags: dict[int, float] = {}
+        """The usual time from one message of a rank to its next, in a folder of this machine."""
         self._alarm_s = math.inf
         """When a waiting thread will wake up by itself. Without it, all threads would wake up for every poll."""
         self.trouble: str | None = None
@@ -169,13 +172,13 @@ class Poller(Threads[PolledReceive]):
         """Remove and return the receive to poll for now, when there is one; None when the group is closed."""
         while not self._is_closed:
             now_s = time.monotonic()
-            wake_s: float | None = None
+            wake_s = math.inf
             for receive in self._queue:
                 self._expect(receive, now_s)
                 if receive.expected_s is None:
                     continue
                 due_s = receive.next_poll_s
-                if receive.num_misses and self._num_active == 0 and receive.is_urgent:
+                if not self._is_local and receive.num_misses and self._num_active == 0 and receive.is_urgent:
                     waited_s = receive.last_poll_s - receive.expected_s
                     pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
                     due_s = min(due_s, receive.last_poll_s + pause_s)
@@ -184,9 +187,9 @@ class Poller(Threads[PolledReceive]):
                         break
                     self._queue.remove(receive)
                     return receive
-                wake_s = due_s if wake_s is None else min(wake_s, due_s)
+                wake_s = min(wake_s, due_s)
             receive = None  # type: ignore[assignment]  # its tensor may be freed while this thread waits
-            is_alarm = wake_s is not None and wake_s < self._alarm_s
+            is_alarm = wake_s < self._alarm_s
             if is_alarm:
                 self._alarm_s = wake_s
             self._num_idle += 1
@@ -301,9 +304,12 @@ class Poller(Threads[PolledReceive]):
                 self._add(receive)  # this thread looks at the queue next, so that nobody else has to wake up
 
     def _local_pause(self, receive: PolledReceive, waited_s: float) -> float:
-        line = self._lines.get(receive.line) if receive.line is not None else None
-        is_behind = bool(line) and line[0] is not receive
-        return LOCAL_BEHIND_S if is_behind else local_pause(waited_s)
+        if receive.line is None:
+            return local_pause(waited_s)
+        line = self._lines.get(receive.line)
+        if line and line[0] is not receive:
+            return LOCAL_BEHIND_S
+        return local_pause(waited_s, self._line_lags.get(receive.line, 0.0))
 
     def _leave(self, receive: PolledReceive) -> None:
         """Let other receives begin, since this one has its message."""
@@ -317,10 +323,14 @@ class Poller(Threads[PolledReceive]):
         """Expect the next message of the line from now on. The lock is held."""
         line = self._lines.get(receive.line) if receive.line is not None else None
         if line and receive in line:
-            was_first = line[0] is receive
+            now_s, was_first = time.monotonic(), line[0] is receive
             line.remove(receive)
+            if was_first:
+                assert receive.line is not None
+                waited_s = 0.0 if receive.expected_s is None else now_s - receive.expected_s
+                self._line_lags[receive.line] = local_lag_after(self._line_lags.get(receive.line, 0.0), waited_s)
             if was_first and line:
-                line[0].expected_s = line[0].next_poll_s = time.monotonic()
+                line[0].expected_s = line[0].next_poll_s = now_s
 
     def _release(self, receive: PolledReceive) -> None:
         """Count a receive as no longer in flight. The lock is held."""

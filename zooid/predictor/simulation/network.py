@@ -224,7 +224,7 @@ class SimulatedStore:
         self._unexpected: defaultdict[Hashable, list[_PendingReceive]] = defaultdict(list)
         """Pending receives by reader, call, and the index of the reader's own message that comes first."""
         self._last_found_s: dict[tuple[int, int], float] = {}
-        """When a reader last found a message outside of calls, by reader and source; it looks for the next from then."""
+        """When a reader last found a message outside of calls, by reader and source. It then looks for the next one."""
 
     def send(self, message: SimulatedMessage, sent: Moved) -> None:
         lane = self._lane(self._uploads, (message.group, message.source), UPLOADS)
