@@ -25,7 +25,7 @@ from zooid.core.runs.spec import ProfilerSpec
 from zooid.core.version import VERSION
 from zooid.layers import CheckedJob, LayeredModel, check_job, collate, default_device, faithful_layers
 from zooid.profiler.gpu_bandwidth import measure_copies
-from zooid.profiler.grain_times import GrainTimes
+from zooid.profiler.grain_times import GrainTimes, steadied
 from zooid.profiler.knee import knee
 from zooid.profiler.memory_needs import memory_limit
 from zooid.profiler.probes.probe_member import Progress
@@ -203,7 +203,7 @@ def _layer_profile(
         forward_peak=memory[1],
         backward_peak=memory[2],
         points=alone,
-        crowded_points=crowded,
+        crowded_points=steadied(alone, crowded),
         gradients=gradients,
     )
 

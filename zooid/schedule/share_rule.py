@@ -28,9 +28,7 @@ def balanced_shares(paces: Sequence[float], num_grains: int) -> tuple[int, ...]:
     return tuple(shares)
 
 
-def better_shares(
-    paces: Sequence[float], shares: Sequence[int], min_gain: float = _MIN_GAIN
-) -> tuple[int, ...] | None:
+def better_shares(paces: Sequence[float], shares: Sequence[int], min_gain: float = _MIN_GAIN) -> tuple[int, ...] | None:
     """The shares that fit these paces; None if a step would not become clearly shorter, or if a pace is unknown."""
     num_grains = sum(shares)
     if len(paces) < 2 or min(paces) <= 0 or num_grains < len(paces):
