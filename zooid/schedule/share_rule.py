@@ -50,7 +50,7 @@ class PaceWatch:
         self._paces = [*self._paces[1 - self._num_steps :], paces] if min(paces, default=0.0) > 0 else []
 
     def better_than(self, shares: Sequence[int]) -> tuple[int, ...] | None:
-        """Better shares, if the last two steps agree on a large gain, or if each of the last steps shows a clear one."""
+        """Better shares, if the last two steps agree on a large gain, or all of the last steps show a clear one."""
         if (sure := self._surely_better_than(shares)) is not None:
             return sure
         if len(self._paces) < self._num_steps:
