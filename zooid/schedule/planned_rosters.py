@@ -66,6 +66,7 @@ def planned_change(
     *,
     shares: tuple[int, ...] = (),
     plan: str | None = None,
+    first_step: int = 0,
 ) -> PlannedChange:
     """The record of a change of this roster to these seats.
 
@@ -84,6 +85,7 @@ def planned_change(
         shares=shares or kept,
         copies=copies,
         plan=roster.plan if plan is None else plan,
+        first_step=first_step,
     )
 
 

@@ -28,7 +28,9 @@ class Lifetimes:
             for name, (offer, age_s) in self.ages().items()
             if (lifetime_s := enforced_lifetime_s(offer)) is not None and name not in self._succeeded
         }
-        leads_s = {name: successor_lead_s(life_s, self.changes.longest_s) for name, (life_s, _) in limited.items()}
+        leads_s = {
+            name: successor_lead_s(life_s, self.changes.startups.longest_s) for name, (life_s, _) in limited.items()
+        }
         due = {name for name, (life_s, age_s) in limited.items() if age_s > life_s - leads_s[name]}
         if due:
             # those that follow soon go along, so that the roster changes once for all of them
