@@ -12,6 +12,7 @@ from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    FleetChosen,
     LimitsEndangered,
     MemberExited,
     MemberPrinted,
@@ -90,6 +91,15 @@ ALL: list[Event] = [
         trains_from_s=4.0,
     ),
     PriceChanged(at_s=8.2, offer="aws.lambda.1769", usd_per_hour=0.3, before_usd_per_hour=0.1),
+    FleetChosen(
+        at_s=8.3,
+        plan="fleet-1",
+        fleet="1 × p3 and 8 × g3",
+        reason="r1s0 was lost",
+        because="it ends for $2.00 instead of $3.00",
+        end_at_s=100.0,
+        usd=2.0,
+    ),
     LimitsEndangered(at_s=8.4, reason="it will cost $3 of $2", would_hold="a budget of $3 would hold"),
     RunFinished(
         at_s=9.0,

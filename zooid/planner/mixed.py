@@ -170,7 +170,7 @@ def _combinations(market: Market, num_replicas: int, grain_size: int, transport:
         return
     for offers in itertools.combinations_with_replacement(market.offers, num_replicas):
         if len(set(offers)) > 1:
-            yield _shared_by_speed(market, offers, grain_size)
+            yield shared_by_speed(market, offers, grain_size)
 
 
 def _mixed_fleets(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Members]:
@@ -263,7 +263,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
     for choice in _spread(site_front(problem).choices):
         offers = [by_name[count.offer] for count in choice.counts for _ in range(count.num_members)]
         if len(set(offers)) > 1 and len(offers) <= profile.batch_size // grain_size:
-            yield _shared_by_speed(market, offers, grain_size)
+            yield shared_by_speed(market, offers, grain_size)
 
 
 def _link(market: Market, from_site: str, to_site: str) -> Link:
@@ -311,7 +311,7 @@ def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:
     return times.forward_s + times.backward_s
 
 
-def _shared_by_speed(market: Market, offers: Sequence[Offer], grain_size: int) -> Members:
+def shared_by_speed(market: Market, offers: Sequence[Offer], grain_size: int) -> Members:
     """Give each member as many grains as fit its speed, so that the last one ends first."""
     paces = [_grain_s(market, offer, grain_size) for offer in offers]
     shares = balanced_shares(paces, market.profile.batch_size // grain_size)

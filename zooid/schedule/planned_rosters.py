@@ -159,6 +159,24 @@ def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callabl
     return tuple(members), tuple(spare)
 
 
+def with_offers(
+    roster: Roster, wanted: Sequence[str], offer_of: Callable[[str], str], name_of: Callable[[str], str]
+) -> Seats:
+    """The seats of a run of one stage whose replicas are on these offers: whoever is on one of them stays.
+
+    `offer_of` returns the offer of a member, and `name_of` the name of a new member, given that of its seat.
+    """
+    present = list(roster.members)
+    members = []
+    for replica, offer in enumerate(wanted):
+        staying = next((member for member in present if offer_of(member.name) == offer), None)
+        if staying is not None:
+            present.remove(staying)
+        name = name_of(f"r{replica}s0") if staying is None else staying.name
+        members.append(RosterMember(name=name, stage=0, replica=replica))
+    return tuple(members), ()
+
+
 def with_successors(roster: Roster, successors: Mapping[str, str]) -> Seats:
     """The seats of this roster, some of which successors have taken over from their predecessors."""
     members = [structs.replace(seat, name=successors.get(seat.name, seat.name)) for seat in roster.members]

@@ -2,12 +2,14 @@
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
+from zooid.coordinator.plans.markets import profile_for
 from zooid.coordinator.plans.plan_forecast import profiles_of
 from zooid.coordinator.runs import resumed_run
 from zooid.coordinator.runs.recorded_steps import timeline
@@ -19,12 +21,13 @@ from zooid.coordinator.runs.spot_replay import read_spot_trace, replay
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
-from zooid.core.plans.plan import Plan
+from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.events import Event, MemberExited, PhaseStarted, RosterChanged, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
+from zooid.core.runs.steering import Steering
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
@@ -60,6 +63,9 @@ def rehearse(
     steps: int | None = None,
     store: str | None = None,
     slower: float = 1.0,
+    limits: Limits | None = None,
+    steering: Steering | None = None,
+    fleets: Sequence[Plan] = (),
     checkpoints: CheckpointRule | None = None,
     trace: str | Path | None = None,
     trace_speed: float = 60.0,
@@ -73,7 +79,8 @@ def rehearse(
     disk. They run `steps` steps, 5 by default, after one that warms up. Their checkpoints have no tensors.
 
     With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
-    like any other, and `resume` continues it at the same pace.
+    like any other, and `resume` continues it at the same pace. It may have limits, of which deadline and budget count,
+    and `steering`: then it may go on with other members, such as those of `fleets`, which are other plans.
 
     `trace` is the file of a spot trace that is replayed meanwhile, and kills members. `trace_speed` of its seconds pass
     in one second, and the seed decides which members are killed.
@@ -86,11 +93,26 @@ def rehearse(
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
+    if steering is not None and isinstance(profile, Mapping):  # the planner needs those of other offers, too
+        measured |= {offer.name: profile_for(offer, profile) for offer in steering.offers}
     profiles = {name: rehearsed_profile(each, slower) for name, each in measured.items()}
     if job is not None:
         if steps is not None or store is None:
             raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
-        return _rehearse_job(job, plan, RehearsalPace(profiles=profiles), store, checkpoints, spot, on_event, platform)
+        rehearsed = partial(
+            rehearse_job,
+            job,
+            plan,
+            RehearsalPace(profiles=profiles),
+            store=store,
+            limits=limits,
+            steering=steering,
+            fleets=fleets,
+            checkpoints=checkpoints,
+        )
+        return _rehearse_job(rehearsed, plan, store, spot, on_event, platform)
+    if limits is not None or steering is not None:
+        raise InputError("limits or `steering` are given without a job, whose steps they would limit; give a `job`")
     num_steps = _DEFAULT_STEPS if steps is None else steps
     if num_steps < 1:
         raise InputError(f"`steps` is {steps}; give 1 or more")
@@ -103,11 +125,9 @@ def rehearse(
 
 
 def _rehearse_job(
-    job: Job | str | Path,
+    start_job: Callable[..., RunResult],
     plan: Plan,
-    pace: RehearsalPace,
     store: str,
-    checkpoints: CheckpointRule | None,
     spot: SpotReplay | None,
     on_event: OnEvent,
     platform: Platform[Any] | None,
@@ -121,7 +141,7 @@ def _rehearse_job(
         on_event(event)
 
     def start(platform: Platform[Any] | None, on_event: OnEvent) -> RunResult:
-        return rehearse_job(job, plan, pace, store=store, checkpoints=checkpoints, on_event=on_event, platform=platform)
+        return start_job(on_event=on_event, platform=platform)
 
     def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
         return resumed_run.resume(store, on_event=on_event, platform=platform)
