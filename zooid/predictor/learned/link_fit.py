@@ -11,8 +11,8 @@ There are six kinds of residuals:
 - The step: ln(simulated time / measured time).
 - Each unknown: a small fraction of itself. So what the steps do not tell stays as it was known before. Messages of a
   single size, for example, do not tell a longer round trip from a lower bandwidth.
-- Both directions of a link: a small fraction of the difference of their bandwidth factors. An all-reduce does not tell
-  which direction is slower than known.
+- Both directions of a link: a fraction of the difference of their bandwidth factors. An all-reduce does not tell which
+  direction is slower than known.
 
 The simulator follows the members' rules of sharing and polling, so it does not matter which messages share a link. The
 least squares are found by the algorithm of Levenberg and Marquardt.
@@ -41,9 +41,9 @@ _PRIOR = 0.003
 """A bandwidth that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
 _RTT_PRIOR = 0.01
 """The same for round trips, which are known better: a probe of them needs only a few small messages."""
-_SYMMETRY = 0.005
+_SYMMETRY = 0.05
 """The same for bandwidths that change by a factor of e in one direction only. It is larger, so that a cause that
-explains both directions is preferred."""
+explains both directions is preferred. Messages that cross a link in one direction outweigh it."""
 _PERTURBATION = 0.02
 _MAX_MOVE = 1.5
 """The largest change of a logarithm at once, a factor of about 4.5."""
