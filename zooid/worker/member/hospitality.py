@@ -1,7 +1,7 @@
 """Guests of a roster: what its members send them, and what a guest receives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torch import distributed as dist
 
@@ -41,22 +41,19 @@ class Hospitality:
     layered: LayeredModel
     spans: Spans
     state: StageState
-    _in_flight: list[dist.Work] = field(default_factory=list)
-    """Messages to guests. They arrive before the vote of the step can end."""
 
     def welcome(self) -> None:
         """Begin to send the state of this member's layers to its guests."""
         progress = self.state.progress
         so_far = (progress.step.num_applied, progress.scale, self.state.history.ledger)
         for names, group in self._shared():
-            self._in_flight += send_state(self.state.stage, self.state.training, names, so_far, group)
+            send_state(self.state.stage, self.state.training, names, so_far, group)
 
     def give(self) -> None:
         """Begin to send the reduced gradients of a step to the guests."""
         if self.seat.roster.guests and not self.seat.is_guest:
-            self._in_flight = [work for work in self._in_flight if not work.is_completed()]
             for names, group in self._shared():
-                self._in_flight += send_held(self.state.training, names, group)
+                send_held(self.state.training, names, group)
 
     def take(self) -> StageNumbers:
         """Receive and hold the reduced gradients of a step, as a guest."""
