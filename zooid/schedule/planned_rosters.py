@@ -16,6 +16,7 @@ from zooid.core.errors import ScheduleError
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.schedule.samples import even_shares
 
 
 def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: StepNumbers) -> Roster:
@@ -54,6 +55,35 @@ def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: St
         num_planned_replicas=max(member.replica for member in change.members) + 1,
         ruling=Ruling(kind="planned", numbers=numbers),
         optimizer_settings=roster.optimizer_settings,
+    )
+
+
+def planned_change(
+    roster: Roster,
+    seats: "Seats",
+    cause: str,
+    attempt: int,
+    *,
+    shares: tuple[int, ...] = (),
+    plan: str | None = None,
+) -> PlannedChange:
+    """The record of a change of this roster to these seats.
+
+    Without `shares`, as many replicas keep theirs, and others get equal ones. Without `plan`, members keep theirs.
+    """
+    members, copies = seats
+    num_replicas = max(member.replica for member in members) + 1
+    kept = roster.shares if num_replicas == roster.num_replicas else even_shares(sum(roster.shares), num_replicas)
+    return PlannedChange(
+        run=roster.run,
+        number=roster.number,
+        change=roster.change,
+        attempt=attempt,
+        cause=cause,
+        members=members,
+        shares=shares or kept,
+        copies=copies,
+        plan=roster.plan if plan is None else plan,
     )
 
 

@@ -18,8 +18,14 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterSeat
-from zooid.schedule.planned_rosters import Seats, refilled, with_replicas, with_successors, without_replica_of
-from zooid.schedule.samples import even_shares
+from zooid.schedule.planned_rosters import (
+    Seats,
+    planned_change,
+    refilled,
+    with_replicas,
+    with_successors,
+    without_replica_of,
+)
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
 from zooid.store.rosters import find_roster, last_roster
@@ -63,6 +69,8 @@ class RosterChanges:
     """Returns whether the process of this name has ended."""
     has_room: Callable[[int], bool] = lambda _: True
     """Returns whether the platform can start so many more processes now."""
+    taken: set[str] = field(default_factory=set)
+    """All names that were ever given, also by an earlier coordinator of the same members."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
     _queue: list[WantedChange] = field(default_factory=list)
@@ -72,8 +80,6 @@ class RosterChanges:
     """When the first of them was started."""
     _running: set[str] = field(default_factory=set)
     """Names of processes that were started to join."""
-    _names: set[str] = field(default_factory=set)
-    """All names that were ever given."""
     _num_failed: int = 0
     """Number of processes that have ended before they could join in the present change."""
     _planned: PlannedChange | None = None
@@ -198,13 +204,17 @@ class RosterChanges:
     def _name_of(self, seat: str) -> str:
         """The name of the process that waits for this seat, or a new name."""
         if seat not in self._started:
-            used = self._names | {name for roster in self._rosters() for name in (*roster.stages, *roster.former)}
-            number = 1
-            while (name := f"{seat}-{number}") in used:
-                number += 1
-            self._names.add(name)
-            self._started[seat] = name
+            self._started[seat] = self.new_name(seat)
         return self._started[seat]
+
+    def new_name(self, stem: str) -> str:
+        """Return a name that nobody has had, with this stem and a number."""
+        used = self.taken | {name for roster in self._rosters() for name in (*roster.stages, *roster.former)}
+        number = 1
+        while (name := f"{stem}-{number}") in used:
+            number += 1
+        self.taken.add(name)
+        return name
 
     def _rosters(self) -> list[Roster]:
         roster = last_roster(self.store, self.number)
@@ -215,24 +225,12 @@ class RosterChanges:
 
     def _plan(self, roster: Roster, seats: Seats) -> None:
         """Write the change, unless it is planned already for this roster."""
-        members, copies = seats
         planned = self._planned
         if planned is not None and planned.change == roster.change and (planned.members, planned.copies) == seats:
             return
         newest = find_newest_change(self.store, roster)
-        num_replicas = max(member.replica for member in members) + 1
-        shares = even_shares(sum(roster.shares), num_replicas)
-        change = PlannedChange(
-            run=roster.run,
-            number=roster.number,
-            change=roster.change,
-            attempt=1 if newest is None else newest.attempt + 1,
-            cause=self._queue[0].cause,
-            members=members,
-            shares=self._queue[0].shares or (roster.shares if num_replicas == roster.num_replicas else shares),
-            copies=copies,
-            plan=roster.plan if self._queue[0].plan is None else self._queue[0].plan,
-        )
+        wanted, attempt = self._queue[0], 1 if newest is None else newest.attempt + 1
+        change = planned_change(roster, seats, wanted.cause, attempt, shares=wanted.shares, plan=wanted.plan)
         try:
             key = keys.planned_change(change.number, change.change, change.attempt)
             self.store.create(key, encode_record(change))

@@ -249,11 +249,16 @@ class Run:
             crew.record_handles()
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self._changes = self._new_changes(crew)
-            self._may_scale = plan.survives_losses
-            self._lifetimes = Lifetimes(self._changes, crew.ages)
-            self._requested = self._new_requests(self._changes, plan, crew)
+            self._begin_changes(plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
+
+    def _begin_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
+        """Begin to follow requests, lifetimes and the scaling policy."""
+        changes = self._changes = self._new_changes(crew)
+        self._may_scale = plan.survives_losses
+        self._lifetimes = Lifetimes(changes, crew.ages)
+        self._requested = self._new_requests(changes, plan, crew)
+        return changes
 
     def _new_changes(self, crew: Crew) -> RosterChanges:
         """The planned changes of this run, whose new members get the offers of their stages."""
@@ -275,7 +280,9 @@ class Run:
             self._bill.guard.allow()  # from now on, the run costs more
             crew.record_handles()
 
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room)
+        folder = keys.specs_under(self._roster)
+        taken = {key.removeprefix(f"{folder}/").removesuffix(".json") for key in self._store.list(folder)}
+        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room, taken)
 
     def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
         """What people and members ask of this run."""
@@ -309,6 +316,10 @@ class Run:
         with self._crew(platform) as crew:
             for member in orphans.members:
                 crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
+            if plan.survives_losses:
+                self._progress.trace = self._spec_of(names[0]).trace
+                changes = self._begin_changes(plan, crew)
+                changes.refill(read_roster(self._store, self._roster).copies)  # nobody has replaced lost members
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
 
     def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
@@ -323,9 +334,13 @@ class Run:
         offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         if member in offers:
             return offers[member]
-        spec = read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
+        spec = self._spec_of(member)
         assert spec.joins_stage is not None, "who is not in the first roster has joined"
         return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
+
+    def _spec_of(self, member: str) -> WorkerSpec:
+        """The spec of a member that another coordinator has started."""
+        return read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
 
     def _crew(self, platform: Platform[Any]) -> Crew:
         return Crew(
