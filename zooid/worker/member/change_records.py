@@ -27,17 +27,15 @@ class ChangeRecords:
             self._changes[base, attempt] = read_change(self.store, roster, attempt)
         return self._changes[base, attempt]
 
-    def read_ahead(self, roster: Roster, change: PlannedChange) -> None:
-        """Read what the roster with the guests of this change will need."""
+    def read_ahead(self, roster: Roster, change: PlannedChange) -> Spans:
+        """Read what the roster with the guests of this change will need, and return the layers of its stages."""
         self._changes[change.change, change.attempt] = change
-        self._plan(roster.plan)
-        self._plan(change.plan)
+        return Spans(self._spans(roster.plan), self._spans(change.plan))
 
     def spans(self, roster: Roster) -> Spans:
         """The layers of all stages under this roster, and of its guests."""
-        members = self._spans(roster.plan)
-        guests = self._spans(self.change(roster, roster.attempt).plan) if roster.guests else members
-        return Spans(members, guests)
+        guests_plan = self.change(roster, roster.attempt).plan if roster.guests else roster.plan
+        return Spans(self._spans(roster.plan), self._spans(guests_plan))
 
     def _spans(self, plan: str) -> tuple[Span, ...]:
         return tuple((stage.first_layer, stage.end_layer) for stage in self._plan(plan).stages)

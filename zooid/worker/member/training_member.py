@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import product
 
 import torch
 
@@ -161,7 +162,10 @@ class Member:
 
     def get_ready(self, roster: Roster, change: PlannedChange) -> None:
         """Do ahead what the rosters of this change need, so that none of them begins with it."""
-        self._records.read_ahead(roster, change)
+        spans = self._records.read_ahead(roster, change)
+        for stage, guest_stage in product(range(len(spans.members)), range(len(spans.guests))):
+            if spans.have_common(stage, guest_stage):
+                self.role.layered.state_of(*spans.overlap(stage, guest_stage))  # which then knows them
         if self._spec.member in {member.name for member in change.members}:
             num_grains = self._samples.num_grains(min(roster.resume_step, self._samples.num_steps - 1))
             self._schedules.of(split_grains(num_grains, change.shares))
@@ -393,8 +397,10 @@ class Member:
         """Go on under a planned roster; None if it has no seat for this member."""
         self._changed_at_s = time.perf_counter()
         assert self._keeper is not None
-        self._keeper.close()
         names = [seat.name for seat in following.seats]
+        if self._spec.member not in names:
+            os.nice(_NICENESS)  # others may train on the same cores
+        self._keeper.close()
         if names[0] == self._spec.member:
             self._confirming = self._writer.submit(self._write, following)
         if self._spec.member not in names:
@@ -419,7 +425,6 @@ class Member:
         Whichever roster it is, it has no seat for this member: a roster after a lost member has seats only for those
         that have answered a survey, and this one answers none before it raises an error here.
         """
-        os.nice(_NICENESS)  # others may train on the same cores
         while find_roster(self._store, following.number, following.change) is None:
             self._abort.sleep(_LOOK_S)
             if set(self._peers.lost) & {seat.name for seat in following.seats}:

@@ -9,6 +9,7 @@ for the copies.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,8 @@ from zooid.worker.step.step_protocols import TrainedState
 _MESSAGE_BYTES = 2**22
 """Smaller tensors travel together in messages of about this size."""
 _LARGE_BYTES = 2**18
+_HEAD_START_S = 0.01
+"""Head start of the step over the state, since all members wait for the step's first messages."""
 _NUM_IN_FLIGHT = 4
 """Messages that are sent or received at a time."""
 _SOURCE, _RECEIVER = 0, 1
@@ -65,7 +68,7 @@ def send_state(
     tensors = [tensor.clone() if name in buffers else tensor for name, tensor in model.items()]
     for tag, message in enumerate((torch.tensor([len(data)]), data)):
         group.send([message], _RECEIVER, tag)
-    _send([*tensors, *optimizer.values()], group, 2)
+    _send([*tensors, *optimizer.values()], group, 2, after_s=_HEAD_START_S)
 
 
 def receive_state(stage: Stage, group: dist.ProcessGroup) -> tuple[StateHeader, Tensors]:
@@ -89,22 +92,24 @@ def send_held(training: TrainedState, names: Container[str], group: dist.Process
     _send(training.held_parts_of(names), group, _TAG_OF_HELD)
 
 
-def receive_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> None:
-    """Receive and hold the reduced gradients and changes of statistics of these names."""
+def receive_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Receive the reduced gradients and changes of statistics of these names, to be held."""
     parts = training.held_parts_of(names)
     _receive(parts, group, _TAG_OF_HELD)
-    training.take_held_of(names, parts)
+    return parts
 
 
-def _send(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int) -> None:
+def _send(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int, after_s: float = 0.0) -> None:
     """Begin to send the tensors, which stay as they are until all has arrived. Small ones travel together.
 
     They arrive before the vote of the step can end. If they do not, the vote fails, and says why.
     """
-    threading.Thread(target=_stream, args=(tensors, group, tag), name="zooid-handover", daemon=True).start()
+    arguments = (tensors, group, tag, after_s)
+    threading.Thread(target=_stream, args=arguments, name="zooid-handover", daemon=True).start()
 
 
-def _stream(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int) -> None:
+def _stream(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int, after_s: float) -> None:
+    time.sleep(after_s)
     in_flight: deque[dist.Work] = deque()
     with suppress(CommError):
         for number, batch in enumerate(_batches(tensors)):
