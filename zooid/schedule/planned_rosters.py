@@ -107,18 +107,32 @@ Seats = tuple[tuple[RosterMember, ...], tuple[RosterSeat, ...]]
 """The members of a roster, and its copies."""
 
 
-def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int], str]) -> Seats:
+def with_replicas(
+    roster: Roster,
+    num_replicas: int,
+    name_of: Callable[[int, int], str],
+    name_of_copy: Callable[[int], str] | None = None,
+) -> Seats:
     """The seats of this roster with more or fewer replicas: the first ones stay.
 
-    `name_of` returns the name of a new member, given its replica and stage.
+    `name_of` returns the name of a new member, given its replica and stage. Where stages are insured, `name_of_copy`
+    returns that of a new copy of a stage. Copies are then needed only without other replicas, so they become members,
+    and members become copies.
     """
     kept = [member for member in roster.members if member.replica < num_replicas]
+    spare = {seat.stage: seat.name for seat in (*roster.members, *roster.copies) if seat not in kept}
+    if name_of_copy is None:
+        spare = {}
     new = [
-        RosterMember(name=name_of(replica, stage), stage=stage, replica=replica)
+        RosterMember(name=spare.pop(stage) if stage in spare else name_of(replica, stage), stage=stage, replica=replica)
         for replica in range(roster.num_replicas, num_replicas)
         for stage in range(roster.num_stages)
     ]
-    return (*kept, *new), roster.copies
+    if name_of_copy is None:
+        return (*kept, *new), roster.copies
+    copied = range(roster.num_stages) if num_replicas == 1 else ()
+    copies = [RosterSeat(name=spare.get(stage) or name_of_copy(stage), stage=stage) for stage in copied]
+    return (*kept, *new), tuple(copies)
 
 
 def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callable[[str], str]) -> Seats:

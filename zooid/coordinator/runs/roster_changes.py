@@ -71,6 +71,8 @@ class RosterChanges:
     """Returns whether the platform can start so many more processes now."""
     taken: set[str] = field(default_factory=set)
     """All names that were ever given, also by an earlier coordinator of the same members."""
+    is_insured: bool = False
+    """Whether every stage is held by two members or more."""
     longest_s: float = 0.0
     """The longest time so far from the start of a process until it had its seat."""
     _queue: list[WantedChange] = field(default_factory=list)
@@ -93,7 +95,8 @@ class RosterChanges:
         """Change the number of replicas. Members of the first replicas stay."""
 
         def target(roster: Roster) -> Seats:
-            return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
+            copy = (lambda stage: self._name_of(f"c0s{stage}")) if self.is_insured else None
+            return with_replicas(roster, num_replicas, lambda replica, s: self._name_of(f"r{replica}s{s}"), copy)
 
         self.want(WantedChange(cause, target))
 

@@ -255,6 +255,7 @@ class Run:
     def _begin_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
         """Begin to follow requests, lifetimes and the scaling policy."""
         changes = self._changes = self._new_changes(crew)
+        changes.is_insured = plan.insured
         self._may_scale = plan.survives_losses
         self._lifetimes = Lifetimes(changes, crew.ages)
         self._requested = self._new_requests(changes, plan, crew)
@@ -282,7 +283,7 @@ class Run:
 
         folder = keys.specs_under(self._roster)
         taken = {key.removeprefix(f"{folder}/").removesuffix(".json") for key in self._store.list(folder)}
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room, taken)
+        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room, taken=taken)
 
     def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
         """What people and members ask of this run."""
