@@ -2,11 +2,11 @@
 
 Members have 10 MB of weights and 10 MB of optimizer state, and sleep while they would compute, since this machine may
 have fewer cores. A pause is the excess of the times between commits over the median time of a calm step in the layout
-that computed the step. It is summed from the step before a change to the second step after it. In `pause_steps`, each
-excess is a fraction of such a calm step. Both are medians over all changes of a kind.
+that computed the step. It is summed from the first step under another roster to the second step after the last one. In
+`pause_steps`, each excess is a fraction of such a calm step. Both are medians over all changes of a kind.
 
-New members start before a change. On a machine with few cores, that slows those that train: `preparing_steps` is the
-excess of the steps from the request until the change. Each line is JSON.
+New members start and connect before a change. On a machine with few cores, that slows those that train:
+`preparing_steps` is the excess of the steps from the request until the change. Each line is JSON.
 """
 
 import argparse
@@ -178,11 +178,8 @@ def _pause(number: int, asked: list[int], changes: list[tuple[int, int]], commit
     end = asked[number + 1] if number + 1 < len(asked) else max(commits)
     before_s = statistics.median(times[step] for step in range(last_before + SETTLED_STEPS + 1, asked[number] + 1))
     after_s = statistics.median(times[step] for step in range(last + SETTLED_STEPS + 1, end + 1))
-    prepared = range(asked[number] + 1, first - 1)
-    around = {
-        step: before_s if step < last else after_s
-        for step in range(max(first - 1, asked[number] + 1), last + SETTLED_STEPS + 1)
-    }
+    prepared = range(asked[number] + 1, first)
+    around = {step: before_s if step < last else after_s for step in range(first, last + SETTLED_STEPS + 1)}
     return Pause(
         seconds=sum(times[step] - calm_s for step, calm_s in around.items()),
         steps=sum(times[step] / calm_s - 1 for step, calm_s in around.items()),
