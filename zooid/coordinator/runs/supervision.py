@@ -27,7 +27,14 @@ from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
-from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
+from zooid.core.errors import (
+    CheckpointError,
+    InputError,
+    MemberFailed,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+)
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.records import encode_record
@@ -318,7 +325,8 @@ class Run:
             for member in orphans.members:
                 crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
             if plan.survives_losses:
-                self._progress.trace = self._spec_of(names[0]).trace
+                with contextlib.suppress(ObjectNotFound):  # without it, new members trace the model themselves
+                    self._progress.trace = self._spec_of(names[0]).trace
                 changes = self._begin_changes(plan, crew)
                 changes.refill(read_roster(self._store, self._roster).copies)  # nobody has replaced lost members
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))

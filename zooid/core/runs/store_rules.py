@@ -30,6 +30,8 @@ FENCE_FRESH_S = 1.0
 CHANGE_LOOK_S = 2.0
 """How often the first member looks for a planned change of its roster, and a process that waits to join for its seat:
 43,200 gets a day, 2 cents on S3."""
+SEAT_LOOK_S = 0.2
+"""How often a process that has connected looks for the roster whose guest it is, which comes within a few steps."""
 REQUEST_LOOK_S = 2.0
 """How often a coordinator lists what people and members ask for: 43,200 lists a day, 22 cents on S3."""
 _FREE_LOOK_FACTOR = 0.05

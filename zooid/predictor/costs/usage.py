@@ -23,6 +23,7 @@ from zooid.core.runs.store_rules import (
     FENCE_LOOK_S,
     LEASE_HEARTBEAT_S,
     REQUEST_LOOK_S,
+    SEAT_LOOK_S,
     put_requests,
 )
 from zooid.predictor.costs.traffic import Seat, Traffic
@@ -199,6 +200,14 @@ def joining_usage(num_joined: float, num_members: int) -> RunUsage:
         num_gets=(_RENDEZVOUS_GETS + num_members - 1) * num_joined,
         num_lists=_RENDEZVOUS_LISTS * num_joined,
     )
+
+
+def waiting_usage(num_joined: float) -> RunUsage:
+    """Requests of processes that wait for their seats, until the first member has found the change and two steps pass.
+
+    Each looks for the change, for a newer roster, and whether it is still wanted. Then it looks for its roster.
+    """
+    return RunUsage(num_gets=(4 + CHANGE_LOOK_S / SEAT_LOOK_S) * num_joined, num_lists=num_joined)
 
 
 def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:

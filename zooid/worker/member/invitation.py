@@ -12,7 +12,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Joining, Roster
 from zooid.core.runs.spec import WorkerSpec
-from zooid.core.runs.store_rules import CHANGE_LOOK_S, look_s
+from zooid.core.runs.store_rules import CHANGE_LOOK_S, SEAT_LOOK_S, look_s
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
 from zooid.store.rosters import find_roster
@@ -23,8 +23,6 @@ class NotInvited(Exception):
     """A process that was started to join has no seat; the message says why."""
 
 
-_ROSTER_LOOK_S = 0.2
-"""Seconds between two looks for the next roster, which comes a few steps after this process has connected."""
 _RECORD_LOOK_S = 2.0
 """Seconds between two looks whether the process is still wanted."""
 
@@ -111,4 +109,4 @@ def _await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: P
         if hosts is not None or is_late or (peers.lost and set(peers.lost) >= roster.stages.keys()):
             peers.close(is_clean=True)
             raise NotInvited("the members have gone on without it, or have ended")
-        abort.sleep(look_s(store.url, _ROSTER_LOOK_S))
+        abort.sleep(look_s(store.url, SEAT_LOOK_S))
