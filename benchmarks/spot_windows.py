@@ -3,8 +3,8 @@
 Windows of at most 12 hours are drawn from each trace with a seed, among those in which something changes. A job takes
 two hours on all wanted members on demand. Its members are processes that compute small gradients in slept time, boot as
 long as the catalog says, and are killed by the trace. Traces with more than 4 instances are divided by a whole number.
-One factor shortens all times. It is the largest at which members boot and start within one sample of the trace. What
-members need to start on this machine is measured first.
+One factor shortens all times. It is the largest at which members boot, start and join within one sample of the trace.
+What members need to start on this machine is measured first.
 
 The run is steered by the policy whose simulated runs `python -m benchmarks.spot` plays through whole traces. The first
 window of a trace has a deadline of 1.5 times the time on demand. The second has twice that time, and half of the cost
@@ -31,7 +31,7 @@ from pathlib import Path
 from benchmarks.harness import Row, run_benchmark
 from benchmarks.spot import BUDGET_FRACTION, DATA, MEMBER, SPOT_PAIR, read_traces
 from lab.load import ForeignLoad
-from lab.spot_windows import draw
+from lab.spot_windows import divided, draw
 from lab.spot_world import Trace
 from lab.window_picture import draw as draw_window
 from lab.window_replay import Calibration, Rental, WindowReplay, calibrate, holds, largest_factor
@@ -41,11 +41,11 @@ HOURS, QUICK_HOURS = 2.0, 0.5
 """Time of a job on all wanted members on demand."""
 SETTINGS = ((1.5, None), (2.0, BUDGET_FRACTION))
 """Deadline and budget of a trace's first window, of its second, and so on in turn."""
-STEP_S = 0.2
+STEP_S = 0.1
 """Time of a step on all wanted members, on this machine."""
 CALIBRATION_FACTOR = 100.0
 MAX_FACTOR = 120.0
-"""A run that has lost all members is resumed within one sample at this factor."""
+"""At this factor, a run that has lost all members is resumed within about one sample."""
 
 
 def rental() -> Rental:
@@ -57,7 +57,9 @@ def replays(trace: Trace, num_windows: int, hours: float, seed: int, measured: C
     """Draw windows of a trace with their jobs."""
     boot_s = catalog.offer(MEMBER).startup_s
     assert boot_s is not None
-    factor = min(MAX_FACTOR, largest_factor(trace.gap_s, boot_s, measured.start_s))
+    longest_step_s = STEP_S * divided(trace)[0].num_wanted  # on a single member
+    join_s = measured.start_s + 2 * longest_step_s  # new members wait for the end of a step, and are guests in the next
+    factor = min(MAX_FACTOR, largest_factor(trace.gap_s, boot_s, join_s))
     longest_s = hours * 3600 * max(deadline for deadline, _ in SETTINGS)
     for _, window, (deadline, budget) in zip(
         range(num_windows), draw(trace, longest_s, seed), cycle(SETTINGS), strict=False

@@ -15,7 +15,8 @@ in which that does not suffice: the member is lost after step 50, and the limit 
 - `fleet`: members on which the run ended, and `new_p3` the number of p3 that were started after the loss
 - `lost_s`, `ready_s`, `end_s`: when the member was lost, when the new fleet trained, and the end, in unscaled time
 - `weight_difference`: the largest difference from the weights of a run that was not disturbed
-- `factor`: by how much time is shortened; in the short form, each step also stands for as many
+- `factor`: by how much time is shortened, and `steps`: the number of steps that were trained, of which each stands for
+  equally many of the episode
 """
 
 import sys
@@ -44,7 +45,8 @@ P3, G3, G4DN = (f"aws.ec2.{family}.8xlarge.spot" for family in ("p3", "g3", "g4d
 QUOTAS = {P3: 2, G3: 8, G4DN: 8}
 SAMPLE_S = {P3: 152 / 400 / 512, G3: 101 / 200 / 64, G4DN: 0.58 / 64}
 """Time of one sample on each instance, from the printed times of steps."""
-FACTOR, QUICK_FACTOR = 2.5, 8.0
+WHOLE, SHORT = (2.5, 1), (8.0, 8)
+"""Factors on time, each with the number of steps of the episode for which one step stands."""
 _FOR_EVER_S = 1e9
 
 
@@ -97,7 +99,7 @@ def play(
     ).play()
 
 
-def row_of(episode: Episode, run: MarketRun, factor: float, difference: float, num_cores: float) -> Row:
+def row_of(episode: Episode, run: MarketRun, factor: float, difference: float) -> Row:
     assert run.opened_at_s is not None
     [lost] = [event for event in run.events if isinstance(event, MemberExited)]
     after = [event for event in run.events if event.at_s > lost.at_s]
@@ -111,6 +113,7 @@ def row_of(episode: Episode, run: MarketRun, factor: float, difference: float, n
     return {
         "episode": episode.name,
         "factor": factor,
+        "steps": run.job.whole.num_steps,
         "lost_s": round((lost.at_s - run.opened_at_s) * factor, 1),
         "fleet": " + ".join(f"{number} {name.split('.')[2]}" for name, number in sorted(fleet.items(), reverse=True)),
         "because": chosen[-1].because if chosen else "the present fleet holds the limit",
@@ -121,7 +124,6 @@ def row_of(episode: Episode, run: MarketRun, factor: float, difference: float, n
         "held": run.result is not None and not run.stopped and run.end_s * factor <= episode.limit_s,
         "usd": round(run.usd, 4),
         "weight_difference": difference,
-        "foreign_cores": round(num_cores, 2),
     }
 
 
@@ -131,23 +133,25 @@ def largest_difference(url: str, other_url: str) -> float:
     return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
-def measure(quick: bool) -> Iterator[Row]:
-    factor = QUICK_FACTOR if quick else FACTOR
-    num_merged = round(factor) if quick else 1
-    print(f"{factor:g} s of the episode pass in one second; a step stands for {num_merged}", file=sys.stderr)
+def compare(episode: Episode, factor: float, num_merged: int, folder: Path) -> Row:
+    """Play an episode, and train the same job without any disturbance. A step stands for `num_merged`."""
     offers = [scaled_offer(name, factor) for name in QUOTAS]
     grain_s = {f"local:{name}": GRAIN * sample_s * num_merged / factor for name, sample_s in SAMPLE_S.items()}
-    with tempfile.TemporaryDirectory(prefix="zooid-episode-") as name:
-        folder = Path(name)
-        job = scaled_job(folder, NUM_STEPS // num_merged, BATCH // GRAIN, grain_s)
-        undisturbed = (folder / "undisturbed").as_uri()
-        zooid.train(job.file, store=undisturbed, plan=job.whole)
-        for number, episode in enumerate(EPISODES[:1] if quick else EPISODES):
-            own_folder = folder / str(number)
-            own_folder.mkdir()
-            with ForeignLoad() as foreign:
-                run = play(episode, job, offers, factor, num_merged, own_folder)
-            yield row_of(episode, run, factor, largest_difference(run.url, undisturbed), foreign.num_cores)
+    job = scaled_job(folder, NUM_STEPS // num_merged, BATCH // GRAIN, grain_s)
+    undisturbed = (folder / "undisturbed").as_uri()
+    zooid.train(job.file, store=undisturbed, plan=job.whole)
+    with ForeignLoad() as foreign:
+        run = play(episode, job, offers, factor, num_merged, folder)
+    row = row_of(episode, run, factor, largest_difference(run.url, undisturbed))
+    return {**row, "foreign_cores": round(foreign.num_cores, 2)}
+
+
+def measure(quick: bool) -> Iterator[Row]:
+    for episode, scale in ((EPISODES[0], SHORT),) if quick else zip(EPISODES, (WHOLE, SHORT), strict=True):
+        factor, num_merged = scale
+        print(f"{factor:g} s of the episode pass in one second; a step stands for {num_merged}", file=sys.stderr)
+        with tempfile.TemporaryDirectory(prefix="zooid-episode-") as name:
+            yield compare(episode, factor, num_merged, Path(name))
 
 
 if __name__ == "__main__":

@@ -58,12 +58,9 @@ _RUNTIME_BYTES = 300_000_000
 _DATE = "2026-01-01"
 
 
-def scaled_offer(name: str, factor: float, **changed: object) -> Offer:
-    """An offer of the catalog on this machine: `factor` times as dear, and ready in that fraction of its time.
-
-    `changed` are unscaled fields that replace the catalog's.
-    """
-    rented = structs.replace(catalog.offer(name), **changed)
+def scaled_offer(name: str, factor: float) -> Offer:
+    """An offer of the catalog on this machine: `factor` times as dear, and ready in that fraction of its time."""
+    rented = catalog.offer(name)
     here = local_offer(_MEMORY_BYTES, rented.date)
     assert rented.startup_s is not None
     return structs.replace(

@@ -173,13 +173,15 @@ def holds(run: MarketRun, world: World, factor: float) -> bool:
     return run.usd <= world.budget_usd and (is_done or run.warned_s is not None)
 
 
-def largest_factor(gap_s: float, boot_s: float, start_s: float) -> float:
-    """The largest whole factor at which new members boot and start within one sample of the trace.
+def largest_factor(gap_s: float, boot_s: float, join_s: float) -> float:
+    """The largest whole factor at which new members boot and join within one sample of the trace.
+
+    The boot delay is shortened by the factor; what members then need to join on this machine is not.
 
     >>> largest_factor(300.0, 150.0, 1.5)
     100.0
     """
-    return float(math.floor((gap_s - boot_s) / start_s))
+    return float(math.floor((gap_s - boot_s) / join_s))
 
 
 def _job(

@@ -1,8 +1,10 @@
 """Planned changes of who trains, as a coordinator carries them out with a store and imagined processes."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from msgspec import structs
 
 from tests.unit.fleet_plans import a_fleet
@@ -97,6 +99,24 @@ def test_nobody_is_started_while_the_platform_has_no_room() -> None:
     change = find_newest_change(scene.store, first)
     assert change is not None
     assert [member.name for member in change.members] == ["r0s0", "r1s0", "r2s0-1", "r3s0-1"]
+
+
+def test_a_process_that_is_started_again_does_not_make_joining_seem_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Successors are started as early as joining takes, so waiting for somebody else must not count."""
+    now_s = 10.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    scene = Scene(open_store("memory://roster-changes-again"))
+    scene.write(replicas("r0s0"))
+    changes = RosterChanges(scene.store, 0, scene.start, lambda name: name == "r1s0-1")
+    changes.scale(2, "two were asked for")
+    poll(changes)
+    now_s = 40.0
+    poll(changes)
+    scene.write(replicas("r0s0", "r1s0-2", change=1))
+    now_s = 43.0
+    poll(changes)
+    assert scene.started == ["r1s0-1", "r1s0-2"]
+    assert changes.startups.longest_s == 3.0
 
 
 def test_members_on_the_offers_of_another_fleet_stay() -> None:

@@ -1,6 +1,5 @@
 """Rehearsals of a plan: members, process groups, messages and links are real; compute sleeps its profiled time."""
 
-import secrets
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-from msgspec import structs
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.markets import profile_for
@@ -19,26 +16,22 @@ from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.sleeping_run import SleepingRun
 from zooid.coordinator.runs.spot_replay import read_spot_trace, replay
-from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointManifest, CheckpointRule, SampleFacts
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.events import Event, MemberExited, PhaseStarted, RosterChanged, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
-from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.steering import Steering
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
-from zooid.store.checkpoint_index import last_step
-from zooid.store.claims import last_claim
 from zooid.store.stored_records import read_record
 
 _DEFAULT_STEPS = 5
@@ -173,12 +166,7 @@ def rehearse_asleep(
     """Run members that have no job at this pace, in an empty folder. Their checkpoints have no tensors."""
     ends_s: dict[int, float] = {}
     report: ReplayReport | None = None
-    plan = _of_steps(plan, pace.num_steps)
-    claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
-    store.create(keys.CLAIM, encode_record(claim))
-    store.put(keys.plan(0), encode_record(plan))
-    store.put(keys.PACE, encode_record(pace))
-    store.put(keys.checkpoint_manifest(0), encode_record(_empty_checkpoint(plan)))
+    run = SleepingRun(store, plan, pace, checkpoints)
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
 
     def take(event: Event) -> None:
@@ -188,21 +176,10 @@ def rehearse_asleep(
         if isinstance(event, StepCommitted | RosterChanged | MemberExited | PhaseStarted) and not is_of_run:
             on_event(event)
 
-    def start(platform: Platform[Any], on_event: OnEvent) -> RunResult:
-        with Run(store, claim, 0, platform, on_event) as run:
-            return run.train(plan)
-
-    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
-        number = last_claim(store)[0] + 1
-        with Run(store, claim, number, platform, on_event) as run:
-            store.put(keys.plan(number), encode_record(plan))
-            run.carry_over_costs(plan)
-            return run.train(plan, last_step(store))
-
     if spot is None:
-        start(platform, take)
+        run.start(platform, take)
     else:
-        _, report = replay(spot, plan, store.url, start, resume, take)
+        _, report = replay(spot, run.plan, store.url, run.start, run.resume, take)
     timelines = {
         step: joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
         for step in keys.recorded_steps(store.list_folders(keys.TIMELINES))
@@ -216,30 +193,3 @@ def rehearse_asleep(
 def _durations(ends_s: Mapping[int, float]) -> dict[int, float]:
     """Return the time of every step from the end of the step before it, in order."""
     return {step: ends_s[step] - ends_s[step - 1] for step in sorted(ends_s) if step - 1 in ends_s}
-
-
-def _of_steps(plan: Plan, num_steps: int) -> Plan:
-    """Return the plan of a run that has so many steps."""
-    if plan.predicted is None:
-        return structs.replace(plan, unpredicted_steps=num_steps)
-    return structs.replace(plan, predicted=structs.replace(plan.predicted, num_steps=num_steps))
-
-
-def _empty_checkpoint(plan: Plan) -> CheckpointManifest:
-    samples = SampleFacts(
-        num_samples=plan.batch_size * plan.num_steps,
-        batch_size=plan.batch_size,
-        grain_size=plan.grain_size,
-        epochs=1,
-        seed=0,
-        is_in_order=True,
-    )
-    return CheckpointManifest(
-        step=0,
-        model_fingerprint=plan.model_fingerprint,
-        samples=samples,
-        optimizer_class="",
-        shards=(),
-        constants=(),
-        aliases={},
-    )

@@ -151,6 +151,7 @@ class Crew:
     def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
         """Take over a member that another process has started."""
         self._running[member] = _Running(member, roster, offer, handle, started_at_s)
+        self._recorded.add(member)  # by the other process
         if all(billed.member != member for billed in self._meter.running):
             self._meter.start(member, offer, started_at_s, prepares=not self._trains)
 

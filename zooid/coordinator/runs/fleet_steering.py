@@ -226,7 +226,7 @@ class FleetSteering:
             num_steps_at_risk=self.guard.num_steps_at_risk,
             spent_usd=metered.usd,
             current=FleetOption(sorted_counts(running.elements()), self._step_s(running), cuts_of(self.plan)),
-            offers=self.market.offers([self.plan, *plans], running, self.changes.longest_s),
+            offers=self.market.offers([self.plan, *plans], running, self.changes.startups.longest_s),
             losses=tuple(self.losses),
             deadline_at_s=self.claim.deadline_at_s,
             budget_usd=self.claim.budget_usd,

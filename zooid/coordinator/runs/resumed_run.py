@@ -11,6 +11,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file, reject_neste
 from zooid.coordinator.measurements.job_profiles import measure
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
+from zooid.coordinator.plans.earlier_runs import learn_so_far, merged_links
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
@@ -120,7 +121,9 @@ def resume(
                 reproducible=limits.reproducible or last_plan.reproducible,
             )
             peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
-            plan = plan_the_rest(measured, manifest, chosen, run.remaining(limits), goal or "balanced", peers)
+            learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
+            profile = structs.replace(learned.profiles[chosen.name], links=())
+            plan = plan_the_rest(profile, manifest, chosen, run.remaining(limits), goal or "balanced", learned.links)
         check_continues(plan, manifest, folder.url)
         run.check(plan)
         save_source(folder, file)

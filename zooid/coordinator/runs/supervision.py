@@ -17,21 +17,21 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
-from zooid.coordinator.runs.fleet_options import FleetMarket
-from zooid.coordinator.runs.fleet_steering import FleetSteering
-from zooid.coordinator.runs.incoming_requests import IncomingRequests
-from zooid.coordinator.runs.joining_members import JoiningMembers, replica_of
 from zooid.coordinator.runs.lease import Lease
-from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
 from zooid.coordinator.runs.relay import OnEvent, Relay
-from zooid.coordinator.runs.requested_changes import RequestedChanges
-from zooid.coordinator.runs.roster_changes import RosterChanges
+from zooid.coordinator.runs.run_changes import RunChanges
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
-from zooid.coordinator.runs.steering_rules import earlier_losses, steering_of
-from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists, StoreError
+from zooid.core.errors import (
+    CheckpointError,
+    InputError,
+    MemberFailed,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+)
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.records import encode_record
@@ -43,21 +43,16 @@ from zooid.core.runs.events import (
     MembersAdopted,
     Metered,
     PhaseStarted,
-    PriceChanged,
-    RosterChanged,
     RunFinished,
-    ScalingWanted,
     StoreUsed,
 )
-from zooid.core.runs.roster import RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
-from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
 from zooid.store import EventWriter, Fence, ObjectStore, RetryingStore, clear, sweep
 from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
-from zooid.store.planned_changes import read_plan_of, write_changed_plan
+from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan, read_worker_spec
 
@@ -106,14 +101,8 @@ class Run:
         self._bill = LiveBill(self._store, self._writer, on_event, claim, self._roster)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
-        self._changes: RosterChanges | None = None
-        """Planned changes of who trains, from when members train."""
-        self._may_scale = False
-        """Whether the members' transport lets others join, so that the run follows its scaling policy."""
-        self._lifetimes: Lifetimes | None = None
-        self._requested: RequestedChanges | None = None
-        self._steering: FleetSteering | None = None
-        """Chooses other members while the run trains, if it may."""
+        self._changes: RunChanges | None = None
+        """Changes of who trains, from when members train."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -152,8 +141,8 @@ class Run:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self._store.shorten(_HASTY_PATIENCE_S)
-        if self._steering is not None:
-            self._steering.close()
+        if self._changes is not None:
+            self._changes.close()
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._bill.close()
@@ -257,89 +246,29 @@ class Run:
             crew.start("worker", specs, offers)
             self._bill.guard.allow()
             crew.record_handles()
+            self._begin_changes(plan, crew, fleets)  # members may train and want changes while a preparer still ends
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self._changes = self._new_changes(crew)
-            self._may_scale = plan.survives_losses
-            self._lifetimes = Lifetimes(self._changes, crew.ages)
-            self._requested = self._new_requests(self._changes, plan, crew)
-            self._new_steering(plan, crew, self._changes, fleets)
             return self._watch(plan, crew, first_step, begin_s)
 
-    def _new_changes(self, crew: Crew) -> RosterChanges:
-        """The planned changes of this run."""
-        joining = JoiningMembers(
-            self._store,
-            self._roster,
-            self.platform,
-            crew,
-            lambda seat, offer, plan: self._spec(seat.name, "train", offer, plan, replica_of(seat)),
-            lambda offer: self._steering is not None and self._steering.avoids(offer),
-        )
-
-        def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
-            joining.start(seats, plan_name)
-            self._bill.guard.allow()  # from now on, the run costs more
-            crew.record_handles()
-
-        return RosterChanges(
-            self._store, self._roster, start, crew.has_ended, joining.has_room, joining.offer_of, crew.dismiss
-        )
-
-    def _new_steering(self, plan: Plan, crew: Crew, changes: RosterChanges, fleets: Sequence[Plan]) -> None:
-        """Let the policy choose other members while the run trains, if there are others to choose."""
-        rules = steering_of(self._store, self._claim, plan, fleets)
-        if rules is None:
-            return
-
-        def present() -> list[Offer]:
-            seated = self._progress.seated or frozenset()
-            return [offer for member, (offer, _) in crew.ages().items() if member in seated]
-
-        def find_fleets(
-            priced: Steering, running: Mapping[str, int], quotas: Mapping[str, int], step: int
-        ) -> Sequence[Plan]:
-            from zooid.coordinator.plans.remaining_fleets import remaining_fleets  # it imports the planner
-
-            return remaining_fleets(self._store, plan, priced, running, quotas, step)
-
-        self._steering = FleetSteering(
-            market=FleetMarket(rules, self.platform.has_room, self.meter.usd_per_hour),
+    def _begin_changes(self, plan: Plan, crew: Crew, fleets: Sequence[Plan] = ()) -> RunChanges:
+        """Let the run change who trains from now on."""
+        self._changes = RunChanges(
+            store=self._store,
             claim=self._claim,
-            guard=self._bill.guard,
-            changes=changes,
-            present=present,
-            read_bill=self._bill.read,
-            find_fleets=find_fleets,
-            write_plan=lambda chosen: write_changed_plan(self._store, "fleet", chosen),
-            refill=self._refill,
-            tell=self._emit,
+            number=self._roster,
+            platform=self.platform,
+            crew=crew,
             plan=plan,
-            fleets=list(fleets),
-            seeks_savings=rules.seeks_savings,
-            losses=earlier_losses(self._store, rules) if self._number > 0 else [],
+            fleets=fleets,
+            bill=self._bill,
+            progress=self._progress,
+            spec=self._spec,
+            tell=self._emit,
+            begun_s=time.time(),
+            has_earlier_claims=self._number > 0,
         )
-
-    def _keep_wishes(self) -> None:
-        """Let nobody change the number of members to save money, because somebody has asked for it."""
-        if self._steering is not None:
-            self._steering.seeks_savings = False
-
-    def _refill(self) -> None:
-        """Replace lost members on the offers of the plan."""
-        assert self._changes is not None
-        self._changes.refill(read_roster(self._store, self._roster).copies)
-
-    def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
-        """What people and members ask of this run."""
-
-        def start_planner(name: str, layout: FixedLayout) -> None:
-            spec = structs.replace(self._spec(name, "plan", layout.offer, layout), plan=name, roster=self._roster)
-            crew.start("worker", [spec], [layout.offer])
-
-        requests = IncomingRequests(self._store, self._roster)
-        ends = (start_planner, crew.has_ended, self._keep_wishes)
-        return RequestedChanges(self._store, self._roster, requests, changes, *ends)
+        return self._changes
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -363,6 +292,10 @@ class Run:
         with self._crew(platform) as crew:
             for member in orphans.members:
                 crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
+            if plan.survives_losses:
+                with contextlib.suppress(ObjectNotFound):  # without it, new members trace the model themselves
+                    self._progress.trace = read_worker_spec(self._store, names[0], self._roster).trace
+                self._begin_changes(plan, crew).replace_lost()  # while no coordinator lived, nobody did
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
 
     def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
@@ -469,10 +402,8 @@ class Run:
         self._progress.has_lost_members = True
         offer = crew.offer_of(member).name
         exited = MemberExited(at_s=time.time(), member=member, exit_text=exit_text, offer=offer)
-        if self._steering is not None:
-            self._steering.note_exit(exited)
-            if self._progress.is_waiting(member):
-                self._steering.note_fewer_members()
+        if self._changes is not None:
+            self._changes.note_exit(exited)
         self._emit(exited)
 
     def _take(self, event: Event) -> None:
@@ -480,26 +411,16 @@ class Run:
             return
         self._bill.take(event)
         self._progress.take(event)
-        if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
-            if self._steering is None:
-                self._refill()
-            else:
-                self._steering.note_fewer_members()
-        if isinstance(event, PriceChanged) and self._steering is not None:
-            self._steering.take(event)
-        if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
-            assert self._changes is not None
-            self._keep_wishes()
-            self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
+        if self._changes is not None:
+            self._changes.take(event)
         if not isinstance(event, StoreUsed):  # the bill shows what it has cost
             self._on_event(event)
 
     def _poll(self) -> None:
         self._bill.poll()
         self.relay.poll()
-        for part in (self._steering, self._requested, self._lifetimes, self._changes):
-            if part is not None:
-                part.poll()
+        if self._changes is not None:
+            self._changes.poll()
 
     def _spec(
         self,
