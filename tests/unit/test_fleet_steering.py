@@ -15,6 +15,7 @@ from zooid.coordinator.runs.fleet_steering import FleetSteering
 from zooid.coordinator.runs.limit_guard import LimitGuard
 from zooid.coordinator.runs.roster_changes import RosterChanges, WantedChange
 from zooid.coordinator.runs.run_meter import RunMeter
+from zooid.coordinator.runs.startup_times import StartUpTimes
 from zooid.coordinator.runs.steering_rules import earlier_losses, steering_of
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Plan
@@ -44,7 +45,7 @@ class Changes:
     hired: list[Plan] = field(default_factory=list)
     withdrawn: int = 0
     is_blocked: bool = False
-    longest_s: float = 0.0
+    startups: StartUpTimes = field(default_factory=StartUpTimes)
 
     @property
     def wanted(self) -> list[WantedChange]:

@@ -56,6 +56,9 @@ class RunChanges:
     platform: Platform[Any]
     crew: Crew
     plan: Plan
+    """The plan that members follow."""
+    plan_name: str
+    """Name of that plan in the store; empty if it is the plan of the claim."""
     fleets: Sequence[Plan]
     """Other plans, from which the policy of the limits may choose."""
     bill: LiveBill
@@ -181,6 +184,7 @@ class RunChanges:
             refill=self._refill,
             tell=self.tell,
             plan=self.plan,
+            plan_name=self.plan_name,
             fleets=list(self.fleets),
             seeks_savings=rules.seeks_savings,
             losses=earlier_losses(self.store, rules) if self.has_earlier_claims else [],

@@ -251,8 +251,8 @@ class Run:
             self._has_begun = True
             return self._watch(plan, crew, first_step, begin_s)
 
-    def _begin_changes(self, plan: Plan, crew: Crew, fleets: Sequence[Plan] = ()) -> RunChanges:
-        """Let the run change who trains from now on."""
+    def _begin_changes(self, plan: Plan, crew: Crew, fleets: Sequence[Plan] = (), plan_name: str = "") -> RunChanges:
+        """Let the run change who trains from now on. Members follow this plan, which has this name in the store."""
         self._changes = RunChanges(
             store=self._store,
             claim=self._claim,
@@ -260,6 +260,7 @@ class Run:
             platform=self.platform,
             crew=crew,
             plan=plan,
+            plan_name=plan_name,
             fleets=fleets,
             bill=self._bill,
             progress=self._progress,
@@ -276,7 +277,7 @@ class Run:
         self._has_begun = True
         begin_s = time.monotonic()
         orphans, roster = self._orphans, self._orphans.roster
-        self._bill.begin(plan)
+        self._bill.begin(plan, orphans.step)
         adopted = [member.name for member in orphans.members]
         carry_over(self.meter, self._store, self._number, self.meter.prices, adopted)
         self._progress.has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.seats)
@@ -295,7 +296,9 @@ class Run:
             if plan.survives_losses:
                 with contextlib.suppress(ObjectNotFound):  # without it, new members trace the model themselves
                     self._progress.trace = read_worker_spec(self._store, names[0], self._roster).trace
-                self._begin_changes(plan, crew).replace_lost()  # while no coordinator lived, nobody did
+                followed = read_plan_of(self._store, self._roster, roster.plan)
+                changes = self._begin_changes(followed, crew, plan_name=roster.plan)
+                changes.replace_lost()  # while no coordinator lived, nobody did
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
 
     def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
