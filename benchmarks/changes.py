@@ -1,9 +1,12 @@
 """The pause of every kind of planned change, beside the time of a step: over TCP, and through a store.
 
 Members have 10 MB of weights and 10 MB of optimizer state, and sleep while they would compute, since this machine may
-have fewer cores. A pause is the time between the commits around a change, beyond the median time of a step in the
-layout that computed it. A change with new members has two such commits: the one of the step in which they receive
-their state, and the one of their first step. Each line is JSON; `pause_s` and `pause_steps` are medians.
+have fewer cores. A pause is the excess of the times between commits over the median time of a calm step in the layout
+that computed the step. It is summed from the first step under another roster to the second step after the last one. In
+`pause_steps`, each excess is a fraction of such a calm step. Both are medians over all changes of a kind.
+
+New members start and connect before a change. On a machine with few cores, that slows those that train:
+`preparing_steps` is the excess of the steps from the request until the change. Each line is JSON.
 """
 
 import argparse
@@ -13,6 +16,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,11 +32,13 @@ from zooid.platforms.local.processes import LocalHandle
 NUM_GRAINS = 8
 GRAIN_S = 0.06
 """What the last stage sleeps for a grain, so that a step of one replica takes about half a second."""
-NUM_STEPS = 60
-FIRST_STEP = 12
-"""Steps before the first change, whose times are the base."""
+NUM_STEPS = 1000
+"""More than any run needs, which is stopped after its last change."""
+NUM_SAMPLES = 80
 CALM_STEPS = 12
-"""Steps after a change before the next."""
+"""Steps before the first change and after each, whose times are the base."""
+SETTLED_STEPS = 2
+"""Steps after a change that belong to its pause."""
 
 _JOB = f"""import time
 
@@ -56,11 +62,11 @@ def loss(output, target):
 job = zooid.Job(
     model=build_model,
     loss=loss,
-    data=lambda: TensorDataset(torch.rand({NUM_STEPS * NUM_GRAINS}, 768), torch.zeros({NUM_STEPS * NUM_GRAINS}, 768)),
+    data=lambda: TensorDataset(torch.rand({NUM_SAMPLES}, 768), torch.zeros({NUM_SAMPLES}, 768)),
     optimizer=lambda named: torch.optim.SGD(named, lr=1e-4, momentum=0.9),
     batch_size={NUM_GRAINS},
     grain_size=1,
-    epochs=1,
+    epochs={NUM_STEPS * NUM_GRAINS // NUM_SAMPLES},
 )
 """
 
@@ -80,13 +86,13 @@ class Kind:
 
 
 KINDS = (
-    Kind("join", (1, 1), ((2, 1),)),
-    Kind("leave with notice", (2, 1), ("r1s0",), {"ZOOID_NOTICE_SECONDS": "1"}),
-    Kind("successor", (1, 1), ("r0s0", "r0s0-1")),
-    Kind("successors of a pipeline", (1, 2), ("r0s0", "r0s1")),
-    Kind("scale 2 to 4 to 2", (2, 1), ((4, 1), (2, 1))),
-    Kind("new cuts", (1, 2), ((1, 3),)),
-    Kind("2x2 to 1x4", (2, 2), ((1, 4),)),
+    Kind("join", (1, 1), ((2, 1), (3, 1), (4, 1))),
+    Kind("leave with notice", (4, 1), ("r3s0", "r2s0", "r1s0"), {"ZOOID_NOTICE_SECONDS": "1"}),
+    Kind("successor", (1, 1), ("r0s0", "r0s0-1", "r0s0-2")),
+    Kind("successors of a pipeline", (1, 2), ("r0s0", "r0s1", "r0s0-1")),
+    Kind("scale 2 to 4 to 2", (2, 1), ((4, 1), (2, 1), (4, 1), (2, 1))),
+    Kind("new cuts", (1, 2), ((1, 3), (1, 2), (1, 3))),
+    Kind("2x2 to 1x4", (2, 2), ((1, 4), (2, 2), (1, 4))),
 )
 
 
@@ -102,30 +108,53 @@ class _Platform(LocalPlatform):
         return handle
 
 
-def pauses_s(kind: Kind, transport: TransportName, folder: Path) -> tuple[list[float], float]:
-    """The pause of each change of one run, and the median time of its steps."""
+@dataclass(frozen=True)
+class Pause:
+    """One change of a run."""
+
+    seconds: float
+    steps: float
+    preparing_steps: float
+    step_s: float
+    """Median time of a calm step, in the faster of the two layouts."""
+
+
+def pauses(kind: Kind, transport: TransportName, folder: Path) -> list[Pause]:
+    """The pause of each change of one run."""
     url = (folder / "run").as_uri()
     (folder / "job.py").write_text(_JOB)
     platform = _Platform()
     left = list(kind.asks)
-    seen: list[StepCommitted | RosterChanged] = []
-    next_ask = FIRST_STEP
+    asked: list[int] = []
+    commits: dict[int, float] = {}
+    changes: list[tuple[int, int]] = []
+    """The first step under each roster, and the number of asks before."""
+    next_ask = CALM_STEPS
+    stopping: threading.Thread | None = None
 
     def watch(event: Event) -> None:
-        nonlocal next_ask
-        if isinstance(event, StepCommitted | RosterChanged):
-            seen.append(event)
+        nonlocal next_ask, stopping
         if isinstance(event, RosterChanged):
-            next_ask = event.step + CALM_STEPS
-        elif isinstance(event, StepCommitted) and left and event.step >= next_ask:
-            ask = left.pop(0)
-            next_ask = NUM_STEPS
-            if isinstance(ask, str):
-                pid = platform.handles[ask].process.pid
-                assert pid is not None
-                os.kill(pid, signal.SIGUSR1)
-            else:
-                zooid.scale(url, *ask)
+            changes.append((event.step, len(asked)))
+            next_ask = event.step + SETTLED_STEPS + CALM_STEPS
+        if not isinstance(event, StepCommitted):
+            return
+        commits[event.step] = event.at_s
+        if event.step < next_ask or (stopping is not None):
+            return
+        if not left:
+            stopping = threading.Thread(target=zooid.stop, args=(url,))
+            stopping.start()
+            return
+        ask = left.pop(0)
+        asked.append(event.step)
+        next_ask = NUM_STEPS
+        if isinstance(ask, str):
+            pid = platform.handles[ask].process.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGUSR1)
+        else:
+            zooid.scale(url, *ask)
 
     before = {name: os.environ.get(name) for name in kind.environment}
     os.environ.update(kind.environment)
@@ -135,58 +164,58 @@ def pauses_s(kind: Kind, transport: TransportName, folder: Path) -> tuple[list[f
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-    if left:
-        raise SystemExit(f"{kind.name}: the run ended before it was asked for {left}")
-    return _pauses_s(seen)
+    if stopping is None:
+        raise SystemExit(f"{kind.name}: the run ended before it was asked for {left}, or before that was done")
+    stopping.join()
+    return [_pause(number, asked, changes, commits) for number in range(len(asked))]
 
 
-def _pauses_s(seen: list[StepCommitted | RosterChanged]) -> tuple[list[float], float]:
-    """The time between two commits around each change, beyond a step's time in the layout that computed it."""
-    commits = {event.step: event.at_s for event in seen if isinstance(event, StepCommitted)}
-    changes = sorted((event.step, len(event.members)) for event in seen if isinstance(event, RosterChanged))
-    firsts = {step for step, _ in changes}
-    sections: dict[int, list[float]] = {}
-    """Times of ordinary steps, by the number of changes before them."""
-    for step in range(2, max(commits) + 1):
-        if step in commits and step - 1 in commits and step not in firsts:
-            number = sum(first <= step for first, _ in changes)
-            sections.setdefault(number, []).append(commits[step] - commits[step - 1])
-    ordinary_s = {number: statistics.median(times) for number, times in sections.items()}
-    pauses: list[float] = []
-    for number, (step, _) in enumerate(changes, start=1):
-        took_s = commits[step] - commits[step - 1]
-        is_hosted = number not in ordinary_s  # a step with guests, which the members before have computed
-        base_s = ordinary_s[number - 1] if is_hosted else ordinary_s[number]
-        if is_hosted or number - 1 in ordinary_s:
-            pauses.append(took_s - base_s)
-        else:
-            pauses[-1] += took_s - base_s
-    return pauses, statistics.median(time for times in sections.values() for time in times)
+def _pause(number: int, asked: list[int], changes: list[tuple[int, int]], commits: Mapping[int, float]) -> Pause:
+    """The pause of the change that was asked for by this number."""
+    times = {step: commits[step] - commits[step - 1] for step in commits if step - 1 in commits}
+    first, last = (pick(step for step, num_asks in changes if num_asks == number + 1) for pick in (min, max))
+    last_before = max((step for step, num_asks in changes if num_asks <= number), default=1)
+    end = asked[number + 1] if number + 1 < len(asked) else max(commits)
+    before_s = statistics.median(times[step] for step in range(last_before + SETTLED_STEPS + 1, asked[number] + 1))
+    after_s = statistics.median(times[step] for step in range(last + SETTLED_STEPS + 1, end + 1))
+    prepared = range(asked[number] + 1, first)
+    around = {step: before_s if step < last else after_s for step in range(first, last + SETTLED_STEPS + 1)}
+    return Pause(
+        seconds=sum(times[step] - calm_s for step, calm_s in around.items()),
+        steps=sum(times[step] / calm_s - 1 for step, calm_s in around.items()),
+        preparing_steps=sum(times[step] / before_s - 1 for step in prepared),
+        step_s=min(before_s, after_s),
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="measure the pauses of planned changes")
-    parser.add_argument("--quick", action="store_true", help="a short form: one run of each kind, over TCP")
-    quick = parser.parse_args().quick
-    transports: tuple[TransportName, ...] = ("tcp",) if quick else ("tcp", "store")
+    parser.add_argument("--quick", action="store_true", help="a short form: only over TCP")
+    parser.add_argument("--transport", choices=("tcp", "store"), help="measure only over this transport")
+    parser.add_argument("--change", choices=[kind.name for kind in KINDS], help="measure only this kind of change")
+    options = parser.parse_args()
+    transports: tuple[TransportName, ...] = ("tcp",) if options.quick else ("tcp", "store")
     with ForeignLoad() as foreign:
-        for transport in transports:
+        for transport in transports if options.transport is None else (options.transport,):
             for kind in KINDS:
-                found: list[tuple[float, float]] = []
-                for _ in range(1 if quick else 3):
-                    with tempfile.TemporaryDirectory(prefix="zooid-changes-") as folder:
-                        pauses, step_s = pauses_s(kind, transport, Path(folder))
-                    found += [(pause_s, step_s) for pause_s in pauses]
-                    print(f"{kind.name} over {transport}: {pauses}", file=sys.stderr, flush=True)
-                row = {
-                    "change": kind.name,
-                    "transport": transport,
-                    "pause_s": round(statistics.median(pause_s for pause_s, _ in found), 4),
-                    "step_s": round(statistics.median(step_s for _, step_s in found), 4),
-                    "pause_steps": round(statistics.median(pause_s / step_s for pause_s, step_s in found), 3),
-                }
-                print(json.dumps(row), flush=True)
+                if options.change in (None, kind.name):
+                    print(json.dumps(_row(kind, transport)), flush=True)
     print(json.dumps({"foreign_cores": round(foreign.num_cores, 3)}))
+
+
+def _row(kind: Kind, transport: TransportName) -> dict[str, str | int | float]:
+    with tempfile.TemporaryDirectory(prefix="zooid-changes-") as folder:
+        found = pauses(kind, transport, Path(folder))
+    print(f"{kind.name} over {transport}: {found}", file=sys.stderr, flush=True)
+    return {
+        "change": kind.name,
+        "transport": transport,
+        "pause_steps": round(statistics.median(pause.steps for pause in found), 3),
+        "pause_s": round(statistics.median(pause.seconds for pause in found), 4),
+        "step_s": round(statistics.median(pause.step_s for pause in found), 4),
+        "preparing_steps": round(statistics.median(pause.preparing_steps for pause in found), 3),
+        "num_changes": len(found),
+    }
 
 
 if __name__ == "__main__":

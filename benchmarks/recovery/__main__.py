@@ -82,7 +82,7 @@ def recovery(folder: Path, *, quick: bool) -> dict[str, float | int | None]:
     layouts = LAYOUTS[:1] if quick else LAYOUTS
     with nursery() as home, Laboratory(home, folder) as laboratory:
         direct = _measure(laboratory, losses(layouts)[:2] if quick else losses(layouts))
-        far = _measure(laboratory, losses(LAYOUTS[:1], place="far store")[: 1 if quick else 4])
+        far = _measure(laboratory, losses(layouts, place="far store")[: 1 if quick else 8])
         store = _measure(laboratory, losses(layouts, transport="store")[: 1 if quick else 8])
         stopped = _measure(laboratory, losses(LAYOUTS[:1], "stop")[: 1 if quick else 2])
         insured = _measure(laboratory, losses([INSURED_LAYOUT])[: 1 if quick else 4])

@@ -293,10 +293,38 @@ def test_members_may_be_lost_before_and_after_the_adoption(scene: Scene) -> None
         os.kill(pids["r2s0"], signal.SIGKILL)
     second.join()
     assert second.error is None
-    assert second.launched == []
     [lost] = [event for event in second.seen if isinstance(event, MemberExited) and event.member == "r2s0"]
     assert lost.exit_text == "is gone; how it ended is not known"
     scene.check()
+
+
+def test_requests_are_carried_out_after_an_adoption(scene: Scene) -> None:
+    """Also one that the dead coordinator has left undone. One that it has carried out is not done again."""
+    with paused(scene, at_step=2):
+        first = scene.start(plan_by_hand(scene.job_file, num_replicas=2, cuts=(), transport="tcp"))
+        wait_until(first.has_told(2))
+        zooid.scale(scene.url, 1, 1)
+        wait_until(lambda: bool(scene.store.list(keys.changes_under(0, 0))))
+        walk(scene, first, 3, 10)
+        wait_until(lambda: not scene.store.list(keys.requests_under(0)))
+        first.kill()
+        zooid.scale(scene.url, 2, 1)
+        second = scene.start()
+        wait_until(lambda: bool(scene.store.list(keys.changes_under(0, 1))))
+        walk(scene, second, 11, 20)
+    second.join()
+    assert second.error is None
+    assert second.launched == ["r1s0-1"]
+    changes = [event.members for event in read_history(scene.store) if isinstance(event, RosterChanged)]
+    assert changes == [("r0s0",), ("r0s0", "r1s0-1"), ("r0s0", "r1s0-1")]
+    scene.check()
+
+
+def walk(scene: Scene, coordinator: Coordinator, first_step: int, last_step: int) -> None:
+    """Let members go on slowly, step by step."""
+    for step in range(first_step, last_step + 1):
+        pause(scene, step)
+        wait_until(coordinator.has_told(step))
 
 
 def test_a_coordinator_that_was_stopped_and_replaced_changes_nothing(scene: Scene) -> None:

@@ -18,6 +18,7 @@ from zooid.coordinator.runs.run_progress import RunResult
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.resources.offer import Offer
+from zooid.core.runs import keys
 from zooid.core.runs.events import Event, MemberExited, RosterChanged, StepCommitted
 from zooid.store import open_store, read_history
 from zooid.store.rosters import last_roster
@@ -244,6 +245,35 @@ def test_a_member_that_has_notice_is_replaced_or_leaves(
     check_equal(run, run.train(), calm)
     assert {change.ruling for change in run.changes()} == {"planned"}
     assert run.changes()[-1].members == (("r0s0-1", "r0s1") if left_s is None else ("r1s0",))
+
+
+WISH = """
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def wish(event):
+    hosted, wished = FOLDER / "run" / "ROSTER", FOLDER / "wished"
+    if hosted.exists() and not wished.exists():
+        wished.write_text(str(event.step))
+        return zooid.Wish.STOP
+
+
+"""
+"""The first member wishes to stop in the only step that it hosts a guest, after its last vote."""
+
+
+def test_a_first_member_that_leaves_is_granted_its_last_wish(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", (1, 2), notices=[(5, "r0s0")])
+    wish = WISH.replace("ROSTER", keys.roster(0, 1))
+    result = run.train(
+        JOB.replace("job = ", f"{wish}job = ").replace("clip_norm=1.0,", "clip_norm=1.0, on_event=wish,")
+    )
+    last_step = int((tmp_path / "run" / "wished").read_text())
+    assert "stop" in result.stopped
+    assert len(result.losses) == last_step + 1
+    assert not run.changes()[1:], "nobody has left"
 
 
 def test_requests_that_cannot_be_met_are_rejected(tmp_path: Path) -> None:

@@ -55,14 +55,21 @@ def test_who_waits_for_it_and_who_sends_to_it_hear_of_it(lab: Star, tmp_path: Pa
             for rank, member in enumerate(lab.members)
         ]
         for process in ranks:
-            stack.callback(process.wait)
+            stack.enter_context(process)
             stack.callback(process.kill)
-        for process in ranks:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "going\n"
+        assert [_line(process) for process in ranks] == ["going\n"] * 2
         set_forwarding(lab.store, False)
         began_s = time.monotonic()
-        heard = [process.communicate("go\n", timeout=LIMIT_S)[0] for process in ranks]
+        for process in ranks:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        heard = [_line(process) for process in ranks]
         assert time.monotonic() - began_s < LIMIT_S
     assert "rank 1 was lost" in heard[0]
     assert "rank 0 was lost" in heard[1] or "rank 0 cannot be reached any more" in heard[1]
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()

@@ -358,7 +358,11 @@ class Model:
         roster = self._rosters[number]
         try:
             new = successor(
-                roster, answers, joiners=joiners, checkpoint_step=CHECKPOINT_STEP, num_grains=lambda step: NUM_GRAINS
+                roster,
+                answers,
+                joiners=joiners,
+                checkpoint_step=lambda: CHECKPOINT_STEP,
+                num_grains=lambda step: NUM_GRAINS,
             )
         except ScheduleError:
             return None

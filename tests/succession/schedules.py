@@ -309,7 +309,7 @@ class Schedule(Network):
                 roster,
                 seen,
                 joiners=joiners,
-                checkpoint_step=max(self.store.checkpoints),
+                checkpoint_step=lambda: max(self.store.checkpoints),
                 num_grains=lambda step: NUM_GRAINS,
             )
         except ScheduleError:

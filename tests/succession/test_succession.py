@@ -39,7 +39,7 @@ def answers(names: str, *, num_applied: int = 9, prepared: str = "") -> list[Ans
 
 
 def following(before: Roster, given: list[Answer], num_grains: int = 8) -> Roster:
-    return successor(before, given, checkpoint_step=5, num_grains=lambda step: num_grains)
+    return successor(before, given, checkpoint_step=lambda: 5, num_grains=lambda step: num_grains)
 
 
 class TestRuling:
@@ -180,7 +180,7 @@ def joiners(names: str, change: int = 4) -> list[Joining]:
 
 
 def joined(before: Roster, given: list[Answer], names: str) -> Roster:
-    return successor(before, given, joiners=joiners(names), checkpoint_step=5, num_grains=lambda step: 8)
+    return successor(before, given, joiners=joiners(names), checkpoint_step=lambda: 5, num_grains=lambda step: 8)
 
 
 class TestJoiners:
@@ -193,7 +193,7 @@ class TestJoiners:
         alone = following(roster(2, 1, (4, 4)), answers("a0"))
         given = [structs.replace(answer, change=5) for answer in answers("a0")]
         asking = joiners("n o", change=5)
-        new = successor(alone, given, joiners=asking, checkpoint_step=5, num_grains=lambda step: 8)
+        new = successor(alone, given, joiners=asking, checkpoint_step=lambda: 5, num_grains=lambda step: 8)
         assert [new.pipeline(replica) for replica in range(2)] == [("a0",), ("n",)]
         assert {copy.name: copy.stage for copy in new.copies} == {"o": 0}
 
@@ -221,12 +221,14 @@ class TestJoiners:
         first = following(roster(2, 1, (4, 4)), answers("a0"))
         given = [structs.replace(answer, change=5) for answer in answers("a0")]
         asking = joiners("b0 a0", change=5)
-        new = successor(first, given, joiners=asking, checkpoint_step=5, num_grains=lambda step: 8)
+        new = successor(first, given, joiners=asking, checkpoint_step=lambda: 5, num_grains=lambda step: 8)
         assert new.stages == {"a0": 0}
 
     def test_who_asked_an_earlier_roster_has_to_ask_again(self) -> None:
         late = joiners("n", change=3)
-        new = successor(roster(2, 1, (4, 4)), answers("a0"), joiners=late, checkpoint_step=5, num_grains=lambda step: 8)
+        new = successor(
+            roster(2, 1, (4, 4)), answers("a0"), joiners=late, checkpoint_step=lambda: 5, num_grains=lambda step: 8
+        )
         assert new.stages == {"a0": 0}
 
     def test_alone_are_no_run(self) -> None:

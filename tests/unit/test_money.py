@@ -214,9 +214,11 @@ def test_requests_of_steps_and_of_those_who_watch_are_all_charged() -> None:
     assert busy.num_puts - idle.num_puts == pytest.approx(expected_puts)
     fence_looks = 1000 * (1 / rules.FENCE_FRESH_S + 1 / rules.FENCE_LOOK_S + 1 / rules.LEASE_HEARTBEAT_S)
     stop_looks = 1000 / rules.FENCE_LOOK_S
-    expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + fence_looks + stop_looks + sign_gets
+    looks = fence_looks + stop_looks + 1000 / rules.CHANGE_LOOK_S
+    expected_gets = 1000 * 10 + 1000 * 3 / rules.EVENT_LOOK_S + 1000 + looks + sign_gets
     assert busy.num_gets - idle.num_gets == pytest.approx(expected_gets)
-    assert busy.num_lists - idle.num_lists == pytest.approx(1000 / rules.EVENT_LOOK_S)
+    lists = 1000 / rules.EVENT_LOOK_S + 1000 / rules.REQUEST_LOOK_S
+    assert busy.num_lists - idle.num_lists == pytest.approx(lists)
     prices = prices_for([FUNCTION], S3)
     expected = busy.num_puts * 5e-6 + busy.num_gets * 4e-7 + busy.num_lists * 5e-6
     assert usd_of(run_cost([FUNCTION] * 2, 1000.0, 0.0, busy, prices))["requests"] == pytest.approx(expected)

@@ -31,5 +31,8 @@ def test_an_attempt_is_told_only_in_a_survey_of_its_own_roster() -> None:
         for roster in (before, following)
     }
     assert [(answer.num_applied, answer.is_prepared) for answer in told.values()] == [(1, False), (1, True)]
-    assert successor(before, [told[0]], checkpoint_step=0, num_grains=lambda step: 4).ruling.kind == "unfinished"  # type: ignore[union-attr]
-    assert successor(following, [told[1]], checkpoint_step=0, num_grains=lambda step: 4).ruling.kind == "stands"  # type: ignore[union-attr]
+    rulings = [
+        successor(roster, [told[roster.change]], checkpoint_step=lambda: 0, num_grains=lambda step: 4).ruling
+        for roster in (before, following)
+    ]
+    assert [ruling and ruling.kind for ruling in rulings] == ["unfinished", "stands"]

@@ -64,6 +64,23 @@ def test_who_leaves_is_a_former_member() -> None:
         planned_roster(following, back, 5, NUMBERS)
 
 
+@pytest.mark.parametrize("num_stages", [1, 2])
+def test_insured_stages_have_two_members_with_any_number_of_replicas(num_stages: int) -> None:
+    """Nobody joins who could stay: copies become members, and members become copies."""
+    roster = first_roster(2, num_stages)
+    for num_replicas, num_new in ((1, 0), (2, 0), (3, num_stages), (1, 0)):
+        members, copies = with_replicas(roster, num_replicas, name_of, lambda stage: f"copy{stage}")
+        names = [seat.name for seat in (*members, *copies)]
+        assert len(names) == len(set(names)) == num_stages * max(2, num_replicas)
+        assert len(set(names) - roster.stages.keys()) == num_new
+        assert sorted(copy.stage for copy in copies) == (list(range(num_stages)) if num_replicas == 1 else [])
+        stages = {member.name: member.stage for member in (*members, *copies)}
+        assert all(roster.stages.get(name, stage) == stage for name, stage in stages.items())
+        roster = structs.replace(roster, members=members, copies=copies, shares=(1,) * num_replicas)
+    _, copies = with_replicas(first_roster(1, 2), 1, name_of, lambda stage: f"copy{stage}")
+    assert [copy.name for copy in copies] == ["copy0", "copy1"]
+
+
 def test_successors_have_the_seats_of_their_predecessors() -> None:
     roster = structs.replace(first_roster(1, 2), copies=(RosterSeat(name="c", stage=1),))
     first, second = roster.pipeline(0)

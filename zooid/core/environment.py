@@ -6,6 +6,7 @@ Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZUR
 import math
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from zooid.core.errors import InputError
 from zooid.core.text import quoted
@@ -71,6 +72,27 @@ def store_patience_s() -> float:
         return DEFAULT_STORE_PATIENCE_S
     allowed = "a number of seconds from 1 to 86400, for example 300"
     return _number("ZOOID_STORE_PATIENCE", text, 1, 86_400, allowed)
+
+
+@dataclass(frozen=True)
+class NoticeSources:
+    """Where a member hears that it will be ended, besides a signal."""
+
+    file: str | None
+    """Path of a file that appears then, from ZOOID_NOTICE_FILE."""
+    url: str | None
+    """URL that begins to answer with status 200 then, from ZOOID_NOTICE_URL."""
+    left_s: float | None
+    """Seconds from a notice to the end of the member, from ZOOID_NOTICE_SECONDS; None if that is not known."""
+
+
+def notice_sources() -> NoticeSources:
+    """Read ZOOID_NOTICE_FILE, ZOOID_NOTICE_URL and ZOOID_NOTICE_SECONDS."""
+    seconds, left_s = os.environ.get("ZOOID_NOTICE_SECONDS", ""), None
+    if seconds:
+        allowed = "a number of seconds above 0 and at most 86400, for example 120"
+        left_s = _number("ZOOID_NOTICE_SECONDS", seconds, math.ulp(0.0), 86_400, allowed)
+    return NoticeSources(os.environ.get("ZOOID_NOTICE_FILE"), os.environ.get("ZOOID_NOTICE_URL"), left_s)
 
 
 def _number(name: str, text: str, minimum: float, maximum: float, allowed: str) -> float:

@@ -16,6 +16,7 @@ from zooid.core.errors import ScheduleError
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster, RosterMember, RosterSeat, Ruling, StepNumbers
+from zooid.schedule.samples import even_shares
 
 
 def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: StepNumbers) -> Roster:
@@ -57,6 +58,37 @@ def planned_roster(roster: Roster, change: PlannedChange, step: int, numbers: St
     )
 
 
+def planned_change(
+    roster: Roster,
+    seats: "Seats",
+    cause: str,
+    attempt: int,
+    *,
+    shares: tuple[int, ...] = (),
+    plan: str | None = None,
+    first_step: int = 0,
+) -> PlannedChange:
+    """The record of a change of this roster to these seats.
+
+    Without `shares`, as many replicas keep theirs, and others get equal ones. Without `plan`, members keep theirs.
+    """
+    members, copies = seats
+    num_replicas = max(member.replica for member in members) + 1
+    kept = roster.shares if num_replicas == roster.num_replicas else even_shares(sum(roster.shares), num_replicas)
+    return PlannedChange(
+        run=roster.run,
+        number=roster.number,
+        change=roster.change,
+        attempt=attempt,
+        cause=cause,
+        members=members,
+        shares=shares or kept,
+        copies=copies,
+        plan=roster.plan if plan is None else plan,
+        first_step=first_step,
+    )
+
+
 def check_follows(roster: Roster, change: PlannedChange) -> None:
     """Raise ScheduleError if this change cannot follow this roster."""
     base = roster.change - 1 if roster.guests else roster.change
@@ -77,18 +109,32 @@ Seats = tuple[tuple[RosterMember, ...], tuple[RosterSeat, ...]]
 """The members of a roster, and its copies."""
 
 
-def with_replicas(roster: Roster, num_replicas: int, name_of: Callable[[int, int], str]) -> Seats:
+def with_replicas(
+    roster: Roster,
+    num_replicas: int,
+    name_of: Callable[[int, int], str],
+    name_of_copy: Callable[[int], str] | None = None,
+) -> Seats:
     """The seats of this roster with more or fewer replicas: the first ones stay.
 
-    `name_of` returns the name of a new member, given its replica and stage.
+    `name_of` returns the name of a new member, given its replica and stage. Where stages are insured, `name_of_copy`
+    returns that of a new copy of a stage. Copies are then needed only without other replicas, so they become members,
+    and members become copies.
     """
     kept = [member for member in roster.members if member.replica < num_replicas]
+    spare = {seat.stage: seat.name for seat in (*roster.members, *roster.copies) if seat not in kept}
+    if name_of_copy is None:
+        spare = {}
     new = [
-        RosterMember(name=name_of(replica, stage), stage=stage, replica=replica)
+        RosterMember(name=spare.pop(stage) if stage in spare else name_of(replica, stage), stage=stage, replica=replica)
         for replica in range(roster.num_replicas, num_replicas)
         for stage in range(roster.num_stages)
     ]
-    return (*kept, *new), roster.copies
+    if name_of_copy is None:
+        return (*kept, *new), roster.copies
+    copied = range(roster.num_stages) if num_replicas == 1 else ()
+    copies = [RosterSeat(name=spare.get(stage) or name_of_copy(stage), stage=stage) for stage in copied]
+    return (*kept, *new), tuple(copies)
 
 
 def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callable[[str], str]) -> Seats:
@@ -111,6 +157,24 @@ def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callabl
         if not any(seat.stage == planned.stage for seat in spare):
             spare.append(RosterSeat(name=name_of(planned.name), stage=planned.stage))
     return tuple(members), tuple(spare)
+
+
+def with_offers(
+    roster: Roster, wanted: Sequence[str], offer_of: Callable[[str], str], name_of: Callable[[str], str]
+) -> Seats:
+    """The seats of a run of one stage whose replicas are on these offers: whoever is on one of them stays.
+
+    `offer_of` returns the offer of a member, and `name_of` the name of a new member, given that of its seat.
+    """
+    present = list(roster.members)
+    members = []
+    for replica, offer in enumerate(wanted):
+        staying = next((member for member in present if offer_of(member.name) == offer), None)
+        if staying is not None:
+            present.remove(staying)
+        name = name_of(f"r{replica}s0") if staying is None else staying.name
+        members.append(RosterMember(name=name, stage=0, replica=replica))
+    return tuple(members), ()
 
 
 def with_successors(roster: Roster, successors: Mapping[str, str]) -> Seats:

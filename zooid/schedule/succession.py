@@ -25,7 +25,7 @@ def successor(
     roster: Roster,
     answers: Sequence[Answer],
     *,
-    checkpoint_step: int,
+    checkpoint_step: Callable[[], int],
     num_grains: Callable[[int], int],
     joiners: Sequence[Joining] = (),
 ) -> Roster:
@@ -33,6 +33,7 @@ def successor(
 
     Complete pipelines stay together and keep their grains. Members of broken pipelines, copies and joiners form new
     ones, up to the planned number; any others become copies. `num_grains` maps a step to its number of grains.
+    `checkpoint_step` returns the step of the last checkpoint. It is asked only if all members roll back to it.
 
     Raises ScheduleError if too few members are left for one pipeline.
     """
@@ -46,8 +47,10 @@ def successor(
         raise ScheduleError(
             f"{len(answered) + len(accepted)} members are left for {roster.num_stages} stages; each stage needs one"
         )
-    step, ruling = _ruling(roster, holders, checkpoint_step)
+    step, ruling = _ruling(roster, holders)
     keeps_state = ruling.kind != "rolled_back"
+    if not keeps_state:
+        step = checkpoint_step()
     num_planned = roster.num_planned_replicas or roster.num_replicas
     pipelines, copies = (
         _with_state(roster, list(holders), stateless, num_planned)
@@ -133,9 +136,12 @@ def uncomputed_grains_of(roster: Roster, step: int, num_grains: int) -> Sequence
     ]
 
 
-def _ruling(roster: Roster, holders: Mapping[str, Answer], checkpoint_step: int) -> tuple[int, Ruling]:
-    """The last step in question and the ruling on it, from the answers of members with the state of their stage."""
-    rolled_back = (checkpoint_step, Ruling(kind="rolled_back"))
+def _ruling(roster: Roster, holders: Mapping[str, Answer]) -> tuple[int, Ruling]:
+    """The last step in question and the ruling on it, from the answers of members with the state of their stage.
+
+    The step is 0 if all members roll back.
+    """
+    rolled_back = (0, Ruling(kind="rolled_back"))
     stages = [
         [answer for name, answer in holders.items() if roster.stages[name] == stage]
         for stage in range(roster.num_stages)

@@ -29,12 +29,14 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Orphan:
-    """A member without a coordinator."""
+    """A member without a coordinator, or one that joins such members."""
 
     name: str
     started_at_s: float
     handle: Any
     """The platform's handle; None if the member runs on another machine."""
+    is_own: bool = False
+    """Whether the coordinator that has adopted the others has started it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,10 @@ def _are_heard(store: ObjectStore, roster: Roster, told: Mapping[str, int]) -> b
 
 @dataclass
 class AdoptedMembers:
-    """A platform of members that another process has started, so that only the store tells how they ended."""
+    """A platform of members that another process has started, so that only the store tells how they ended.
+
+    Those that join them are started on the platform itself.
+    """
 
     platform: Platform[Any]
     last_heard_s: Callable[[str], float]
@@ -120,6 +125,8 @@ class AdoptedMembers:
         return self._exits.get(handle.name)
 
     def _find_exit(self, handle: Orphan) -> Exit | None:
+        if handle.is_own:
+            return self.platform.poll(handle.handle)
         if handle.handle is not None:
             process_exit = self.platform.poll(handle.handle)
             if process_exit is None or process_exit.status is not None:
@@ -133,7 +140,9 @@ class AdoptedMembers:
         return "" if handle.handle is None else self.platform.logs(handle.handle)
 
     def leave(self, handle: Orphan) -> None:
-        """Do nothing: this process holds no resources of a member that another one has started."""
+        """Leave a member alone. This process holds no resources of one that another process has started."""
+        if handle.is_own:
+            self.platform.leave(handle.handle)
 
     def terminate(self, handle: Orphan) -> None:
         """End a member on this machine. Others end when they see a claim that is not an adoption."""
@@ -141,13 +150,14 @@ class AdoptedMembers:
             self.platform.terminate(handle.handle)
 
     def launch(self, launch: Launch) -> Orphan:
-        raise AssertionError(f"{launch.member} cannot be started among adopted members")
+        return Orphan(launch.member, time.time(), self.platform.launch(launch), is_own=True)
 
-    def has_room(self, num_members: int) -> bool:
-        return False
+    def has_room(self, num_members: int, offer: str) -> bool:
+        return self.platform.has_room(num_members, offer)
 
     def locate(self, handle: Orphan) -> dict[str, str]:
-        raise AssertionError(f"{handle.name} was located by whoever started it")
+        assert handle.is_own, f"{handle.name} was located by whoever started it"
+        return self.platform.locate(handle.handle)
 
     def find(self, place: Mapping[str, str]) -> Orphan | None:
         raise AssertionError(f"{place} was looked at before it was adopted")

@@ -35,13 +35,9 @@ def scale(url: str, num_replicas: int, num_stages: int) -> None:
             f"the run in {store.url} has ended, or has no coordinator that could start members; `zooid resume "
             f"{store.url}` goes on with it, in any layout"
         )
-    if last_claim(store)[0] != number:
-        raise InputError(
-            f"the coordinator of {store.url} has adopted its members, and cannot start others; end it, and `zooid "
-            f"resume {store.url}` in the layout that you want"
-        )
     request = LayoutRequest(num_replicas=num_replicas, num_stages=num_stages)
-    order = len(store.list(keys.requests_under(number))) + 1
+    listed = [key for key in store.list(keys.requests_under(number)) if key.rpartition("/")[2][0].isdigit()]
+    order = 1 + max(keys.numbers(listed), default=0)
     while True:
         try:
             store.create(keys.request(number, order), encode_record(request))

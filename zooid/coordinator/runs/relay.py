@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import structs
 
-from zooid.core.runs.events import Event, MemberPrinted, ProfileProgress, RunStarted, StepCommitted
+from zooid.core.runs.events import (
+    BatchChanged,
+    Evaluated,
+    Event,
+    MemberPrinted,
+    ProfileProgress,
+    RunStarted,
+    ScalingWanted,
+    StepCommitted,
+)
 from zooid.core.runs.store_rules import EVENT_LOOK_S
 from zooid.store import EventReader, ObjectStore
 from zooid.store.rosters import find_roster
@@ -14,6 +23,8 @@ from zooid.store.rosters import find_roster
 OnEvent = Callable[[Event], None]
 
 _LOCAL_INTERVAL_S = 0.1
+_ONCE = (StepCommitted, Evaluated, BatchChanged, ScalingWanted)
+"""Events of a step that are relayed once, though the first member of the next roster may tell them again."""
 _NUM_RECENT = 3
 """Number of rosters whose events each poll looks for: members that leave write a little later. Each is a listing, and a
 run whose members are replaced every few minutes has many rosters."""
@@ -61,8 +72,8 @@ class Relay:
         self._store = store
         self._readers = [EventReader(store, roster, begin=self.told)]
         """One reader for each roster of the claim. Members may still replace the last roster."""
-        self._last_step = -1
-        """The last step that was relayed; steps that a later roster repeats are not relayed again."""
+        self._last_steps: dict[type[Event], int] = {}
+        """The step of the last event of each kind in `_ONCE`; what a later roster repeats is not relayed again."""
         self._on_event = on_event
         self._interval_s = look_interval_s(store)
         self._last_s = 0.0
@@ -85,7 +96,7 @@ class Relay:
         while (roster := find_roster(self._store, self.roster, len(self._readers))) is not None:
             self._relay(self._readers[-1])  # events from before the roster was replaced
             if roster.ruling is not None and roster.ruling.kind == "rolled_back":
-                self._last_step = roster.resume_step - 1
+                self._last_steps = dict.fromkeys(_ONCE, roster.resume_step - 1)
             self._readers.append(EventReader(self._store, roster.number, roster.change, self.told))
             self._relay(self._readers[-1])
         self.told = {folder: number for reader in self._readers for folder, number in reader.next_numbers.items()}
@@ -93,10 +104,10 @@ class Relay:
 
     def _relay(self, reader: EventReader) -> None:
         for event in reader.read_new():
-            if isinstance(event, StepCommitted):
-                if event.step <= self._last_step:
+            if isinstance(event, _ONCE):
+                if event.step <= self._last_steps.get(type(event), -1):
                     continue
-                self._last_step = event.step
+                self._last_steps[type(event)] = event.step
             self._on_event(event)
 
 

@@ -59,8 +59,16 @@ class LayeredModel:
 
     def state_of(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
         """Return the names of the parameters and buffers that these layers use in either mode, by first use."""
-        both = [program.state_of(first_layer, end_layer) for program in (self.train, self.evaluation)]
-        return tuple(dict.fromkeys(name for names in both for name in names))
+        span = (first_layer, end_layer)
+        if span not in self._state_names:
+            both = [program.state_of(*span) for program in (self.train, self.evaluation)]
+            self._state_names[span] = tuple(dict.fromkeys(name for names in both for name in names))
+        return self._state_names[span]
+
+    @cached_property
+    def _state_names(self) -> dict[tuple[int, int], tuple[str, ...]]:
+        """What `state_of` has returned: it takes longest, and members ask for it between two steps."""
+        return {}
 
     def state_bytes(self, first_layer: int, end_layer: int) -> dict[str, int]:
         """Return the bytes of the parameters and buffers that these layers use, by name."""

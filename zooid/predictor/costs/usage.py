@@ -15,12 +15,15 @@ from zooid.core.resources.prices import DATA_SITE
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.step_measurements import num_writes
 from zooid.core.runs.store_rules import (
+    CHANGE_LOOK_S,
     DELETE_AFTER_S,
     EVENT_FLUSH_S,
     EVENT_LOOK_S,
     FENCE_FRESH_S,
     FENCE_LOOK_S,
     LEASE_HEARTBEAT_S,
+    REQUEST_LOOK_S,
+    SEAT_LOOK_S,
     put_requests,
 )
 from zooid.predictor.costs.traffic import Seat, Traffic
@@ -199,19 +202,33 @@ def joining_usage(num_joined: float, num_members: int) -> RunUsage:
     )
 
 
+def waiting_usage(num_joined: float) -> RunUsage:
+    """Requests of processes that wait for their seats, until the first member has found the change and two steps pass.
+
+    Each looks for the change, for a newer roster, and whether it is still wanted. Then it looks for its roster.
+    """
+    return RunUsage(num_gets=(4 + CHANGE_LOOK_S / SEAT_LOOK_S) * num_joined, num_lists=num_joined)
+
+
 def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:
-    """Requests of the rendezvous, of events, of measurements, of leases and of fences."""
+    """Requests of the rendezvous, of events, of measurements, of leases, of fences, and of looks for changes."""
     num_events = min(num_steps, running_s / EVENT_FLUSH_S) + 2 * num_members
     num_measurements = num_members * num_writes(num_steps)
     num_looks = running_s / EVENT_LOOK_S
     # one member writes an event for every step, and checks its fence before each; it also looks for a request to stop
     num_fence_looks = running_s * ((num_members - 1) / FENCE_LOOK_S + 1 / FENCE_FRESH_S + 1 / LEASE_HEARTBEAT_S)
     num_stop_looks = running_s / FENCE_LOOK_S
+    num_change_looks = running_s / CHANGE_LOOK_S  # of the first member
     joining = joining_usage(num_members, num_members)
     return RunUsage(
         num_puts=running_s / LEASE_HEARTBEAT_S + num_events + num_measurements + joining.num_puts,
-        num_gets=num_looks * (num_members + 1) + num_fence_looks + num_stop_looks + num_events + joining.num_gets,
-        num_lists=num_looks + joining.num_lists,
+        num_gets=num_looks * (num_members + 1)
+        + num_fence_looks
+        + num_stop_looks
+        + num_change_looks
+        + num_events
+        + joining.num_gets,
+        num_lists=num_looks + running_s / REQUEST_LOOK_S + joining.num_lists,
     )
 
 

@@ -13,7 +13,7 @@ from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.predictor.costs.bill import member_time_usd
-from zooid.predictor.costs.usage import Checkpoints, Move, RunUsage, joining_usage
+from zooid.predictor.costs.usage import Checkpoints, Move, RunUsage, joining_usage, waiting_usage
 from zooid.predictor.losses.availability import SeatRisk
 from zooid.predictor.losses.handovers import overlap_s, successor_after_s
 from zooid.predictor.losses.run_losses import RiskyRun, RunRisk
@@ -100,7 +100,8 @@ def loss_usage(
         received = [(site, site)] if is_direct else [(site, STORE_SITE), (STORE_SITE, site)]
         moves = [Move(*ends, num_joined * num_bytes) for ends in received]
         moves.append(Move(STORE_SITE, site, run.num_rollbacks * num_bytes))
-        usage += joining_usage(num_joined, len(seats)) + RunUsage(
+        usage += joining_usage(num_joined, len(seats)) + waiting_usage(num_joined)
+        usage += RunUsage(
             num_puts=0.0 if is_direct else num_joined, num_gets=2 * (num_joined + run.num_rollbacks), moves=tuple(moves)
         )
     return usage

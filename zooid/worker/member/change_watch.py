@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from zooid.core.abort import Abort
@@ -10,18 +11,15 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
-from zooid.schedule.planned_rosters import check_follows
+from zooid.core.runs.store_rules import CHANGE_LOOK_S, look_s
+from zooid.schedule.planned_rosters import check_follows, planned_change
 from zooid.schedule.share_rule import PaceWatch
 from zooid.schedule.step_state import Vote
-from zooid.store import ObjectStore
-from zooid.store.planned_changes import find_newest_change, read_change
+from zooid.store.planned_changes import find_newest_change
+from zooid.worker.member.change_records import ChangeRecords
 from zooid.worker.peers import Peers
 
 logger = logging.getLogger(__name__)
-
-_LOOK_S = 2.0
-_LOCAL_LOOK_S = 0.1
-"""Seconds between two looks for a newer change, in a store that charges nothing."""
 
 
 class ChangeWatch:
@@ -31,8 +29,20 @@ class ChangeWatch:
     thread, while it trains.
     """
 
-    def __init__(self, store: ObjectStore, peers: Peers, roster: Roster, *, is_first: bool, abort: Abort) -> None:
-        self._store = store
+    def __init__(
+        self,
+        records: ChangeRecords,
+        peers: Peers,
+        roster: Roster,
+        get_ready: Callable[[Roster, PlannedChange], None],
+        *,
+        is_first: bool,
+        abort: Abort,
+    ) -> None:
+        """`get_ready` does what this member can do ahead of a change of its roster."""
+        self._records = records
+        self._get_ready = get_ready
+        self._store = records.store
         self._peers = peers
         self._roster = roster
         self._is_first = is_first
@@ -46,7 +56,7 @@ class ChangeWatch:
         """Number of the change that this member gets ready for."""
         self._attempt = Abort()
         """Ends the present attempt to get ready."""
-        self.agreed: PlannedChange | None = read_change(store, roster, roster.attempt) if roster.guests else None
+        self.agreed: PlannedChange | None = records.change(roster, roster.attempt) if roster.guests else None
         """The change that all members are ready for."""
         if is_first and not roster.guests:
             threading.Thread(target=self._look, name="zooid-changes", daemon=True).start()
@@ -67,17 +77,8 @@ class ChangeWatch:
     def _propose(self, shares: tuple[int, ...]) -> None:
         """Plan a change of the shares alone, unless another change is planned already."""
         roster = self._roster
-        change = PlannedChange(
-            run=roster.run,
-            number=roster.number,
-            change=roster.change,
-            attempt=1,
-            cause=f"replicas are not equally fast: shares become {', '.join(map(str, shares))}",
-            members=roster.members,
-            shares=shares,
-            copies=roster.copies,
-            plan=roster.plan,
-        )
+        cause = f"replicas are not equally fast: shares become {', '.join(map(str, shares))}"
+        change = planned_change(roster, (roster.members, roster.copies), cause, 1, shares=shares)
         with suppress(StoreError):
             self._store.create(keys.planned_change(roster.number, roster.change, change.attempt), encode_record(change))
             self._newest = max(self._newest, change.attempt)
@@ -86,10 +87,11 @@ class ChangeWatch:
         self._ended.set()
         self._attempt.set("the roster has been replaced")
 
-    def ballot(self) -> tuple[int, int]:
-        """The newest change that this member can tell others, and the one that it is ready for."""
+    def ballot(self, step: int) -> tuple[int, int]:
+        """The newest change that this member can tell others, and the one that it is ready for after this step."""
         prepared = self._prepared
-        return self._newest if self._is_first else 0, 0 if prepared is None else prepared.attempt
+        is_ready = prepared is not None and not prepared.is_early(self._roster, step)
+        return self._newest if self._is_first else 0, prepared.attempt if prepared is not None and is_ready else 0
 
     def take(self, total: Vote) -> None:
         """Learn from the sum of all votes."""
@@ -109,7 +111,7 @@ class ChangeWatch:
                 self.agreed = prepared
 
     def _look(self) -> None:
-        pause_s = _LOCAL_LOOK_S if self._store.url.startswith("file://") else _LOOK_S
+        pause_s = look_s(self._store.url, CHANGE_LOOK_S)
         while not self._ended.wait(pause_s):
             with suppress(StoreError):
                 if (change := find_newest_change(self._store, self._roster, self._newest)) is not None:
@@ -118,8 +120,9 @@ class ChangeWatch:
     def _prepare(self, attempt: int, abort: Abort) -> None:
         self._abort.on_set(abort.set)
         try:
-            change = read_change(self._store, self._roster, attempt)
+            change = self._records.change(self._roster, attempt)
             check_follows(self._roster, change)
+            self._get_ready(self._roster, change)
             self._peers.connect(change, self._roster, abort)
         except ZooidError as error:
             if not abort.is_set:

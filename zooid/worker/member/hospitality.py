@@ -1,7 +1,9 @@
 """Guests of a roster: what its members send them, and what a guest receives."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
 
 from torch import distributed as dist
 
@@ -12,6 +14,8 @@ from zooid.worker.state.stage_state import Loaded, Received, StageState
 from zooid.worker.state.state_handover import receive_held, receive_state, send_held, send_state
 from zooid.worker.step.verdict import StageNumbers
 
+Source = TypeVar("Source")
+Part = TypeVar("Part")
 Span = tuple[int, int]
 """The first layer, and the layer after the last one."""
 
@@ -41,27 +45,26 @@ class Hospitality:
     layered: LayeredModel
     spans: Spans
     state: StageState
-    _in_flight: list[dist.Work] = field(default_factory=list)
-    """Messages to guests. They arrive before the vote of the step can end."""
 
     def welcome(self) -> None:
         """Begin to send the state of this member's layers to its guests."""
         progress = self.state.progress
         so_far = (progress.step.num_applied, progress.scale, self.state.history.ledger)
         for names, group in self._shared():
-            self._in_flight += send_state(self.state.stage, self.state.training, names, so_far, group)
+            send_state(self.state.stage, self.state.training, names, so_far, group)
 
     def give(self) -> None:
         """Begin to send the reduced gradients of a step to the guests."""
         if self.seat.roster.guests and not self.seat.is_guest:
-            self._in_flight = [work for work in self._in_flight if not work.is_completed()]
             for names, group in self._shared():
-                self._in_flight += send_held(self.state.training, names, group)
+                send_held(self.state.training, names, group)
 
     def take(self) -> StageNumbers:
         """Receive and hold the reduced gradients of a step, as a guest."""
-        for names, group in self._shared():
-            receive_held(self.state.training, names, group)
+        shared, training = self._shared(), self.state.training
+        received = _from_all(shared, lambda pair: receive_held(training, *pair))
+        for (names, _), parts in zip(shared, received, strict=True):
+            training.take_held_of(names, parts)
         return StageNumbers(0.0, 0.0, 0.0, 0.0)
 
     def _shared(self) -> list[tuple[frozenset[str], dist.ProcessGroup]]:
@@ -87,4 +90,10 @@ def shared_names(
 
 def receive_as_guest(seat: Seat, loaded: Loaded) -> Received:
     """Receive the state of all layers of a guest from its sources."""
-    return [receive_state(loaded[0], group) for group in seat.groups.guests.values()]
+    return _from_all(list(seat.groups.guests.values()), lambda group: receive_state(loaded[0], group))
+
+
+def _from_all(sources: Sequence[Source], receive: Callable[[Source], Part]) -> list[Part]:
+    """What each source sends, received from all of them at once."""
+    with ThreadPoolExecutor(len(sources), thread_name_prefix="zooid-guest") as pool:
+        return list(pool.map(receive, sources))

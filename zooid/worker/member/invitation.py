@@ -12,6 +12,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Joining, Roster
 from zooid.core.runs.spec import WorkerSpec
+from zooid.core.runs.store_rules import CHANGE_LOOK_S, SEAT_LOOK_S, look_s
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change
 from zooid.store.rosters import find_roster
@@ -22,9 +23,6 @@ class NotInvited(Exception):
     """A process that was started to join has no seat; the message says why."""
 
 
-_LOOK_S = 0.25
-_LOCAL_LOOK_S = 0.02
-"""Seconds between two looks, in a store that charges nothing."""
 _RECORD_LOOK_S = 2.0
 """Seconds between two looks whether the process is still wanted."""
 
@@ -72,7 +70,7 @@ def _await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: A
                 raise NotInvited("the run has ended, or its coordinator was replaced")
         if time.monotonic() - began_s > spec.timeout_s:
             raise NotInvited(f"nobody has planned a seat for it within {spec.timeout_s:g} s")
-        abort.sleep(_pause_s(store))
+        abort.sleep(look_s(store.url, CHANGE_LOOK_S))
 
 
 @contextmanager
@@ -83,7 +81,7 @@ def _while_current(
     current, ended = Abort(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_pause_s(store)):
+        while not ended.wait(look_s(store.url, CHANGE_LOOK_S)):
             with suppress(StoreError):
                 hosts = find_roster(store, roster.number, roster.change + 1)
                 is_left_out = hosts is not None and member not in {seat.name for seat in hosts.guests}
@@ -111,8 +109,4 @@ def _await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: P
         if hosts is not None or is_late or (peers.lost and set(peers.lost) >= roster.stages.keys()):
             peers.close(is_clean=True)
             raise NotInvited("the members have gone on without it, or have ended")
-        abort.sleep(_pause_s(store))
-
-
-def _pause_s(store: ObjectStore) -> float:
-    return _LOCAL_LOOK_S if store.url.startswith("file://") else _LOOK_S
+        abort.sleep(look_s(store.url, SEAT_LOOK_S))

@@ -5,7 +5,6 @@ the metadata service of a spot machine does.
 """
 
 import logging
-import os
 import signal
 import threading
 import urllib.error
@@ -14,21 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from zooid.core.environment import NoticeSources, notice_sources
 from zooid.core.errors import StoreError
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.requests import Notice
 from zooid.core.runs.spec import WorkerSpec
 from zooid.store import ObjectStore
+from zooid.worker.member.departure import plan_departure
 
 logger = logging.getLogger(__name__)
 
-FILE = "ZOOID_NOTICE_FILE"
-"""Environment variable with the path of a file that appears when the member will be ended."""
-URL = "ZOOID_NOTICE_URL"
-"""Environment variable with a URL that answers with status 200 when the member will be ended."""
-LEFT = "ZOOID_NOTICE_SECONDS"
-"""Environment variable with the seconds from a notice to the end of the member."""
 _LOOK_S = 0.2
 _URL_LOOK_S = 5.0
 _URL_TIMEOUT_S = 2.0
@@ -38,8 +33,9 @@ _URL_TIMEOUT_S = 2.0
 def passed_on(spec: WorkerSpec, store: ObjectStore) -> Iterator[None]:
     """While inside, a notice is written to the store. To be called in the main thread."""
     arrived, ended = threading.Event(), threading.Event()
+    arguments = (spec, store, notice_sources(), arrived, ended)
     before = signal.signal(signal.SIGUSR1, lambda number, frame: arrived.set())
-    watcher = threading.Thread(target=_watch, args=(spec, store, arrived, ended), name="zooid-notices", daemon=True)
+    watcher = threading.Thread(target=_watch, args=arguments, name="zooid-notices", daemon=True)
     watcher.start()
     try:
         yield
@@ -48,22 +44,24 @@ def passed_on(spec: WorkerSpec, store: ObjectStore) -> Iterator[None]:
         signal.signal(signal.SIGUSR1, before)
 
 
-def _watch(spec: WorkerSpec, store: ObjectStore, arrived: threading.Event, ended: threading.Event) -> None:
+def _watch(
+    spec: WorkerSpec, store: ObjectStore, sources: NoticeSources, arrived: threading.Event, ended: threading.Event
+) -> None:
     checks: list[tuple[str, Callable[[], bool]]] = [("the signal SIGUSR1", arrived.is_set)]
-    if file := os.environ.get(FILE):
-        checks.append((f"the file {file}", Path(file).exists))
-    if url := os.environ.get(URL):
-        checks.append((url, _Answers(url)))
+    if sources.file:
+        checks.append((f"the file {sources.file}", Path(sources.file).exists))
+    if sources.url:
+        checks.append((sources.url, _Answers(sources.url)))
     while not ended.wait(_LOOK_S):
         source = next((name for name, has_notice in checks if has_notice()), None)
         if source is not None:
-            left = os.environ.get(LEFT, "")
-            notice = Notice(member=spec.member, source=source, left_s=float(left) if left else None)
+            notice = Notice(member=spec.member, source=source, left_s=sources.left_s)
             try:
                 store.put(keys.notice(spec.member, spec.roster), encode_record(notice))
             except StoreError as error:
                 logger.warning("the notice that this member will be ended could not be passed on: %s", error)
                 continue
+            plan_departure(notice, spec.roster, store, ended)
             return
 
 

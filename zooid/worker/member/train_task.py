@@ -91,15 +91,18 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[M
         store_peers = None
         if role.plan.transport == "store":  # its heartbeats begin before anybody counts on this process
             store_peers = open_peers(spec, store, role.plan, roster, role.device, abort)
+        member = stack.enter_context(kind(spec, store, abort, events, role, stop, roster, store_peers, loaded))
+        member.warm_up()
 
         def connect(change: PlannedChange, roster: Roster, connecting: Abort) -> Peers:
+            member.get_ready(roster, change)
             if store_peers is not None:
                 return store_peers
             return open_peers(spec, store, role.plan, roster, role.device, abort, change, connecting)
 
         hosts, peers = await_seat(spec, store, roster, connect, abort)
-        events.turn_to(hosts.number, hosts.change, spec.member)
-        yield stack.enter_context(kind(spec, store, abort, events, role, stop, hosts, peers, loaded))
+        member.join(hosts, peers)
+        yield member
 
 
 def _learn_as_joiner(

@@ -67,13 +67,17 @@ class Trainer:
         self._transactions.apply_standing_step()
         if self._transactions.progress.is_between_steps:
             self.end_step()
+        self._batches.foresee(self.num_applied)
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
             self.end_step()
             is_over = self.num_applied == self._samples.num_steps or self.ledger.stopped
             if not is_over and (following := self._transactions.following_roster()) is not None:
-                self._transactions.meter.turn_away()
-                return following
+                self._fulfil_last_wishes(following)
+                if not self.ledger.stopped:
+                    self._transactions.meter.turn_away()
+                    return following
+            self._batches.foresee(self.num_applied)
         self._transactions.settle()
         self._transactions.meter.finish()
         return None
@@ -136,6 +140,15 @@ class Trainer:
             return NO_WISH
         [shared] = self._seat.add_up([float(self._agenda.noted.value)])
         return Wish(int(shared))
+
+    def _fulfil_last_wishes(self, following: Roster) -> None:
+        """Fulfil what the first member has noted since the last vote, if it leaves now and never votes again."""
+        seated = {seat.name for seat in following.seats}
+        if self._seat.roster.seats[0].name not in seated and self._job.on_event is not None:
+            wishes = self._shared_wishes()
+            self._agenda.noted = NO_WISH
+            self._fulfil(wishes)
+            self._keeper.settle()  # a checkpoint is complete before the roster changes
 
     def _fulfil(self, wishes: Wish) -> None:
         """Save what must be saved. A run that stops writes its last checkpoint when it ends, as any run does."""

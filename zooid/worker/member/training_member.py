@@ -1,12 +1,14 @@
 """A member of a run: one process, under one roster after the other."""
 
 import logging
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import product
 
 import torch
 
@@ -16,6 +18,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, Division
 from zooid.core.runs.events import BatchChanged, Evaluated, MemberStarted, PaceMissed, RosterChanged, StepCommitted
+from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Answer, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.layers import Stage, build_stage
@@ -23,7 +26,6 @@ from zooid.schedule.buckets import reduces_early
 from zooid.schedule.samples import split_grains
 from zooid.schedule.succession import uncomputed_grains_of
 from zooid.store import EventWriter, ObjectStore
-from zooid.store.planned_changes import read_change, read_plan_of
 from zooid.store.rosters import find_roster, read_roster
 from zooid.worker.checkpoints import contents
 from zooid.worker.checkpoints.keeper import CheckpointKeeper
@@ -31,15 +33,18 @@ from zooid.worker.gradients.bucket_gradients import ReplicaReduction
 from zooid.worker.gradients.tied_gradients import TiedParameters
 from zooid.worker.member.batch_changes import BatchChanges
 from zooid.worker.member.callbacks import Callbacks
+from zooid.worker.member.change_records import ChangeRecords
 from zooid.worker.member.change_watch import ChangeWatch
 from zooid.worker.member.evaluation import Evaluator
-from zooid.worker.member.hospitality import Hospitality, Spans, receive_as_guest, stages_of
+from zooid.worker.member.hospitality import Hospitality, receive_as_guest, stages_of
+from zooid.worker.member.invitation import NotInvited
 from zooid.worker.member.role import Role, learn_role, manifest_of
 from zooid.worker.member.seat import Seat
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.survey import Survey
 from zooid.worker.member.training_loop import Trainer
 from zooid.worker.member.untold_events import untold_events
+from zooid.worker.member.warm_up import warm_up
 from zooid.worker.peers import Peers
 from zooid.worker.samples.sample_supply import SampleSupply, open_supply
 from zooid.worker.state.stage_state import (
@@ -55,12 +60,15 @@ from zooid.worker.step.pacing import PacedStageRunner, Pacer
 from zooid.worker.step.stage_runner import StageRunner
 from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.step_protocols import StepRunner
+from zooid.worker.step.step_schedules import StepSchedules
 from zooid.worker.step.transactions import Assignment, Transactions
 
 logger = logging.getLogger(__name__)
 
 _MAX_RECENT = 10_000
 _LOOK_S = 0.02
+_NICENESS = 10
+"""How far a member that leaves steps back behind others on the same machine."""
 _CAUSED_BY_LOST_MEMBER = ("PeerLost", "CommTimeout")
 """Errors with which a peer gives up because another member is lost, not because it has failed itself."""
 
@@ -90,13 +98,19 @@ class Member:
         role: Role,
         stop: StopListener,
         roster: Roster,
-        peers: Peers,
+        peers: Peers | None,
         loaded: Loaded | None = None,
     ) -> None:
-        """`roster` is the first one of this member. A guest has only `loaded` the stage, without its present state."""
+        """`roster` is the first one of this member.
+
+        A process that joins has only `loaded` the stage, without its present state, and has no peers. It gets them and
+        its first roster with `join`.
+        """
         self.role = role
         self.first_roster = roster
         self.events = events
+        self._records = ChangeRecords(store, spec.roster)
+        self._schedules = StepSchedules(role.shape)
         self._spec = spec
         self._store = store
         self._abort = abort
@@ -116,8 +130,10 @@ class Member:
         """Events that the first member writes, in case it is lost before it can."""
         self._pacer = Pacer(spec.pace, abort, self._tell_late) if spec.pace else None
         self._readers = ExitStack()
-        self._peers = peers
+        self._connected = peers
         self._loaded = loaded
+        self._evaluated: Stage | None = None
+        """The stage in evaluation mode, with the tensors that are trained."""
         self._state: StageState
         self._samples = replace(role.samples)
         """What the supply reads. A guest opens it before it knows the batch sizes so far."""
@@ -130,8 +146,35 @@ class Member:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        self._peers.close(is_clean=kind is None)
+        if self._connected is not None:
+            self._connected.close(is_clean=kind is None or issubclass(kind, NotInvited))
         self._readers.close()
+
+    @property
+    def _peers(self) -> Peers:
+        assert self._connected is not None, "a process that joins gets its peers with its first roster"
+        return self._connected
+
+    def warm_up(self) -> None:
+        """Do what is slow only once, before this process says that it is ready to join."""
+        assert self._loaded is not None, "only a process that joins has time for it"
+        warm_up(self.role, self._loaded[0])
+
+    def get_ready(self, roster: Roster, change: PlannedChange) -> None:
+        """Do ahead what the rosters of this change need, so that none of them begins with it."""
+        spans = self._records.read_ahead(roster, change)
+        for stage, guest_stage in product(range(len(spans.members)), range(len(spans.guests))):
+            if spans.have_common(stage, guest_stage):
+                self.role.layered.state_of(*spans.overlap(stage, guest_stage))  # which then knows them
+        if self._spec.member in {member.name for member in change.members}:
+            num_grains = self._samples.num_grains(min(roster.resume_step, self._samples.num_steps - 1))
+            self._schedules.of(split_grains(num_grains, change.shares))
+
+    def join(self, hosts: Roster, peers: Peers) -> None:
+        """Take part in a run as a guest of this roster."""
+        self._connected = peers
+        self.first_roster = self._roster = hosts
+        self.events.turn_to(hosts.number, hosts.change, self._spec.member)
 
     @contextmanager
     def under(self, roster: Roster) -> Iterator[tuple[Trainer, CheckpointKeeper]]:
@@ -153,7 +196,7 @@ class Member:
 
     def _begin(self, roster: Roster, stack: ExitStack) -> tuple[Trainer, CheckpointKeeper]:
         """Take the seat that this roster gives the member."""
-        role, spans = self.role, self._spans(roster)
+        role, spans = self.role, self._records.spans(roster)
         stages = stages_of(roster)
         groups = self._peers.groups(
             roster, list(role.ties), lambda stage, guest: spans.have_common(stage, stages[guest])
@@ -167,7 +210,9 @@ class Member:
         guests = Hospitality(seat, role.layered, spans, self._state)
         if roster.guests and not seat.is_guest:
             guests.welcome()
-        changes = ChangeWatch(self._store, self._peers, roster, is_first=seat.rank == 0, abort=self._abort)
+        changes = ChangeWatch(
+            self._records, self._peers, roster, self.get_ready, is_first=seat.rank == 0, abort=self._abort
+        )
         stack.callback(changes.close)
         keeper = self._keeper = self._new_keeper(seat)
         trainer = self._trainer = self._new_trainer(seat, keeper, changes, guests)
@@ -175,17 +220,6 @@ class Member:
         if not roster.is_planned:
             seat.barrier()  # nobody's clock starts before all are here
         return trainer, keeper
-
-    def _spans(self, roster: Roster) -> Spans:
-        """The layers of all stages under this roster, and of its guests."""
-        own = tuple(self.role.spans)
-        if not roster.guests:
-            return Spans(own, own)
-        plan = read_plan_of(self._store, roster.number, roster.plan)
-        members = tuple((stage.first_layer, stage.end_layer) for stage in plan.stages)
-        change = read_change(self._store, roster, roster.attempt)
-        target = read_plan_of(self._store, roster.number, change.plan)
-        return Spans(members, tuple((stage.first_layer, stage.end_layer) for stage in target.stages))
 
     def _confirm(self) -> None:
         """Wait until the present roster is in the store, if this member writes it."""
@@ -214,7 +248,7 @@ class Member:
         self._stop.take_seat(is_first=is_first, checkpoint_s=lambda: keeper.checkpoint_s)
         callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, self._stop)
         batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
-        assignment = Assignment(role.job, state.samples, role.shape, seat, role.device, batches)
+        assignment = Assignment(role.job, state.samples, self._schedules, seat, role.device, batches)
         runner = self._new_runner(seat)
         meter = StepMeter(self._store, seat, keeper.pauses_s)
         transactions = Transactions(assignment, runner, state, keeper, callbacks, changes, guests, meter, self._abort)
@@ -256,10 +290,13 @@ class Member:
         role, stage, supply = self.role, self._state.stage, self._supply
         if supply.evaluation_sizes is None:
             return None
-        trained = {**dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
-        tensors = self._state.untrained | trained
-        evaluated = build_stage(role.layered, stage.first_layer, stage.end_layer, tensors, role.device, "eval")
-        evaluator = Evaluator(role.objective, evaluated, seat, supply.evaluate, supply.evaluation_sizes, role.device)
+        if self._evaluated is None:
+            trained = {**dict(stage.module.named_parameters()), **dict(stage.module.named_buffers())}
+            tensors = self._state.untrained | trained
+            first, end = stage.first_layer, stage.end_layer
+            self._evaluated = build_stage(role.layered, first, end, tensors, role.device, "eval")
+        evaluated, sizes = self._evaluated, supply.evaluation_sizes
+        evaluator = Evaluator(role.objective, evaluated, seat, supply.evaluate, sizes, role.device)
         return lambda epoch, step: evaluator.run(role.shape, self._abort, epoch, step)
 
     def _open_supply(self, stage: Stage) -> SampleSupply:
@@ -290,7 +327,8 @@ class Member:
         self._changed_at_s = time.perf_counter()
         logger.warning("%s; the members that are left go on without it", error)
         self._peers.announce_survey()
-        self.events.flush()  # the next first member looks up what this member has told, and tells the rest
+        # The next first member looks up what this member has told, and tells the rest.
+        telling = self._writer.submit(self.events.flush)
         replaced, attempted = self._confirmed(roster), roster
         while True:
             if self._spec.member not in replaced.stages:
@@ -306,6 +344,7 @@ class Member:
                 self._catch_up(next_roster)
                 attempted = next_roster
             replaced = next_roster
+        telling.result()
         self.events.turn_to(next_roster.number, next_roster.change, self._spec.member)
         if self._spec.member not in next_roster.stages:
             return None
@@ -336,7 +375,9 @@ class Member:
         confirming, self._confirming = self._confirming, None
         if confirming is not None:
             wait([confirming])
-        if not roster.is_planned or find_roster(self._store, roster.number, roster.change) == roster:
+        # The first member votes only after it has written the roster, so a step that was applied confirms it, too.
+        has_applied = self._state.progress.step.num_applied > roster.resume_step
+        if not roster.is_planned or has_applied or find_roster(self._store, roster.number, roster.change) == roster:
             return roster
         assert self._roster_before is not None
         return self._roster_before
@@ -356,13 +397,16 @@ class Member:
         """Go on under a planned roster; None if it has no seat for this member."""
         self._changed_at_s = time.perf_counter()
         assert self._keeper is not None
-        self._keeper.close()
         names = [seat.name for seat in following.seats]
+        if self._spec.member not in names:
+            os.nice(_NICENESS)  # others may train on the same cores
+        self._keeper.close()
         if names[0] == self._spec.member:
             self._confirming = self._writer.submit(self._write, following)
         if self._spec.member not in names:
             self.events.flush()
-            return self._leave(following)
+            self._leave(following)
+            return None
         self.events.turn_to(following.number, following.change, self._spec.member)
         self._roster_before, self._roster = self._roster, following
         self._state.progress.step = self._state.progress.step.obey(following)
@@ -375,16 +419,16 @@ class Member:
             if read_roster(self._store, roster.number, roster.change) != roster:
                 raise PeerLost(f"roster {roster.label} was written by members that have lost another one") from error
 
-    def _leave(self, following: Roster) -> Roster | None:
-        """Wait until the next roster is in the store. Until then, this member may still be needed."""
-        while (written := find_roster(self._store, following.number, following.change)) is None:
+    def _leave(self, following: Roster) -> None:
+        """Wait until the next roster is in the store. Until then, this member may still be needed.
+
+        Whichever roster it is, it has no seat for this member: a roster after a lost member has seats only for those
+        that have answered a survey, and this one answers none before it raises an error here.
+        """
+        while find_roster(self._store, following.number, following.change) is None:
             self._abort.sleep(_LOOK_S)
             if set(self._peers.lost) & {seat.name for seat in following.seats}:
                 raise PeerLost("a member was lost before this one could leave")
-        if written == following or self._spec.member not in written.stages:
-            return None
-        self._take_up(written)
-        return written
 
     def _answer(self, roster: Roster, *, knows_attempt: bool = True) -> Answer:
         return self._state.progress.answer(
@@ -408,6 +452,7 @@ class Member:
         self._readers = ExitStack()
         manifest = manifest_of(self._store, roster, roster.resume_step)
         self._state = self._load_state(manifest, roster.stages[self._spec.member])
+        self._evaluated = None
         self._samples = self._state.samples
         self._supply = self._open_supply(self._state.stage)
 

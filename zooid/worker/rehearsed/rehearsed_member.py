@@ -119,6 +119,9 @@ class RehearsedMember(Member):
         assert spec.joins_stage is not None
         return _stage_of(role, spec.joins_stage), {}
 
+    def warm_up(self) -> None:
+        """Do nothing: zeros need no first run."""
+
     def __enter__(self) -> "RehearsedMember":
         self._recordings = {}
         return self

@@ -3,9 +3,16 @@
 Parameters and the optimizer's state change only when a step is applied, so they are sent as they are. Buffers change
 during a step, and are copied first. The receiver votes only when it has everything, so a sender that sees all votes may
 apply its step.
+
+Few messages are in flight at a time. So neither side needs memory for another copy of the state, and no training waits
+for the copies.
 """
 
+import threading
+import time
+from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 from torch import distributed as dist
@@ -22,6 +29,11 @@ from zooid.worker.step.step_protocols import TrainedState
 
 _MESSAGE_BYTES = 2**22
 """Smaller tensors travel together in messages of about this size."""
+_LARGE_BYTES = 2**18
+_HEAD_START_S = 0.01
+"""Head start of the step over the state, since all members wait for the step's first messages."""
+_NUM_IN_FLIGHT = 4
+"""Messages that are sent or received at a time."""
 _SOURCE, _RECEIVER = 0, 1
 """Ranks in the group of a source and a receiver."""
 _TAG_OF_HELD = 2**20
@@ -35,7 +47,7 @@ def send_state(
     names: Container[str],
     progress: tuple[int, LossScale, Ledger],
     group: dist.ProcessGroup,
-) -> list[dist.Work]:
+) -> None:
     """Begin to send parameters, buffers and optimizer state of these names, after so many steps."""
     step, scale, ledger = progress
     model = {name: tensor for name, tensor in _model_tensors(stage).items() if name in names}
@@ -54,8 +66,9 @@ def send_state(
     data = torch.frombuffer(bytearray(encode_record(header)), dtype=torch.uint8)
     buffers = {name for name, _ in stage.module.named_buffers()}
     tensors = [tensor.clone() if name in buffers else tensor for name, tensor in model.items()]
-    works = [group.send([message], _RECEIVER, tag) for tag, message in enumerate((torch.tensor([len(data)]), data))]
-    return works + _send([*tensors, *optimizer.values()], group, 2)
+    for tag, message in enumerate((torch.tensor([len(data)]), data)):
+        group.send([message], _RECEIVER, tag)
+    _send([*tensors, *optimizer.values()], group, 2, after_s=_HEAD_START_S)
 
 
 def receive_state(stage: Stage, group: dist.ProcessGroup) -> tuple[StateHeader, Tensors]:
@@ -74,44 +87,67 @@ def receive_state(stage: Stage, group: dist.ProcessGroup) -> tuple[StateHeader, 
     return header, optimizer
 
 
-def send_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> list[dist.Work]:
+def send_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> None:
     """Begin to send the reduced gradients and changes of statistics of these names, which this member holds."""
-    return _send(training.held_parts_of(names), group, _TAG_OF_HELD)
+    _send(training.held_parts_of(names), group, _TAG_OF_HELD)
 
 
-def receive_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> None:
-    """Receive and hold the reduced gradients and changes of statistics of these names."""
+def receive_held(training: TrainedState, names: Container[str], group: dist.ProcessGroup) -> list[torch.Tensor]:
+    """Receive the reduced gradients and changes of statistics of these names, to be held."""
     parts = training.held_parts_of(names)
     _receive(parts, group, _TAG_OF_HELD)
-    training.take_held_of(names, parts)
+    return parts
 
 
-def _send(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int) -> list[dist.Work]:
-    """Begin to send the tensors, which stay as they are until all has arrived. Small ones travel together."""
-    works = []
-    for number, batch in enumerate(_batches(tensors)):
-        message = _flat(batch[0]) if len(batch) == 1 else torch.cat([_flat(tensor) for tensor in batch])
-        works.append(group.send([message.cpu()], _RECEIVER, tag + number))
-    return works
+def _send(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int, after_s: float = 0.0) -> None:
+    """Begin to send the tensors, which stay as they are until all has arrived. Small ones travel together.
+
+    They arrive before the vote of the step can end. If they do not, the vote fails, and says why.
+    """
+    arguments = (tensors, group, tag, after_s)
+    threading.Thread(target=_stream, args=arguments, name="zooid-handover", daemon=True).start()
+
+
+def _stream(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int, after_s: float) -> None:
+    time.sleep(after_s)
+    in_flight: deque[dist.Work] = deque()
+    with suppress(CommError):
+        for number, batch in enumerate(_batches(tensors)):
+            if len(in_flight) == _NUM_IN_FLIGHT:
+                in_flight.popleft().wait()
+            message = _flat(batch[0]) if len(batch) == 1 else torch.cat([_flat(tensor) for tensor in batch])
+            in_flight.append(group.send([message.cpu()], _RECEIVER, tag + number))
 
 
 def _receive(tensors: Sequence[torch.Tensor], group: dist.ProcessGroup, tag: int) -> None:
     """Receive into the tensors what `_send` sends from tensors of the same sizes."""
-    batches = list(_batches(tensors))
-    messages = [torch.empty(sum(map(_num_bytes, batch)), dtype=torch.uint8) for batch in batches]
-    works = [group.recv([message], _SOURCE, tag + number) for number, message in enumerate(messages)]
-    for work, batch, message in zip(works, batches, messages, strict=True):
-        work.wait()
-        parts = torch.split(message, [_num_bytes(tensor) for tensor in batch])
-        for tensor, part in zip(batch, parts, strict=True):
-            with torch.no_grad():
-                tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape) if part.numel() else tensor)
+    in_flight: deque[tuple[dist.Work, list[torch.Tensor], torch.Tensor]] = deque()
+    for number, batch in enumerate(_batches(tensors)):
+        if len(in_flight) == _NUM_IN_FLIGHT:
+            _take(*in_flight.popleft())
+        is_direct = len(batch) == 1 and batch[0].is_cpu and batch[0].is_contiguous()
+        message = _flat(batch[0]) if is_direct else torch.empty(sum(map(_num_bytes, batch)), dtype=torch.uint8)
+        in_flight.append((group.recv([message], _SOURCE, tag + number), [] if is_direct else batch, message))
+    while in_flight:
+        _take(*in_flight.popleft())
+
+
+def _take(work: dist.Work, batch: list[torch.Tensor], message: torch.Tensor) -> None:
+    """Wait for a message, and copy it into its tensors, unless it came straight into the only one."""
+    work.wait()
+    parts = torch.split(message, [_num_bytes(tensor) for tensor in batch]) if batch else ()
+    for tensor, part in zip(batch, parts, strict=True):
+        with torch.no_grad():
+            tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape) if part.numel() else tensor)
 
 
 def _batches(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Tensors that travel in one message, in order."""
+    """Tensors that travel in one message: large ones alone and without a copy, small ones together."""
     batch: list[torch.Tensor] = []
     for tensor in tensors:
+        if _num_bytes(tensor) >= _LARGE_BYTES:
+            yield [tensor]
+            continue
         if batch and sum(map(_num_bytes, batch)) + _num_bytes(tensor) > _MESSAGE_BYTES:
             yield batch
             batch = []

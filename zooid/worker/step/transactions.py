@@ -13,8 +13,6 @@ from zooid.core.jobs.run_requests import Wish
 from zooid.core.runs.events import StepCommitted
 from zooid.core.runs.roster import Roster, StepNumbers
 from zooid.schedule.actions import Action, Kind
-from zooid.schedule.checks import check_schedule
-from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.planned_rosters import planned_roster
 from zooid.schedule.samples import SamplePlan
 from zooid.schedule.step_state import Decision, Phase, StepState, Vote
@@ -32,6 +30,7 @@ from zooid.worker.step.member_progress import Agenda
 from zooid.worker.step.pending import Pending
 from zooid.worker.step.step_meter import StepMeter
 from zooid.worker.step.step_protocols import StepRunner
+from zooid.worker.step.step_schedules import StepSchedules
 from zooid.worker.step.verdict import StageNumbers, StepCounts, Verdict, finite
 
 _MAX_POSTPONED = 10
@@ -46,7 +45,7 @@ class Assignment:
 
     job: Job
     samples: SamplePlan
-    shape: StepShape
+    schedules: StepSchedules
     seat: Seat
     device: torch.device
     batches: BatchChanges
@@ -74,7 +73,7 @@ class Transactions:
         self._job = assignment.job
         self._samples = assignment.samples
         self._batches = assignment.batches
-        self._shape = assignment.shape
+        self._schedules = assignment.schedules
         self._seat = assignment.seat
         self._runner = runner
         self._state = state.training
@@ -92,7 +91,6 @@ class Transactions:
         self._uses_gpu = assignment.device.type == "cuda"
         is_alone_on_gpu = self._seat.roster.num_voters == 1 and assignment.device.type == "cuda"
         self._may_judge_later = is_alone_on_gpu and self._job.autocast != "fp16" and self._job.on_weights is None
-        self._schedules: dict[tuple[tuple[int, ...], ...], StepSchedule] = {}
         self._executor = Executor(self._seat.name, self, abort)
 
     def run_step(self) -> None:
@@ -120,7 +118,7 @@ class Transactions:
         step = self.progress.step.step
         indices = self._samples.grains(step)
         grains = grains_of(self._seat.roster, step, len(indices))
-        schedule = self._schedule(step, len(indices))
+        schedule = self._schedules.of(uncomputed_grains_of(self._seat.roster, step, len(indices)))
         finished, self.progress.finished = self.progress.finished, None
         self._runner.begin_step(
             step,
@@ -133,17 +131,10 @@ class Transactions:
         stage = self._seat.stage
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
-        if self._samples.step_size(step) == self._samples.batch_size:
+        if self._samples.step_size(step) == self._samples.batch_size_of(step):
             self.last_full = (step, recording)
+        if self._samples.step_size(step) == self._samples.batch_size:
             self.meter.note(step, recording)
-
-    def _schedule(self, step: int, num_grains: int) -> StepSchedule:
-        grains = tuple(uncomputed_grains_of(self._seat.roster, step, num_grains))
-        if grains not in self._schedules:
-            schedule = self._shape.step(grains)
-            check_schedule(schedule)
-            self._schedules[grains] = schedule
-        return self._schedules[grains]
 
     def _run_as_copy(self) -> None:
         """Receive the gradients that the replicas of this stage have reduced, and commit them as the replicas do."""
@@ -295,7 +286,7 @@ class Transactions:
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
-        newest, ready = self._changes.ballot()
+        newest, ready = self._changes.ballot(self.progress.step.step)
         ballot = Vote(
             paces=self._paces(),
             newest_change=float(newest),
