@@ -52,4 +52,4 @@ def plain_weights(job_file: Path, num_steps: int) -> dict[str, torch.Tensor]:
         optimizer.zero_grad()
         job.loss(model(inputs), targets).backward()
         optimizer.step()
-    return model.state_dict()
+    return dict(model.state_dict())
