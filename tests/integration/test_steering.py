@@ -31,7 +31,7 @@ from zooid.store import open_store
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]
 
-NUM_STEPS = 120
+NUM_STEPS = 72
 EARLY_STEP = 10
 """After this step, something happens."""
 STEP_S = 0.08
@@ -197,7 +197,8 @@ def test_a_price_that_triples_leads_to_another_fleet_and_the_budget_holds(scene:
     usd_per_s = 4 * FAST.usd_per_hour / 3600
     early_usd = (scene.start_s + EARLY_STEP * STEP_S) * usd_per_s
     left_usd = (NUM_STEPS - EARLY_STEP) * STEP_S * usd_per_s
-    run = Tripling(scene, tmp_path.as_uri(), Limits(budget_usd=early_usd + 2.1 * left_usd), slow)
+    limits = Limits(budget_usd=early_usd + 2.1 * left_usd, deadline_s=scene.start_s + 3 * NUM_STEPS * STEP_S)
+    run = Tripling(scene, tmp_path.as_uri(), limits, slow)
     result = run.run()
     assert result.stopped == ""
     assert run.limits.budget_usd is not None

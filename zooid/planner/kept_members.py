@@ -18,7 +18,7 @@ def plans_with(
 ) -> list[Plan]:
     """Return predicted plans of one stage: so many members of each offer as are present, and more on one offer.
 
-    The numbers of further members are 0 and powers of two up to the limits. Plans that exceed a quota, a member's
+    The numbers of further members grow by about a third up to the limits. Plans that exceed a quota, a member's
     memory or the grains of a step are left out.
     """
     by_name = {offer.name: offer for offer in market.offers}
@@ -41,14 +41,14 @@ def plans_with(
 
 
 def _numbers(largest: int) -> Iterator[int]:
-    """Yield 0, the powers of two below a number, and the number itself.
+    """Yield numbers from 0 to the largest one. They grow by a third or more, so that there are few.
 
-    >>> list(_numbers(6)), list(_numbers(0))
-    ([0, 1, 2, 4, 6], [0])
+    >>> list(_numbers(14)), list(_numbers(0))
+    ([0, 1, 2, 3, 4, 6, 9, 13, 14], [0])
     """
     number = 0
     while number < largest:
         yield number
-        number = max(1, 2 * number)
+        number = max(number + 1, 4 * number // 3 + (number > 3))
     if largest >= 0:
         yield largest
