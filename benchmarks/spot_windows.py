@@ -119,9 +119,8 @@ def measure(
             folder = Path(name)
             measured = calibrate(folder / "calibration", rental(), CALIBRATION_FACTOR, 4, STEP_S * CALIBRATION_FACTOR)
             print(
-                f"seed {seed}; on this machine, members need {measured.start_s:.2f} s to start after their boot delay, a "
-                f"restart needs {measured.restart_s:.2f} s, and a step takes {1000 * measured.excess_s:.0f} ms longer "
-                "than planned",
+                f"seed {seed}; beside boot delays, members start in {measured.start_s:.2f} s here, a run restarts in "
+                f"{measured.restart_s:.2f} s, and a step takes {1000 * measured.excess_s:.0f} ms longer than planned",
                 file=sys.stderr,
             )
             for trace in chosen:

@@ -75,6 +75,12 @@ def fleet_plans(job: ScaledJob, spot: Offer, own: Offer, num_wanted: int) -> lis
 
 def calibrate(folder: Path, rental: Rental, factor: float, num_wanted: int, step_s: float) -> Calibration:
     """Train a few steps on demand, with boot delay. `step_s` is the unscaled time of a step on all wanted members."""
+    for name in ("warm", "measured"):  # the first run also waits until the platform can fork members
+        measured = _calibrate(folder / name, rental, factor, num_wanted, step_s)
+    return measured
+
+
+def _calibrate(folder: Path, rental: Rental, factor: float, num_wanted: int, step_s: float) -> Calibration:
     spot, own = rental.offers(factor, 0.0)
     job = _job(folder, (spot, own), factor, num_wanted, step_s, _CALIBRATION_STEPS)
     plan = fleet_plans(job, spot, own, num_wanted)[-1]
