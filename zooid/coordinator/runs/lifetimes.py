@@ -45,6 +45,6 @@ class Lifetimes:
 
     def _lead_s(self, lifetime_s: float) -> float:
         """How long before its end a member's successor is started."""
-        known_s = self.changes.longest_s
+        known_s = self.changes.startups.longest_s
         lead_s = _LEAD_FACTOR * known_s if known_s else _FIRST_LEAD_FRACTION * lifetime_s
         return min(max(lead_s, _MIN_LEAD_S), _MAX_LEAD_FRACTION * lifetime_s)

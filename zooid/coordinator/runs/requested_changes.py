@@ -55,7 +55,7 @@ class RequestedChanges:
         if roster is None or notice.member not in roster.stages:
             return
         cause = f"{notice.member} will be ended, says {notice.source}"
-        is_late = notice.left_s is not None and notice.left_s < (self.changes.longest_s or _ASSUMED_START_S)
+        is_late = notice.left_s is not None and notice.left_s < (self.changes.startups.longest_s or _ASSUMED_START_S)
         if is_late and roster.num_replicas > 1:
             self.changes.leave(notice.member, cause)
         else:

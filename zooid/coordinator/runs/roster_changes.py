@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from msgspec import structs
 
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.startup_times import StartUpTimes
 from zooid.core.errors import ObjectExists
 from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
@@ -48,6 +49,10 @@ class WantedChange:
     """Name of the plan that the members follow then; None if they keep theirs."""
     shares: tuple[int, ...] = ()
     """Number of grains of each replica; empty if replicas get equally many or keep their shares."""
+    first_step: int = 0
+    """The first step that the wanted seats may compute."""
+    policy_replicas: int | None = None
+    """Number of replicas that the job's scaling policy wants; None if something else asks for the change."""
 
 
 @dataclass
@@ -63,8 +68,8 @@ class RosterChanges:
     """Returns whether the process of this name has ended."""
     has_room: Callable[[int], bool] = lambda _: True
     """Returns whether the platform can start so many more processes now."""
-    longest_s: float = 0.0
-    """The longest time so far from the start of a process until it had its seat."""
+    startups: StartUpTimes = field(default_factory=StartUpTimes)
+    """Times from the start of processes until they had their seats, or waited for the step that they were to begin."""
     _queue: list[WantedChange] = field(default_factory=list)
     _started: dict[str, str] = field(default_factory=dict)
     """Names of processes that wait to join, by the name of their seat."""
@@ -85,11 +90,28 @@ class RosterChanges:
 
     def scale(self, num_replicas: int, cause: str) -> None:
         """Change the number of replicas. Members of the first replicas stay."""
+        self.want(WantedChange(cause, self._with_replicas(num_replicas)))
 
+    def follow_policy(self, num_replicas: int, first_step: int = 0) -> None:
+        """Change the number of replicas as the scaling policy wants, no earlier than with the given step.
+
+        This replaces what the policy has wanted before, as far as that is not done.
+        """
+        cause = f"the scaling policy wants {num_replicas} replica(s)"
+        target = self._with_replicas(num_replicas)
+        wanted = WantedChange(cause, target, first_step=first_step, policy_replicas=num_replicas)
+        earlier = [change for change in self._queue if change.policy_replicas is not None]
+        if not earlier:
+            self.want(wanted)
+        elif earlier[0].policy_replicas != num_replicas:
+            self._queue[self._queue.index(earlier[0])] = wanted
+            self._planned = self._planned if self._queue[0] is not wanted else None
+
+    def _with_replicas(self, num_replicas: int) -> Target:
         def target(roster: Roster) -> Seats:
             return with_replicas(roster, num_replicas, lambda replica, stage: self._name_of(f"r{replica}s{stage}"))
 
-        self.want(WantedChange(cause, target))
+        return target
 
     def succeed(self, members: Collection[str], cause: str) -> None:
         """Let new processes take over the seats of these members, which then leave."""
@@ -137,14 +159,14 @@ class RosterChanges:
         if roster is None or roster.guests:
             return  # its guests become members with the next step
         if self._is_done(roster):
-            if self._started:
-                self.longest_s = max(self.longest_s, time.monotonic() - self._started_s)
-            self._forget()
+            if self._started and not self._queue[0].first_step:
+                self._note_startup()
+            self._forget(roster)
             return
         self._drop_ended(roster)
         if self._num_failed >= _MAX_FAILED:
             logger.warning("the run stays as it is, although %s: new members fail", self._queue[0].cause)
-            self._forget()
+            self._forget(roster)
             return
         seats = self._queue[0].target(roster)
         joiners = [seat for part in seats for seat in part if seat.name not in roster.stages]
@@ -157,10 +179,17 @@ class RosterChanges:
             self._running |= {seat.name for seat in missing}
             self.start(missing, roster.plan if self._queue[0].plan is None else self._queue[0].plan)
         if all(self._is_ready(seat.name) for seat in joiners):
+            if joiners and self._queue[0].first_step and self._planned is None:
+                self._note_startup()
             self._plan(roster, seats)
 
-    def _forget(self) -> None:
-        """Turn to the next change that is wanted."""
+    def _note_startup(self) -> None:
+        self.startups.note(len(self._running), time.monotonic() - self._started_s)
+
+    def _forget(self, roster: Roster) -> None:
+        """Turn to the next change that is wanted. Processes that have no seat in this roster need not wait for one."""
+        surplus = [name for name in self._running if name not in roster.stages]
+        self.store.delete([keys.joining(name, self.number) for name in surplus])
         self._queue.pop(0)
         self._planned = None
         self._started.clear()
@@ -232,6 +261,7 @@ class RosterChanges:
             shares=self._queue[0].shares or (roster.shares if num_replicas == roster.num_replicas else shares),
             copies=copies,
             plan=roster.plan if self._queue[0].plan is None else self._queue[0].plan,
+            first_step=self._queue[0].first_step,
         )
         try:
             key = keys.planned_change(change.number, change.change, change.attempt)

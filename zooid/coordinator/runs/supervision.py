@@ -21,6 +21,7 @@ from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
+from zooid.coordinator.runs.policy_scaling import PolicyScaling
 from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.requested_changes import RequestedChanges
 from zooid.coordinator.runs.roster_changes import RosterChanges
@@ -41,7 +42,6 @@ from zooid.core.runs.events import (
     PhaseStarted,
     RosterChanged,
     RunFinished,
-    ScalingWanted,
     StoreUsed,
 )
 from zooid.core.runs.roster import RosterMember, RosterSeat
@@ -102,8 +102,8 @@ class Run:
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
         self._changes: RosterChanges | None = None
         """Planned changes of who trains, from when members train."""
-        self._may_scale = False
-        """Whether the members' transport lets others join, so that the run follows its scaling policy."""
+        self._scaling: PolicyScaling | None = None
+        """Follows the scaling policy, if the members' transport lets others join."""
         self._lifetimes: Lifetimes | None = None
         self._requested: RequestedChanges | None = None
         self._preparers: list[Crew] = []
@@ -244,13 +244,15 @@ class Run:
                 for seat, offer in zip(roster.seats, offers, strict=True)
             ]
             self._fence.check()
+            started_s = time.time()
             crew.start("worker", specs, offers)
             self._bill.guard.allow()
             crew.record_handles()
+            self._changes = self._new_changes(crew)  # members may train and want changes while a preparer still ends
+            if plan.survives_losses:
+                self._scaling = PolicyScaling(self._changes, len(plan.partition), started_s, len(roster.seats))
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self._changes = self._new_changes(crew)
-            self._may_scale = plan.survives_losses
             self._lifetimes = Lifetimes(self._changes, crew.ages)
             self._requested = self._new_requests(self._changes, plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
@@ -419,16 +421,15 @@ class Run:
         self._progress.take(event)
         if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
             self._changes.refill(read_roster(self._store, self._roster).copies)
-        if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
-            assert self._changes is not None
-            self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
+        if self._scaling is not None:
+            self._scaling.take(event)
         if not isinstance(event, StoreUsed):  # the bill shows what it has cost
             self._on_event(event)
 
     def _poll(self) -> None:
         self._bill.poll()
         self.relay.poll()
-        for part in (self._requested, self._lifetimes, self._changes):
+        for part in (self._requested, self._lifetimes, self._scaling, self._changes):
             if part is not None:
                 part.poll()
 

@@ -136,6 +136,14 @@ class ScalingWanted(BaseEvent, frozen=True, kw_only=True, tag="scaling_wanted"):
     num_replicas: int | None = None
 
 
+class ScalingExpected(BaseEvent, frozen=True, kw_only=True, tag="scaling_expected"):
+    """The job's scaling policy will want another number of replicas, so that members can be started ahead."""
+
+    step: int
+    """The first step for which it will want them."""
+    num_replicas: int
+
+
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
     """The model was evaluated on the whole evaluation data set."""
 
@@ -296,6 +304,7 @@ Event = (
     | StepCommitted
     | BatchChanged
     | ScalingWanted
+    | ScalingExpected
     | Evaluated
     | CheckpointSaved
     | StoppedEarly

@@ -67,6 +67,7 @@ class Trainer:
         self._transactions.apply_standing_step()
         if self._transactions.progress.is_between_steps:
             self.end_step()
+        self._batches.foresee(self.num_applied)
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
             self.end_step()
@@ -74,6 +75,7 @@ class Trainer:
             if not is_over and (following := self._transactions.following_roster()) is not None:
                 self._transactions.meter.turn_away()
                 return following
+            self._batches.foresee(self.num_applied)
         self._transactions.settle()
         self._transactions.meter.finish()
         return None

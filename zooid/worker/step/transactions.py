@@ -295,7 +295,7 @@ class Transactions:
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
-        newest, ready = self._changes.ballot()
+        newest, ready = self._changes.ballot(self.progress.step.step)
         ballot = Vote(
             paces=self._paces(),
             newest_change=float(newest),

@@ -1,0 +1,118 @@
+"""What one run did over time: its accuracy, its workers and its cost, from the events that it reports."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from zooid.core.runs.events import (
+    BatchChanged,
+    Evaluated,
+    Event,
+    Metered,
+    PaceMissed,
+    RosterChanged,
+    RunStarted,
+    StepCommitted,
+)
+
+Points = Sequence[tuple[float, float]]
+"""Moments in seconds since the first step began, and the values then."""
+_BEFORE_TRAINING = ("start-up", "preparation")
+"""Costs of a run before its first step. On this machine, they depend on how many processes start at once."""
+
+
+@dataclass
+class Recording:
+    """The events of one run that its curves are made of. All times are Unix times."""
+
+    began_s: float | None = None
+    """When the first step began."""
+    ended_s: float = 0.0
+    """When the last step was committed."""
+    num_steps: int = 0
+    evaluations: list[tuple[float, float]] = field(default_factory=list)
+    rosters: list[tuple[float, int, int]] = field(default_factory=list)
+    """Moments, number of members, and the first step of each roster."""
+    bills: list[tuple[float, float]] = field(default_factory=list)
+    batches: list[BatchChanged] = field(default_factory=list)
+    late: set[str] = field(default_factory=set)
+    """Members that could not keep the rehearsed pace."""
+    commits: list[StepCommitted] = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.rosters.append((event.at_s, len(event.members), event.first_step))
+            case RosterChanged():
+                self.rosters.append((event.at_s, len(event.members), event.step))
+            case StepCommitted():
+                if self.began_s is None:
+                    self.began_s = event.at_s - event.step_s
+                self.ended_s, self.num_steps = event.at_s, event.step + 1
+                self.commits.append(event)
+            case Evaluated():
+                self.evaluations.append((event.at_s, event.metrics["accuracy"]))
+            case Metered():
+                training = [term.usd for term in event.terms if term.kind not in _BEFORE_TRAINING]
+                self.bills.append((event.at_s, sum(training)))
+            case BatchChanged():
+                self.batches.append(event)
+            case PaceMissed():
+                self.late.add(event.member)
+
+    def since(self, at_s: float) -> float:
+        """Seconds since the first step began."""
+        assert self.began_s is not None, "a run has steps"
+        return at_s - self.began_s
+
+    @property
+    def accuracy(self) -> Points:
+        return [(self.since(at_s), value) for at_s, value in self.evaluations]
+
+    @property
+    def workers(self) -> Points:
+        """The number of members that train, at each moment at which it changes."""
+        return [(max(0.0, self.since(at_s)), float(number)) for at_s, number, _ in self.rosters]
+
+    @property
+    def cost(self) -> Points:
+        """The cost in dollars without what came before the first step."""
+        return [(self.since(at_s), usd) for at_s, usd in self.bills if self.since(at_s) >= 0]
+
+    @property
+    def run_s(self) -> float:
+        return self.since(self.ended_s)
+
+    def workers_at(self, seconds: float) -> int:
+        """The number of members that train so many seconds after the first step began."""
+        return int(max((point for point in self.workers if point[0] <= seconds), default=(0.0, 1.0))[1])
+
+    def usd_at(self, seconds: float) -> float:
+        """The cost after so many seconds, between two readings of the bill."""
+        times, amounts = zip(*self.cost, strict=True)
+        after = bisect_right(times, seconds)
+        if after == 0:
+            return float(amounts[0])
+        if after == len(times):
+            return float(amounts[-1])
+        fraction = (seconds - times[after - 1]) / (times[after] - times[after - 1])
+        return float(amounts[after - 1] + fraction * (amounts[after] - amounts[after - 1]))
+
+    def reached_s(self, accuracy: float) -> float | None:
+        """When an evaluation first showed this accuracy; None if none did."""
+        return next((at_s for at_s, value in self.accuracy if value >= accuracy), None)
+
+    def waits(self) -> list[int]:
+        """For each larger batch, how many steps it had before its workers trained."""
+        seats = [(step, number) for _, number, step in self.rosters]
+        found = []
+        for batch, (step, number) in zip(self.batches, _growths(seats), strict=False):
+            assert number > 1
+            found.append(step - batch.step)
+        return found
+
+
+def _growths(rosters: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The last roster of each size, where sizes grow. Guests are told of twice: when they arrive, and with seats."""
+    last = {number: step for step, number in rosters}
+    return [(step, number) for number, step in sorted(last.items())][1:]
