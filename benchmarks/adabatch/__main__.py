@@ -4,9 +4,10 @@ The first part trains for real, with one thread for each worker: 1 worker, 2 wor
 16, and 1 to 16 workers. They compute real gradients of a small network, and sleep until the planned time of a larger
 one has passed. So 16 workers fit on two cores, and `late` counts those that could not keep that time.
 
-Every evaluation is a row: seconds since the first step began, accuracy, workers, and dollars since then. The last line
-is JSON. For both parts, it has the time and the cost of each run until it reached the accuracy of one worker at its
-end, 85 %, and 71 %. `elastic_vs_one` and `elastic_vs_many` are the ratios of the growing run to the others.
+Every evaluation is a row: seconds since the first step began, accuracy, workers, and dollars since then. Evaluations
+themselves are left out of times and costs. The last line is JSON. For both parts, it has the time and the cost of each
+run until it reached the accuracy of one worker at its end, 85 %, and 71 %. `elastic_vs_one` and `elastic_vs_many` are
+the ratios of the growing run to the others.
 """
 
 import argparse
@@ -23,12 +24,11 @@ from benchmarks.adabatch.runs import EXAMPLE, Size, Workers, compared, rehearsal
 from lab.load import ForeignLoad
 
 DATA = Path("/usr/share/datasets/fashion-mnist")
-REAL = Size(width=1024, num_samples=60_000, epochs=4, most=2)
-REHEARSED = Size(width=64, num_samples=60_000, epochs=5, most=16)
-QUICK = Size(width=64, num_samples=7_680, epochs=3, most=4)
+REAL = Size(width=1024, num_samples=60_000, epochs=4, most=2, evaluate_every=40)
+REHEARSED = Size(width=64, num_samples=60_000, epochs=5, most=16, evaluate_every=47)
+QUICK = Size(width=64, num_samples=7_680, epochs=3, most=4, evaluate_every=15)
 STEP_S = 0.15
 """Seconds for which each rehearsed worker computes in a step."""
-EVALUATE_EVERY, QUICK_EVALUATE_EVERY = 20, 5
 PAPER_ACCURACIES = (0.85, 0.71)
 """Hydrozoa, §5.4: the accuracy of 1 and of 1 to 16 workers, and that of 16, at the end."""
 
@@ -113,11 +113,11 @@ def main() -> int:
     with ForeignLoad() as foreign, tempfile.TemporaryDirectory(prefix="zooid-adabatch-") as name:
         folder = Path(name)
         if given.part != "rehearsed" and not given.quick:
-            runs = compared(REAL, EVALUATE_EVERY)
+            runs = compared(REAL)
             last["real"] = figures(measure(lambda workers: train(folder / "real", REAL, workers), "real", runs))
         if given.part != "real":
             size = QUICK if given.quick else REHEARSED
-            runs = compared(size, QUICK_EVALUATE_EVERY if given.quick else EVALUATE_EVERY)
+            runs = compared(size)
             found = measure(rehearsal(folder / "rehearsed", size, STEP_S), "rehearsed", runs)
             last["rehearsed"] = {**figures(found), "step_s": STEP_S}
             if given.picture is not None:

@@ -1,4 +1,8 @@
-"""What one run did over time: its accuracy, its workers and its cost, from the events that it reports."""
+"""What one run did over time: its accuracy, its workers and its cost, from the events that it reports.
+
+Evaluations are left out of times and costs. They take the time of this machine, whatever is rehearsed, and a run that
+is evaluated more often would seem slower.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -16,7 +20,7 @@ from zooid.core.runs.events import (
 )
 
 Points = Sequence[tuple[float, float]]
-"""Moments in seconds since the first step began, and the values then."""
+"""Moments in seconds since the first step began, without evaluations, and the values then."""
 _BEFORE_TRAINING = ("start-up", "preparation")
 """Costs of a run before its first step. On this machine, they depend on how many processes start at once."""
 
@@ -31,13 +35,16 @@ class Recording:
     """When the last step was committed."""
     num_steps: int = 0
     evaluations: list[tuple[float, float]] = field(default_factory=list)
+    """When each evaluation ended, and the accuracy that it found."""
+    left_out: list[tuple[float, float, float]] = field(default_factory=list)
+    """When each evaluation ended, how long it took, and what it cost."""
+    usd_per_s: float = 0.0
     rosters: list[tuple[float, int, int]] = field(default_factory=list)
     """Moments, number of members, and the first step of each roster."""
     bills: list[tuple[float, float]] = field(default_factory=list)
     batches: list[BatchChanged] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
     """Members that could not keep the rehearsed pace."""
-    commits: list[StepCommitted] = field(default_factory=list)
 
     def take(self, event: Event) -> None:
         match event:
@@ -49,21 +56,23 @@ class Recording:
                 if self.began_s is None:
                     self.began_s = event.at_s - event.step_s
                 self.ended_s, self.num_steps = event.at_s, event.step + 1
-                self.commits.append(event)
             case Evaluated():
                 self.evaluations.append((event.at_s, event.metrics["accuracy"]))
+                self.left_out.append((event.at_s, event.wall_s, event.wall_s * self.usd_per_s))
             case Metered():
                 training = [term.usd for term in event.terms if term.kind not in _BEFORE_TRAINING]
                 self.bills.append((event.at_s, sum(training)))
+                self.usd_per_s = event.usd_per_s
             case BatchChanged():
                 self.batches.append(event)
             case PaceMissed():
                 self.late.add(event.member)
 
     def since(self, at_s: float) -> float:
-        """Seconds since the first step began."""
+        """Seconds since the first step began, without evaluations."""
         assert self.began_s is not None, "a run has steps"
-        return at_s - self.began_s
+        evaluated_s = sum(min(wall_s, max(0.0, at_s - end_s + wall_s)) for end_s, wall_s, _ in self.left_out)
+        return at_s - self.began_s - evaluated_s
 
     @property
     def accuracy(self) -> Points:
@@ -76,8 +85,12 @@ class Recording:
 
     @property
     def cost(self) -> Points:
-        """The cost in dollars without what came before the first step."""
-        return [(self.since(at_s), usd) for at_s, usd in self.bills if self.since(at_s) >= 0]
+        """The cost in dollars, without evaluations and what came before the first step."""
+        return [
+            (self.since(at_s), usd - sum(cost for end_s, _, cost in self.left_out if end_s <= at_s))
+            for at_s, usd in self.bills
+            if self.began_s is not None and at_s >= self.began_s
+        ]
 
     @property
     def run_s(self) -> float:
@@ -95,7 +108,7 @@ class Recording:
             return float(amounts[0])
         if after == len(times):
             return float(amounts[-1])
-        fraction = (seconds - times[after - 1]) / (times[after] - times[after - 1])
+        fraction = (seconds - times[after - 1]) / max(1e-9, times[after] - times[after - 1])
         return float(amounts[after - 1] + fraction * (amounts[after] - amounts[after - 1]))
 
     def reached_s(self, accuracy: float) -> float | None:

@@ -55,6 +55,8 @@ class Size:
     epochs: int
     most: int
     """The largest number of workers."""
+    evaluate_every: int
+    """Number of steps of one worker between two evaluations."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,23 @@ class Workers:
         return str(self.first) if self.first == self.most else f"{self.first} to {self.most}"
 
 
-def compared(size: Size, evaluate_every: int) -> list[Workers]:
+def compared(size: Size) -> list[Workers]:
     """One worker, the largest number of them, and a run that grows from one to the other."""
-    often = max(2, evaluate_every // size.most)
-    return [Workers(1, 1, evaluate_every), Workers(size.most, size.most, often), Workers(1, size.most, evaluate_every)]
+    often = max(2, size.evaluate_every // size.most)
+    growing = max(2, size.evaluate_every // 3)
+    return [
+        Workers(1, 1, size.evaluate_every),
+        Workers(size.most, size.most, often),
+        Workers(1, size.most, growing),
+    ]
 
 
 def write_job(folder: Path, size: Size, workers: Workers) -> Path:
     """Write a job file beside a copy of the example, which it imports."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(EXAMPLE, folder)
-    file = folder / f"workers_{workers.first}_{workers.most}.py"
+    own = folder / f"{workers.first}-to-{workers.most}"
+    own.mkdir(parents=True, exist_ok=True)
+    shutil.copy(EXAMPLE, own)
+    file = own / "clothes.py"
     file.write_text(
         _JOB.format(
             width=size.width,
@@ -101,7 +109,7 @@ def train(folder: Path, size: Size, workers: Workers) -> Recording:
     job_file = write_job(folder, size, workers)
     zooid.train(
         job_file,
-        store=(folder / f"run-{job_file.stem}").as_uri(),
+        store=(job_file.parent / "run").as_uri(),
         limits=Limits(num_replicas=workers.first, num_stages=1, transport="tcp"),
         profile=False,
         on=REAL_OFFER,
@@ -138,7 +146,7 @@ def _rehearse(folder: Path, size: Size, workers: Workers, profile: Profile, link
         plan,
         profile,
         job=job_file,
-        store=(folder / f"rehearsed-{job_file.stem}").as_uri(),
+        store=(job_file.parent / "run").as_uri(),
         slower=slower,
         on_event=recording.take,
     )

@@ -181,6 +181,7 @@ def records() -> list[FileRecord]:
             shares=(2, 1),
             copies=(RosterSeat(name="c0", stage=0),),
             plan="planner-1",
+            first_step=40,
         ),
         LayoutRequest(num_replicas=2, num_stages=3),
         Notice(member="m5", source="the signal SIGUSR1", left_s=30.0),
