@@ -4,9 +4,11 @@ Evaluations are left out of times and costs. They take the time of this machine,
 is evaluated more often would seem slower.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from zooid.core.runs.events import (
     BatchChanged,
@@ -39,10 +41,13 @@ class Recording:
     left_out: list[tuple[float, float, float]] = field(default_factory=list)
     """When each evaluation ended, how long it took, and what it cost."""
     usd_per_s: float = 0.0
+    num_tested: int = 0
+    """Number of pictures in an evaluation."""
     rosters: list[tuple[float, int, int]] = field(default_factory=list)
     """Moments, number of members, and the first step of each roster."""
     bills: list[tuple[float, float]] = field(default_factory=list)
-    batches: list[BatchChanged] = field(default_factory=list)
+    batches: list[tuple[int, int]] = field(default_factory=list)
+    """The first step of each piece, and its batch size."""
     late: set[str] = field(default_factory=set)
     """Members that could not keep the rehearsed pace."""
 
@@ -50,6 +55,7 @@ class Recording:
         match event:
             case RunStarted():
                 self.rosters.append((event.at_s, len(event.members), event.first_step))
+                self.batches.append((event.first_step, event.batch_size))
             case RosterChanged():
                 self.rosters.append((event.at_s, len(event.members), event.step))
             case StepCommitted():
@@ -58,13 +64,14 @@ class Recording:
                 self.ended_s, self.num_steps = event.at_s, event.step + 1
             case Evaluated():
                 self.evaluations.append((event.at_s, event.metrics["accuracy"]))
+                self.num_tested = event.num_samples
                 self.left_out.append((event.at_s, event.wall_s, event.wall_s * self.usd_per_s))
             case Metered():
                 training = [term.usd for term in event.terms if term.kind not in _BEFORE_TRAINING]
                 self.bills.append((event.at_s, sum(training)))
                 self.usd_per_s = event.usd_per_s
             case BatchChanged():
-                self.batches.append(event)
+                self.batches.append((event.step, event.batch_size))
             case PaceMissed():
                 self.late.add(event.member)
 
@@ -77,6 +84,12 @@ class Recording:
     @property
     def accuracy(self) -> Points:
         return [(self.since(at_s), value) for at_s, value in self.evaluations]
+
+    @property
+    def certain_accuracy(self) -> float:
+        """The last accuracy, less one standard error of a test with so many pictures."""
+        _, value = self.evaluations[-1]
+        return value - math.sqrt(value * (1 - value) / self.num_tested)
 
     @property
     def workers(self) -> Points:
@@ -116,16 +129,9 @@ class Recording:
         return next((at_s for at_s, value in self.accuracy if value >= accuracy), None)
 
     def waits(self) -> list[int]:
-        """For each larger batch, how many steps it had before its workers trained."""
-        seats = [(step, number) for _, number, step in self.rosters]
-        found = []
-        for batch, (step, number) in zip(self.batches, _growths(seats), strict=False):
-            assert number > 1
-            found.append(step - batch.step)
-        return found
-
-
-def _growths(rosters: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The last roster of each size, where sizes grow. Guests are told of twice: when they arrive, and with seats."""
-    last = {number: step for step, number in rosters}
-    return [(step, number) for number, step in sorted(last.items())][1:]
+        """For each larger batch, how many steps it had before more workers had their seats."""
+        larger = [step for (_, before), (step, size) in pairwise(self.batches) if size > before]
+        sizes = [number for _, number, _ in self.rosters]
+        # Those that join are told of twice: first as guests, and then with their seats.
+        joined = [sizes.index(size) + 1 for size in sorted(set(sizes))[1:]]
+        return [self.rosters[index][2] - step for index, step in zip(joined, larger, strict=False)]

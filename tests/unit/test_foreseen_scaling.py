@@ -125,7 +125,7 @@ class Wishes(RosterChanges):
 
 
 def test_members_are_asked_for_when_their_start_up_fits_into_the_time_that_is_left() -> None:
-    """Steps take 1 s, and the two processes of a replica 10 s. So four of them need 16 s, and steps to join."""
+    """Steps take 1 s, one process 7 s and two 10 s. So four need 16 s, and further steps to join."""
     changes = Wishes(open_store("memory://foreseen"), 0, lambda seats, plan: None, lambda name: False)
     began_s = time.time() - 1000.0
     scaling = PolicyScaling(changes, num_stages=2, started_s=began_s - 10.0, num_members=2)
@@ -134,7 +134,9 @@ def test_members_are_asked_for_when_their_start_up_fits_into_the_time_that_is_le
     for step in range(100):
         scaling.take(StepCommitted(at_s=began_s + step + 1, step=step, epoch=0, loss=1.0, num_samples=4, step_s=1.0))
         if step == 1:
+            assert changes.startups.expected_s(4) == pytest.approx(10.0), "all that the first members tell"
             changes.startups.note(1, 7.0)
+            changes.startups.note(2, 10.0)
         scaling.poll()
         if changes.asked and not due:
             due.append(100 - step - 1)

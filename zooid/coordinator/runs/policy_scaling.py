@@ -40,7 +40,7 @@ class PolicyScaling:
                 self.num_members = len(event.members)
             case StepCommitted():
                 if not self._commits_s:
-                    self.changes.startups.note(self.num_members, event.at_s - event.step_s - self.started_s)
+                    self.changes.startups.first_s = max(0.0, event.at_s - event.step_s - self.started_s)
                 self._commits_s.append(event.at_s)
                 self._num_steps = event.step + 1
             case ScalingExpected():

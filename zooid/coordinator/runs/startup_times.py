@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 class StartUpTimes:
     """The start-ups of a run so far. Processes of one start are ready together, when the last of them is."""
 
+    first_s: float = 0.0
+    """Start-up of the first members. They wait for initial weights, too, so it counts only until others have joined."""
     _longest_s: dict[int, float] = field(default_factory=dict)
     """The longest start-up of so many processes at once."""
 
@@ -19,7 +21,7 @@ class StartUpTimes:
         return max(self._longest_s.values(), default=0.0)
 
     def expected_s(self, num_processes: int) -> float:
-        """How long the start-up of so many processes will take; 0 if nothing is known.
+        """How long the start-up of so many processes will take.
 
         Processes that share a machine slow each other down. So start-ups of different sizes give a line that never
         falls, by least squares, and no start-up is expected to be shorter than a smaller one was.
@@ -34,7 +36,7 @@ class StartUpTimes:
         """
         known = sorted(self._longest_s.items())
         if not known:
-            return 0.0
+            return self.first_s
         mean_num = sum(num for num, _ in known) / len(known)
         mean_s = sum(seconds for _, seconds in known) / len(known)
         spread = sum((num - mean_num) ** 2 for num, _ in known)

@@ -133,8 +133,9 @@ class Transactions:
         stage = self._seat.stage
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
-        if self._samples.step_size(step) == self._samples.batch_size:
+        if self._samples.step_size(step) == self._samples.batch_size_of(step):
             self.last_full = (step, recording)
+        if self._samples.step_size(step) == self._samples.batch_size:
             self.meter.note(step, recording)
 
     def _schedule(self, step: int, num_grains: int) -> StepSchedule:
