@@ -6,8 +6,8 @@ one has passed. So 16 workers fit on two cores, and `late` counts those that cou
 
 Every evaluation is a row: seconds since the first step began, accuracy, workers, and dollars since then. Evaluations
 themselves are left out of times and costs. The last line is JSON. For both parts, it has the time and the cost of each
-run until it reached the accuracy of one worker at its end, 85 %, and 71 %. The first of these is taken less one standard
-error of the test, which is 0.36 percentage points at 85 % of 10,000 pictures, for all runs alike. `elastic_vs_one` and
+run until it reached the accuracy of one worker at its end, 85 %, and 71 %. The first of these is taken less one
+standard error of the test, for all runs alike: 0.36 percentage points at 85 % of 10,000 pictures. `elastic_vs_one` and
 `elastic_vs_many` are the ratios of the growing run to the others, and `many` there is the accuracy of many workers at
 their end.
 """

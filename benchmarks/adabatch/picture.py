@@ -6,7 +6,7 @@ from html import escape
 
 from benchmarks.adabatch.recording import Points, Recording
 
-WIDTH, LEFT, RIGHT, TOP, GAP, BOTTOM = 1000, 70, 20, 62, 34, 44
+WIDTH, LEFT, RIGHT, TOP, GAP, BOTTOM = 1000, 70, 20, 78, 36, 44
 COLOURS = ("#3b6ea5", "#c0392b", "#2e8b57")
 GRID = "#e2e2e2"
 

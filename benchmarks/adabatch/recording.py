@@ -78,8 +78,13 @@ class Recording:
     def since(self, at_s: float) -> float:
         """Seconds since the first step began, without evaluations."""
         assert self.began_s is not None, "a run has steps"
-        evaluated_s = sum(min(wall_s, max(0.0, at_s - end_s + wall_s)) for end_s, wall_s, _ in self.left_out)
-        return at_s - self.began_s - evaluated_s
+        return at_s - self.began_s - sum(wall_s * done for wall_s, _, done in self._evaluated(at_s))
+
+    def _evaluated(self, at_s: float) -> list[tuple[float, float, float]]:
+        """The time and the cost of each evaluation, and the fraction of it that was done at this moment."""
+        return [
+            (wall_s, usd, min(1.0, max(0.0, 1.0 - (end_s - at_s) / wall_s))) for end_s, wall_s, usd in self.left_out
+        ]
 
     @property
     def accuracy(self) -> Points:
@@ -100,7 +105,7 @@ class Recording:
     def cost(self) -> Points:
         """The cost in dollars, without evaluations and what came before the first step."""
         return [
-            (self.since(at_s), usd - sum(cost for end_s, _, cost in self.left_out if end_s <= at_s))
+            (self.since(at_s), usd - sum(cost * done for _, cost, done in self._evaluated(at_s)))
             for at_s, usd in self.bills
             if self.began_s is not None and at_s >= self.began_s
         ]
