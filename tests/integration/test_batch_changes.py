@@ -12,6 +12,7 @@ from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.test_resume import PAUSE, killed_after
+from zooid.coordinator import timeline
 from zooid.core.errors import MemberFailed
 from zooid.core.jobs.job import load_job
 from zooid.core.runs.batch_history import BatchPiece
@@ -278,6 +279,7 @@ def test_adabatch_lets_a_second_replica_join(forking: RecordingPlatform, tmp_pat
         (piece.first_step, piece.batch_size, piece.rate_factor) for piece in batches
     )
     assert len(result.losses) == told[-1].num_steps == 2 * 8 + 7 * 4
+    assert timeline(url).step == 2 * 8 + 7 * 4 - 2, "the last step with a full batch of the new size"
     store = open_store(url)
     assert read_manifest(store, last_step(store)).ledger.batches == batches
 
