@@ -75,11 +75,10 @@ class Workers:
 def compared(size: Size) -> list[Workers]:
     """One worker, the largest number of them, and a run that grows from one to the other."""
     often = max(2, size.evaluate_every // size.most)
-    growing = max(2, size.evaluate_every // 3)
     return [
         Workers(1, 1, size.evaluate_every),
         Workers(size.most, size.most, often),
-        Workers(1, size.most, growing),
+        Workers(1, size.most, size.evaluate_every),
     ]
 
 
