@@ -162,7 +162,7 @@ class RosterChanges:
         if roster is None or roster.guests:
             return  # its guests become members with the next step
         if self._is_done(roster):
-            if self._started:
+            if self._running:
                 self._note_startup()
             self._forget(roster)
             return
