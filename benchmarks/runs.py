@@ -248,6 +248,9 @@ def measure(quick: bool, chosen: slice) -> Iterator[Row]:
         output, _ = process.communicate()
         assert process.returncode == 0, f"case {number} failed"
         row: Row = json.loads(output)
+        print(
+            f"case {number}: corrected {row['corrected_s']:.3f} s, measured {row['measured_s']:.3f} s", file=sys.stderr
+        )
         return row
 
     numbers = range(len(cases(quick)))[chosen]
