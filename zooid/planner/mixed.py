@@ -26,7 +26,6 @@ from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_fro
 from zooid.planner.stage_sizes import Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
 from zooid.predictor import stage_memory_bytes, stage_memory_table, stage_times
 from zooid.predictor.equations import streaming_bound_s
-from zooid.schedule.share_rule import balanced_shares
 
 AnyPoint = TypeVar("AnyPoint")
 Members = Sequence[tuple[Offer, int]]
@@ -312,9 +311,12 @@ def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:
 
 
 def _shared_by_speed(market: Market, offers: Sequence[Offer], grain_size: int) -> Members:
-    """Give each member as many grains as fit its speed, so that the last one ends first."""
-    paces = [_grain_s(market, offer, grain_size) for offer in offers]
-    shares = balanced_shares(paces, market.profile.batch_size // grain_size)
+    """Give each member one grain, and each further grain to the member that finishes it first."""
+    speeds = [1 / _grain_s(market, offer, grain_size) for offer in offers]
+    shares = [1] * len(offers)
+    for _ in range(market.profile.batch_size // grain_size - len(offers)):
+        soonest = min(range(len(offers)), key=lambda member: (shares[member] + 1) / speeds[member])
+        shares[soonest] += 1
     return list(zip(offers, shares, strict=True))
 
 
