@@ -189,7 +189,7 @@ def draw(number: int, transport: TransportName, ran: Layout, asked: Layout, gene
     kinds = {
         letter: Kind(
             name=f"kind-{letter}",
-            rate=round(generator.uniform(8e6, 20e6)),
+            rate=round(generator.uniform(16e6, 40e6)),
             rate_factor=generator.choice((generator.uniform(0.5, 0.8), generator.uniform(1.25, 2.0))),
             forward_factor=generator.uniform(0.6, 1.8),
             backward_factor=generator.uniform(0.6, 1.8),
@@ -205,7 +205,7 @@ def known_profile(generator: random.Random) -> Profile:
     layers = [
         made_layer(
             f"layer {number}",
-            generator.uniform(0.005, 0.015),
+            generator.uniform(0.0025, 0.0075),
             parameter_bytes=round(generator.uniform(4e5, 1e6)) // 4 * 4,
             boundary_bytes=0 if number == NUM_LAYERS - 1 else round(generator.uniform(4e5, 8e5)),
         )
@@ -248,6 +248,9 @@ def measure(quick: bool, chosen: slice) -> Iterator[Row]:
         output, _ = process.communicate()
         assert process.returncode == 0, f"case {number} failed"
         row: Row = json.loads(output)
+        print(
+            f"case {number}: corrected {row['corrected_s']:.3f} s, measured {row['measured_s']:.3f} s", file=sys.stderr
+        )
         return row
 
     numbers = range(len(cases(quick)))[chosen]

@@ -24,7 +24,7 @@ from msgspec import structs
 import zooid
 from benchmarks.harness import Row, run_benchmark
 from lab.load import ForeignLoad
-from lab.quotas import CpuQuota, why_no_quotas
+from lab.quotas import PERIOD_US, CpuQuota, why_no_quotas
 from lab.runs import plan_by_hand
 from zooid.core.plans.plan import Plan
 from zooid.core.runs.events import Event, RosterChanged, StepCommitted
@@ -79,7 +79,7 @@ job = zooid.Job(
 )
 """
 GRAIN_SIZE = 16
-ROWS, QUICK_ROWS = 120, 40
+ROWS, QUICK_ROWS = 48, 16
 """Rows of each sample, which decide how long a step takes."""
 
 
@@ -94,6 +94,7 @@ class Watched:
     changes: tuple[tuple[int, float | None], ...] = ()
     """Quotas in cores, None to lift it, each with the step after which it comes."""
     quota_at_start: float | None = None
+    period_us: int = PERIOD_US
     seen: list[StepCommitted | RosterChanged] = field(default_factory=list)
     changed_at_s: list[float] = field(default_factory=list)
 
@@ -104,7 +105,7 @@ class Watched:
     def train(self, plan: Plan | None = None) -> "Watched":
         job_file = write_job(self.folder, self.rows, self.num_steps)
         plan = structs.replace(plan or plan_of(job_file), shares=self.shares)
-        quota = CpuQuota()
+        quota = CpuQuota(self.period_us)
         platform = _Platform(quota)
         if self.quota_at_start is not None:
             quota.limit(self.quota_at_start)

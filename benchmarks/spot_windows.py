@@ -3,8 +3,9 @@
 Windows of at most 12 hours are drawn from each trace with a seed, among those in which something changes. A job takes
 two hours on all wanted members on demand. Its members are processes that compute small gradients in slept time, boot as
 long as the catalog says, and are killed by the trace. Traces with more than 4 instances are divided by a whole number.
-One factor shortens all times. It is the largest at which members boot, start and join within one sample of the trace.
-What members need to start on this machine is measured first.
+One factor shortens all times. It is the largest at which members boot and join within one sample of the trace, and at
+which a run that has lost all members trains again. What that takes on this machine is measured first, and the policy
+reckons with it.
 
 The run is steered by the policy whose simulated runs `python -m benchmarks.spot` plays through whole traces. The first
 window of a trace has a deadline of 1.5 times the time on demand. The second has twice that time, and half of the cost
@@ -45,7 +46,6 @@ STEP_S = 0.1
 """Time of a step on all wanted members, on this machine."""
 CALIBRATION_FACTOR = 100.0
 MAX_FACTOR = 120.0
-"""At this factor, a run that has lost all members is resumed within about one sample."""
 
 
 def rental() -> Rental:
@@ -59,7 +59,7 @@ def replays(trace: Trace, num_windows: int, hours: float, seed: int, measured: C
     assert boot_s is not None
     longest_step_s = STEP_S * divided(trace)[0].num_wanted  # on a single member
     join_s = measured.start_s + 2 * longest_step_s  # new members wait for the end of a step, and are guests in the next
-    factor = min(MAX_FACTOR, largest_factor(trace.gap_s, boot_s, join_s))
+    factor = min(MAX_FACTOR, largest_factor(trace.gap_s, boot_s, max(join_s, measured.restart_s)))
     longest_s = hours * 3600 * max(deadline for deadline, _ in SETTINGS)
     for _, window, (deadline, budget) in zip(
         range(num_windows), draw(trace, longest_s, seed), cycle(SETTINGS), strict=False
@@ -119,8 +119,8 @@ def measure(
             folder = Path(name)
             measured = calibrate(folder / "calibration", rental(), CALIBRATION_FACTOR, 4, STEP_S * CALIBRATION_FACTOR)
             print(
-                f"seed {seed}; on this machine, members need {measured.start_s:.2f} s to start after their boot delay, "
-                f"and a step takes {1000 * measured.excess_s:.0f} ms longer than planned",
+                f"seed {seed}; beside boot delays, members start in {measured.start_s:.2f} s here, a run restarts in "
+                f"{measured.restart_s:.2f} s, and a step takes {1000 * measured.excess_s:.0f} ms longer than planned",
                 file=sys.stderr,
             )
             for trace in chosen:

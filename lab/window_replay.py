@@ -33,14 +33,14 @@ class Rental:
     member: str
     spot_usd_per_hour: float
 
-    def offers(self, factor: float, start_s: float) -> tuple[Offer, Offer]:
+    def offers(self, factor: float, restart_s: float) -> tuple[Offer, Offer]:
         """The spot offer and the one on demand, in scaled time.
 
-        `start_s` is what a member needs on this machine after its boot delay, by which the policy reckons, too.
+        The policy reckons with the boot delay and with `restart_s`, which a restart needs on this machine beside it.
         """
         own = scaled_offer(self.member, factor)
         assert own.startup_s is not None
-        own = structs.replace(own, startup_s=own.startup_s + start_s)
+        own = structs.replace(own, startup_s=own.startup_s + restart_s)
         spot_usd_per_hour = self.spot_usd_per_hour * factor
         spot = structs.replace(own, name=f"{own.name}.spot", market="spot", usd_per_hour=spot_usd_per_hour)
         return spot, own
@@ -55,7 +55,12 @@ class Calibration:
     excess_s: float
     """Time by which a step is longer than planned."""
     prepare_s: float
-    """Time from the command to the start of the first member that trains."""
+    """Time from the command to the launch of the first members that train."""
+
+    @property
+    def restart_s(self) -> float:
+        """Time, beside the boot delay, until a run that has lost all members trains again."""
+        return self.prepare_s + self.start_s
 
 
 def fleet_plans(job: ScaledJob, spot: Offer, own: Offer, num_wanted: int) -> list[Plan]:
@@ -70,6 +75,12 @@ def fleet_plans(job: ScaledJob, spot: Offer, own: Offer, num_wanted: int) -> lis
 
 def calibrate(folder: Path, rental: Rental, factor: float, num_wanted: int, step_s: float) -> Calibration:
     """Train a few steps on demand, with boot delay. `step_s` is the unscaled time of a step on all wanted members."""
+    for name in ("warm", "measured"):  # the first run also waits until the platform can fork members
+        measured = _calibrate(folder / name, rental, factor, num_wanted, step_s)
+    return measured
+
+
+def _calibrate(folder: Path, rental: Rental, factor: float, num_wanted: int, step_s: float) -> Calibration:
     spot, own = rental.offers(factor, 0.0)
     job = _job(folder, (spot, own), factor, num_wanted, step_s, _CALIBRATION_STEPS)
     plan = fleet_plans(job, spot, own, num_wanted)[-1]
@@ -115,7 +126,7 @@ class WindowReplay:
     @property
     def world(self) -> World:
         """The same job in simulated time, with start-up and steps as they were measured."""
-        spot, own = self.rental.offers(self.factor, self.calibration.start_s)
+        spot, own = self.rental.offers(self.factor, self.calibration.restart_s)
         assert own.startup_s is not None
         world = World(
             trace=self.window.trace,
@@ -139,9 +150,9 @@ class WindowReplay:
     def run(self, folder: Path, seed: int) -> MarketRun:
         """Replay the window with real members."""
         num_wanted, world = self.window.trace.num_wanted, self.world
-        spot, own = offers = self.rental.offers(self.factor, self.calibration.start_s)
+        spot, own = offers = self.rental.offers(self.factor, self.calibration.restart_s)
         job = _job(folder, offers, self.factor, num_wanted, self.step_s, self.num_steps)
-        boot_s = world.startup_s - self.calibration.start_s * self.factor
+        boot_s = world.startup_s - self.calibration.restart_s * self.factor
         supplies = {spot.name: Supply(self.window.spot_trace, boot_s), own.name: Supply(boot_s=boot_s)}
         market = SpotMarket(supplies, from_s=self.window.from_s, speed=self.factor, seed=seed, opens_with_members=True)
         assert world.deadline_s is not None

@@ -26,10 +26,10 @@ from benchmarks.adabatch.runs import EXAMPLE, Size, Workers, compared, rehearsal
 from lab.load import ForeignLoad
 
 DATA = Path("/usr/share/datasets/fashion-mnist")
-REAL = Size(width=1024, num_samples=60_000, epochs=4, most=2, evaluate_every=24)
-REHEARSED = Size(width=64, num_samples=60_000, epochs=5, most=16, evaluate_every=15)
-QUICK = Size(width=64, num_samples=7_680, epochs=3, most=4, evaluate_every=8)
-STEP_S = 0.14
+REAL = Size(width=1024, rate=1e-3, per_worker=256, num_samples=60_000, epochs=4, most=2, evaluate_every=24)
+REHEARSED = Size(width=64, rate=2e-3, per_worker=512, num_samples=60_000, epochs=5, most=16, evaluate_every=8)
+QUICK = Size(width=64, rate=2e-3, per_worker=512, num_samples=12_288, epochs=3, most=4, evaluate_every=6)
+STEP_S = 0.28
 """Seconds for which each rehearsed worker computes in a step."""
 PAPER_ACCURACIES = (0.85, 0.71)
 """Hydrozoa, §5.4: the accuracy of 1 and of 1 to 16 workers, and that of 16, at the end."""

@@ -1,7 +1,7 @@
 """The runs that are compared: a job with a number of workers that is fixed, or that AdaBatch doubles.
 
-As in Hydrozoa, §5.4, each worker has 256 samples of a batch. Fixed runs decay their learning rate by 0.375 whenever the
-growing run doubles its workers and decays it by 0.75.
+As in Hydrozoa, §5.4, each worker has the same number of samples of a batch. Fixed runs decay their learning rate by
+0.375 whenever the growing run doubles its workers and decays it by 0.75.
 """
 
 import shutil
@@ -19,7 +19,6 @@ from zooid.core.resources.link import Links
 from zooid.predictor import stage_times
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "fashion.py"
-PER_WORKER = 256
 REAL_OFFER = "local:aws.lambda.1769"
 """One virtual core, so that each worker has one thread."""
 REHEARSED_OFFER = "local:azure.aci.cpu.4x4"
@@ -27,6 +26,7 @@ REHEARSED_OFFER = "local:azure.aci.cpu.4x4"
 
 _JOB = """from dataclasses import replace
 
+import torch
 from torch.utils.data import Subset
 
 import fashion
@@ -36,8 +36,10 @@ import zooid
 job = replace(
     fashion.job,
     model=lambda: fashion.build_model({width}),
+    optimizer=lambda named: torch.optim.Adam(named, lr={rate}),
     data=lambda: Subset(fashion.Clothes("train"), range({num_samples})),
     batch_size={batch_size},
+    grain_size={per_worker},
     epochs={epochs},
     evaluate_every={evaluate_every},
     scaling=zooid.scaling.adabatch(every=1, max_batch={max_batch}, per_replica={per_worker}),
@@ -51,6 +53,10 @@ class Size:
 
     width: int
     """Width of the network."""
+    rate: float
+    """Learning rate at the beginning."""
+    per_worker: int
+    """Number of samples of a batch for each worker."""
     num_samples: int
     epochs: int
     most: int
@@ -91,12 +97,13 @@ def write_job(folder: Path, size: Size, workers: Workers) -> Path:
     file.write_text(
         _JOB.format(
             width=size.width,
+            rate=size.rate,
             num_samples=size.num_samples,
-            batch_size=workers.first * PER_WORKER,
+            batch_size=workers.first * size.per_worker,
             epochs=size.epochs,
             evaluate_every=workers.evaluate_every,
-            max_batch=workers.most * PER_WORKER,
-            per_worker=PER_WORKER,
+            max_batch=workers.most * size.per_worker,
+            per_worker=size.per_worker,
         )
     )
     return file
@@ -121,7 +128,7 @@ def rehearsal(folder: Path, size: Size, step_s: float) -> Callable[[Workers], Re
     """Profile the job, and return what trains it so that each worker computes for `step_s` seconds in a step."""
     profile = zooid.profile(write_job(folder, size, Workers(1, 1, 100)))
     links = zooid.probe(ends=("peers",), seconds=0.3)
-    slower = step_s / _step_s(profile)
+    slower = step_s / _step_s(profile, size.per_worker)
 
     def rehearse(workers: Workers) -> Recording:
         return _rehearse(folder, size, workers, profile, links, slower)
@@ -129,16 +136,16 @@ def rehearsal(folder: Path, size: Size, step_s: float) -> Callable[[Workers], Re
     return rehearse
 
 
-def _step_s(profile: Profile) -> float:
+def _step_s(profile: Profile, per_worker: int) -> float:
     """How long this machine computes in a step of one worker."""
-    times = stage_times(profile, 0, len(profile.layers), PER_WORKER, is_direct=True)
+    times = stage_times(profile, 0, len(profile.layers), per_worker, is_direct=True)
     return times.forward_s + times.backward_s + times.update_s - profile.between_steps_s
 
 
 def _rehearse(folder: Path, size: Size, workers: Workers, profile: Profile, links: Links, slower: float) -> Recording:
     recording = Recording()
     job_file = write_job(folder, size, workers)
-    profile = structs.replace(profile, batch_size=workers.first * PER_WORKER)
+    profile = structs.replace(profile, batch_size=workers.first * size.per_worker)
     limits = Limits(num_replicas=workers.first, num_stages=1, transport="tcp", max_members=workers.first)
     plan = zooid.plan(job_file, measured=profile, limits=limits, links=links, on=REHEARSED_OFFER)
     zooid.rehearse(

@@ -236,6 +236,11 @@ def row_of(number: int, seed: int, run_s: float, process_s: float) -> Row:
     losses = predicted.losses
     assert losses is not None
     rehearsed = rehearse(case, random.Random(f"losses {seed} {number}"))
+    print(
+        f"case {number}, {case.name}: predicted {predicted.run_s:.1f} s and ${predicted.run_usd:.4f}, rehearsed "
+        f"{rehearsed.run_s:.1f} s and ${rehearsed.usd:.4f}",
+        file=sys.stderr,
+    )
     return {
         "number": number,
         "case": case.name,

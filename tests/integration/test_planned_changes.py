@@ -271,7 +271,7 @@ def test_a_first_member_that_leaves_is_granted_its_last_wish(tmp_path: Path) -> 
         JOB.replace("job = ", f"{wish}job = ").replace("clip_norm=1.0,", "clip_norm=1.0, on_event=wish,")
     )
     last_step = int((tmp_path / "run" / "wished").read_text())
-    assert "stop" in result.stopped
+    assert "wished" in result.stopped
     assert len(result.losses) == last_step + 1
     assert not run.changes()[1:], "nobody has left"
 

@@ -96,6 +96,8 @@ class RosterChanges:
     """Names of processes that were started to join."""
     _num_failed: int = 0
     """Number of processes that have ended before they could join in the present change."""
+    _is_noted: bool = False
+    """Whether the start-up of the present change's processes is noted."""
     _planned: PlannedChange | None = None
     _num_refilled: int = 0
     """Number of replicas that the run had before members were lost; 0 if nobody is missing."""
@@ -145,7 +147,8 @@ class RosterChanges:
             self._resize(wanted)
         elif earlier[0].policy_replicas != num_replicas:
             self._queue[self._queue.index(earlier[0])] = wanted
-            self._planned = self._planned if self._queue[0] is not wanted else None
+            if self._queue[0] is wanted:
+                self._planned = None
 
     def _with_replicas(self, num_replicas: int) -> Target:
         def target(roster: Roster) -> Seats:
@@ -238,7 +241,7 @@ class RosterChanges:
         if roster is None or roster.guests:
             return  # its guests become members with the next step
         if self._is_done(roster):
-            if self._started and not self._queue[0].first_step:
+            if self._running:
                 self._note_startup()
             done = self._queue[0]
             self._forget(roster.stages)
@@ -266,12 +269,15 @@ class RosterChanges:
             self._running |= {seat.name for seat in missing}
             self.start(missing, plan_name)
         if all(self._is_ready(seat.name) for seat in joiners):
-            if joiners and self._queue[0].first_step and self._planned is None:
-                self._note_startup()
+            if joiners and self._queue[0].first_step:
+                self._note_startup()  # what follows is waiting for that step
             self._plan(roster, seats)
 
     def _note_startup(self) -> None:
-        self.startups.note(len(self._running), time.monotonic() - self._started_s)
+        """Learn how long the new processes took, once for each change."""
+        if not self._is_noted:
+            self._is_noted = True
+            self.startups.note(len(self._running), time.monotonic() - self._started_s)
 
     def _let_others_pass(self) -> None:
         """Turn to another change while there is no room for this one, if no process was started for it."""
@@ -289,6 +295,7 @@ class RosterChanges:
         self._started.clear()
         self._running.clear()
         self._num_failed = 0
+        self._is_noted = False
 
     @property
     def wanted(self) -> Sequence[WantedChange]:
