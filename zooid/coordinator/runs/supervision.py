@@ -19,8 +19,8 @@ from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.coordinator.runs.lease import Lease
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
+from zooid.coordinator.runs.member_changes import RunChanges
 from zooid.coordinator.runs.relay import OnEvent, Relay
-from zooid.coordinator.runs.run_changes import RunChanges
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
