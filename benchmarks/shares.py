@@ -4,11 +4,11 @@ Both members compute, with one thread each. First, every split of a step's grain
 and the fastest of them is the best split. These runs end before shares could change. Then a run begins with equal
 shares and without a quota. The quota comes, shares follow, the quota goes, and shares follow again.
 
-`steps` counts steps from the moment of the change until one takes at most 1.1 times as long as with the best split. The
-step in which the change comes counts. `ratio` is the median time of the steps after that, over the best split's time.
+`steps` counts steps from the moment of the change to the first one that takes at most 1.1 times as long as with the
+best split, in the median of itself and the next two. The step in which the change comes counts. `ratio` is the median
+time of all steps from then on, over the best split's time.
 """
 
-import os
 import statistics
 import sys
 import tempfile
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from msgspec import structs
@@ -26,7 +27,7 @@ from benchmarks.harness import Row, run_benchmark
 from lab.load import ForeignLoad
 from lab.quotas import PERIOD_US, CpuQuota, why_no_quotas
 from lab.runs import plan_by_hand
-from zooid.core.plans.plan import Plan
+from zooid.core.plans.plan import Limits, Plan
 from zooid.core.runs.events import Event, RosterChanged, StepCommitted
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
@@ -103,8 +104,12 @@ class Watched:
         return (self.folder / "run").as_uri()
 
     def train(self, plan: Plan | None = None) -> "Watched":
+        """Train with equal shares, or with other shares by a plan of the same job."""
         job_file = write_job(self.folder, self.rows, self.num_steps)
-        plan = structs.replace(plan or plan_of(job_file), shares=self.shares)
+        if plan is not None:
+            how: dict[str, Any] = {"plan": structs.replace(plan, shares=self.shares)}
+        else:
+            how = {"limits": Limits(num_replicas=2, num_stages=1, transport="tcp"), "profile": False}
         quota = CpuQuota(self.period_us)
         platform = _Platform(quota)
         if self.quota_at_start is not None:
@@ -120,7 +125,7 @@ class Watched:
                 self.changed_at_s.append(time.time())
 
         try:
-            zooid.train(job_file, store=self.url, plan=plan, on_event=watch, platform=platform)
+            zooid.train(job_file, store=self.url, on_event=watch, platform=platform, **how)
         finally:
             quota.close()
         return self
@@ -166,7 +171,9 @@ def write_job(folder: Path, rows: int, num_steps: int) -> Path:
     return file
 
 
-def plan_of(job_file: Path) -> Plan:
+def plan_in(folder: Path, rows: int) -> Plan:
+    """A plan of the job for two members."""
+    job_file = write_job(folder, rows, NUM_SPLIT_STEPS)
     return structs.replace(plan_by_hand(job_file, 1, "1f1b", "tcp"), num_replicas=2)
 
 
@@ -177,10 +184,11 @@ def measure(quick: bool) -> Iterator[Row]:
     splits = [(first, NUM_GRAINS - first) for first in range(EVEN[0], NUM_GRAINS)]
     with tempfile.TemporaryDirectory(prefix="zooid-shares-") as folder:
         times: dict[tuple[int, int], float] = {}
+        plan = plan_in(Path(folder), rows)
         for split in splits:
             found: list[float] = []
             for _ in range(1 if quick else 2):
-                found += _run(folder, rows, NUM_SPLIT_STEPS, shares=split, quota_at_start=QUOTA).steps_s()
+                found += _run(folder, rows, NUM_SPLIT_STEPS, plan, shares=split, quota_at_start=QUOTA).steps_s()
             times[split] = statistics.median(found)
             yield {"shares": str(split), "quota": QUOTA, "step_s": times[split]}
         best = min(times, key=lambda split: times[split])
@@ -204,13 +212,14 @@ def _run(
     folder: str,
     rows: int,
     num_steps: int,
+    plan: Plan | None = None,
     *,
     shares: tuple[int, int] = EVEN,
     quota_at_start: float | None = None,
     changes: tuple[tuple[int, float | None], ...] = (),
 ) -> Watched:
     own = Path(tempfile.mkdtemp(dir=folder))
-    run = Watched(own, rows, num_steps, shares, changes, quota_at_start).train()
+    run = Watched(own, rows, num_steps, shares, changes, quota_at_start).train(plan)
     print(f"{shares}: {[round(step_s, 3) for step_s in run.steps_s()]}", file=sys.stderr, flush=True)
     if not changes and len(run.splits()) > 1 and quota_at_start is not None:
         raise SystemExit(f"a run with the shares {shares} has changed them to {run.splits()[-1]}")
@@ -218,8 +227,8 @@ def _run(
 
 
 def _row(change: str, steps_s: list[float], best_s: float) -> Row:
-    near = [number for number, step_s in enumerate(steps_s, start=1) if step_s <= NEAR * best_s]
-    first = near[0] if near else None
+    numbers = range(1, len(steps_s) + 1)
+    first = next((number for number in numbers if statistics.median(steps_s[number - 1 :][:3]) <= NEAR * best_s), None)
     after = steps_s[first - 1 :] if first else steps_s
     return {
         "change": change,
@@ -243,5 +252,4 @@ def largest_difference(one: str, other: str) -> float:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     run_benchmark("shares that follow measured speed", measure, lambda quick: NUM_GRAINS - EVEN[0] + 3)

@@ -14,8 +14,8 @@ from zooid.core.jobs.job import load_job
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
 TOLERANCE = 1e-9
-CALM_STEPS, NUM_SLOW_STEPS, NUM_FREE_STEPS = 5, 13, 12
-ROWS = 8
+CALM_STEPS, NUM_SLOW_STEPS, NUM_FREE_STEPS = 4, 12, 10
+ROWS = 6
 PERIOD_US = 10_000
 """A short period of the quota, with which the steps of this test are about equally long."""
 MAX_STEPS = 10
