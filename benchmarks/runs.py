@@ -2,44 +2,61 @@
 
 Members are processes in network namespaces, of two kinds: each kind has a site, a link rate and a speed of its own.
 Computing sleeps, and everything else is real. The profile and the known links are wrong by random factors, which differ
-between the kinds. One layout runs, its members measure, and profile and links are corrected. Then another layout is
-predicted twice, from the profile alone and from the corrected one, and runs.
+between the kinds. One layout runs, its members measure, and profile and links are corrected as `--runs` does it. Then
+another layout is predicted twice, from the profile alone and from the corrected one, and runs.
 
-Errors are |predicted − measured| / measured of the mean step.
+Replicas of different kinds get shares by the speeds that each prediction rests on, as a planner gives them. The second
+layout starts with those of the corrected prediction. Members of both runs may still change their shares, since shares
+follow measured speed. Steps of the second run count from the last change on, and `changes` is the number of changes.
+
+Errors are |predicted − measured| / measured of the median step. `--cases 0:4` runs some of the cases only.
 """
 
+import argparse
+import json
 import os
 import random
 import secrets
+import signal
 import statistics
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from benchmarks.harness import Row, run_benchmark
 from lab.load import Busy
+from lab.profiles import FINGERPRINT, made_layer, made_profile
 from lab.rehearsals import Site, rehearse_stages, site
 from zooid.catalog import local_offer
 from zooid.coordinator.measurements.rehearsed_run import Rehearsal
+from zooid.coordinator.plans.earlier_runs import RunKnowledge, learn_from_runs
 from zooid.core.plans.plan import Plan, ScheduleName, StagePlan, TransportName
-from zooid.core.plans.profile import Bytes, DeviceKind, GradientReady, LayerProfile, Profile, Spread, TimePoint
+from zooid.core.plans.profile import LayerProfile, Profile
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import Offer
+from zooid.core.runs.events import Event, RosterChanged
 from zooid.platforms.local import LocalPlatform
-from zooid.predictor import World, corrected, directed_links, lay_out, simulate_step, stage_times
+from zooid.predictor import World, directed_links, lay_out, simulate_step, stage_times
+from zooid.schedule.share_rule import balanced_shares
 from zooid.store import ObjectStore, open_store
-from zooid.store.member_measurements import read_measurements
 
 SEED = int(os.environ.get("ZOOID_BENCHMARK_SEED", "11"))
 NUM_STEPS = 100
 QUICK_STEPS = 24
 NUM_CHECKED_STEPS = 20
-WARM_UP = 3
-"""Steps that are not counted: members learn in them when to look for one another's messages."""
+WARM_UP = 12
+"""Steps that are not counted: members learn in them when to look for one another's messages, and those of other cases
+still start."""
+NUM_PARALLEL = 6
+"""Cases that run at the same time. Members sleep, so that each case keeps two cores busy for less than a tenth of the
+time."""
 NUM_LAYERS = 8
-BATCH_SIZE, GRAIN_SIZE = 8, 1
+BATCH_SIZE, GRAIN_SIZE = 4, 1
 MEMBERS_OF_A_KIND = 2
 DATE = "2026-01-01"
 
@@ -65,6 +82,18 @@ class Kind:
     @property
     def known_rate(self) -> float:
         return self.rate * self.rate_factor
+
+    def true_profile(self, known: Profile) -> Profile:
+        return structs.replace(known, layers=tuple(map(self._true_layer, known.layers)))
+
+    def _true_layer(self, layer: LayerProfile) -> LayerProfile:
+        [point] = layer.points
+        true_point = structs.replace(
+            point,
+            forward_s=point.forward_s * self.forward_factor,
+            backward_s=point.backward_s * self.backward_factor,
+        )
+        return structs.replace(layer, points=(true_point,))
 
 
 @dataclass(frozen=True)
@@ -94,18 +123,34 @@ TRANSPORTS: tuple[TransportName, ...] = ("tcp", "store")
 
 @dataclass(frozen=True)
 class Case:
+    number: int
     transport: TransportName
     ran: Layout
     asked: Layout
     kinds: dict[str, Kind]
     schedule: ScheduleName
+    known: Profile
+    """What the profile of both kinds is thought to be."""
+
+    @property
+    def known_profiles(self) -> dict[str, Profile]:
+        return {kind.name: self.known for kind in self.kinds.values()}
+
+    @property
+    def true_profiles(self) -> dict[str, Profile]:
+        return {kind.name: kind.true_profile(self.known) for kind in self.kinds.values()}
+
+    def site(self) -> AbstractContextManager[Site]:
+        """Namespaces for all members, and a store."""
+        rates = [kind.rate for kind in self.kinds.values() for _ in range(MEMBERS_OF_A_KIND)]
+        return site(len(rates), rates)
 
     def plan(self, layout: Layout) -> Plan:
         bounds = [NUM_LAYERS * number // layout.num_stages for number in range(layout.num_stages + 1)]
         names = [self.kinds[letter].name for letter in layout.stages or layout.replicas[0] * layout.num_stages]
         return Plan(
             job="runs",
-            model_fingerprint="made up",
+            model_fingerprint=FINGERPRINT,
             batch_size=BATCH_SIZE,
             grain_size=GRAIN_SIZE,
             num_replicas=layout.num_replicas,
@@ -140,86 +185,92 @@ class Case:
         )
 
 
-def draw(transport: TransportName, ran: Layout, asked: Layout, generator: random.Random) -> Case:
+def draw(number: int, transport: TransportName, ran: Layout, asked: Layout, generator: random.Random) -> Case:
     kinds = {
         letter: Kind(
             name=f"kind-{letter}",
-            rate=round(generator.uniform(8e6, 20e6)),
+            rate=round(generator.uniform(16e6, 40e6)),
             rate_factor=generator.choice((generator.uniform(0.5, 0.8), generator.uniform(1.25, 2.0))),
             forward_factor=generator.uniform(0.6, 1.8),
             backward_factor=generator.uniform(0.6, 1.8),
         )
         for letter in "xy"
     }
-    return Case(transport, ran, asked, kinds, generator.choice(("gpipe", "1f1b")))
+    schedule: ScheduleName = generator.choice(("gpipe", "1f1b"))
+    return Case(number, transport, ran, asked, kinds, schedule, known_profile(generator))
 
 
 def known_profile(generator: random.Random) -> Profile:
     """Layers of different times, with messages and gradients of different sizes."""
-    return Profile(
-        job="runs",
-        model_fingerprint="made up",
-        zooid_version="0",
-        torch_version="0",
-        date=DATE,
-        device=DeviceKind(kind="cpu", name="cpu", num_threads=1, num_cores=1.0, score=1e10),
-        num_samples=100 * BATCH_SIZE,
-        batch_size=BATCH_SIZE,
-        largest_grain=BATCH_SIZE,
-        knee=1,
-        epochs=1,
-        load_s_per_sample=0.0,
-        optimizer_s_per_byte=1e-9,
-        optimizer_bytes_per_parameter_byte=2.0,
-        reduce_s_per_byte=0.0,
-        startup_cpu_s=0.0,
-        runtime_bytes=1,
-        inputs=Bytes(),
-        memory_overhead=0.0,
-        spread=Spread(of_steps=0.0, of_runs=0.0),
-        layers=tuple(_layer(number, generator) for number in range(NUM_LAYERS)),
-        links=(),
-    )
-
-
-def _layer(number: int, generator: random.Random) -> LayerProfile:
-    forward_s = generator.uniform(0.004, 0.012)
-    num_bytes = round(generator.uniform(3e5, 8e5)) // 4 * 4
-    is_last = number == NUM_LAYERS - 1
-    return LayerProfile(
-        name=f"layer {number}",
-        parameter_bytes=num_bytes,
-        buffer_bytes=0,
-        boundary=Bytes(per_sample=0.0 if is_last else float(round(generator.uniform(3e5, 6e5)))),
-        activations=Bytes(),
-        forward_peak=Bytes(),
-        backward_peak=Bytes(),
-        points=(TimePoint(num_samples=1, forward_s=forward_s, backward_s=2 * forward_s),),
-        gradients=(GradientReady(name=f"weight {number}", num_bytes=num_bytes, at_share=0.5),),
-    )
-
-
-def true_profiles(case: Case, known: Profile) -> dict[str, Profile]:
-    def scaled(layer: LayerProfile, kind: Kind) -> LayerProfile:
-        [point] = layer.points
-        true_point = structs.replace(
-            point,
-            forward_s=point.forward_s * kind.forward_factor,
-            backward_s=point.backward_s * kind.backward_factor,
+    layers = [
+        made_layer(
+            f"layer {number}",
+            generator.uniform(0.0025, 0.0075),
+            parameter_bytes=round(generator.uniform(4e5, 1e6)) // 4 * 4,
+            boundary_bytes=0 if number == NUM_LAYERS - 1 else round(generator.uniform(4e5, 8e5)),
         )
-        return structs.replace(layer, points=(true_point,))
-
-    return {
-        kind.name: structs.replace(known, layers=tuple(scaled(layer, kind) for layer in known.layers))
-        for kind in case.kinds.values()
-    }
+        for number in range(NUM_LAYERS)
+    ]
+    return made_profile("runs", layers, batch_size=BATCH_SIZE, num_steps=100)
 
 
-def measure(quick: bool) -> Iterator[Row]:
+@dataclass
+class Watch:
+    """What happens in a run besides its steps."""
+
+    busy: Busy = field(default_factory=Busy)
+    changed_at: list[int] = field(default_factory=list)
+    """First steps of rosters with other shares."""
+
+    def on_event(self, event: Event) -> None:
+        self.busy.on_event(event)
+        if isinstance(event, RosterChanged):
+            self.changed_at.append(event.step)
+
+    def settled_s(self, rehearsal: Rehearsal) -> float:
+        """Median of the steps after those that warm up, and after the last change of shares.
+
+        The first of `steps_s` is that of step 1, and the step in which shares change takes a little longer.
+        """
+        first = max([WARM_UP, *(step + 1 for step in self.changed_at)])
+        return statistics.median(rehearsal.steps_s[first:])
+
+
+def measure(quick: bool, chosen: slice) -> Iterator[Row]:
+    """Run some cases at a time, each in a process with a network of its own."""
     print(f"seed {SEED}", file=sys.stderr)
+    running: list[subprocess.Popen[bytes]] = []
+
+    def row_of(number: int) -> Row:
+        command = ["unshare", "--net", sys.executable, "-m", "benchmarks.runs", "--alone", str(number)]
+        process = subprocess.Popen([*command, *(["--quick"] if quick else [])], stdout=subprocess.PIPE)
+        running.append(process)
+        output, _ = process.communicate()
+        assert process.returncode == 0, f"case {number} failed"
+        row: Row = json.loads(output)
+        print(
+            f"case {number}: corrected {row['corrected_s']:.3f} s, measured {row['measured_s']:.3f} s", file=sys.stderr
+        )
+        return row
+
+    numbers = range(len(cases(quick)))[chosen]
+    with ThreadPoolExecutor(NUM_PARALLEL) as pool:
+        try:
+            yield from pool.map(row_of, numbers)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:
+                process.terminate()  # otherwise leaving the pool would wait for them
+
+
+def run_alone(number: int, quick: bool) -> None:
+    """Run one case in this process, and print its row."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     generator = random.Random(SEED)
-    for number, (transport, (ran, asked)) in enumerate(cases(quick)):
-        yield compare(number, draw(transport, ran, asked, generator), known_profile(generator), quick)
+    every = [draw(number, transport, *pair, generator) for number, (transport, pair) in enumerate(cases(quick))]
+    learned = learn(every[number], QUICK_STEPS if quick else NUM_STEPS)
+    print(json.dumps(check(every[number], learned)))
 
 
 def cases(quick: bool) -> list[tuple[TransportName, tuple[Layout, Layout]]]:
@@ -227,47 +278,61 @@ def cases(quick: bool) -> list[tuple[TransportName, tuple[Layout, Layout]]]:
     return every[:: len(PAIRS) + 3] if quick else every
 
 
-def compare(number: int, case: Case, known: Profile, quick: bool) -> Row:
-    rates = [kind.rate for kind in case.kinds.values() for _ in range(MEMBERS_OF_A_KIND)]
-    truth = true_profiles(case, known)
-    profiles = dict.fromkeys(truth, known)
-    busy = Busy()
-    with site(len(rates), rates) as lab:
-        ran = case.plan(case.ran)
+def learn(case: Case, num_steps: int) -> RunKnowledge:
+    """Run the first layout of a case for so many steps, and correct what was known by what its members measured."""
+    plan = with_shares(case.plan(case.ran), case.known_profiles)
+    with case.site() as lab:
         folder = open_store(f"{lab.folder_of(case.transport)}/{secrets.token_hex(4)}")
-        rehearse(lab, case, ran, truth, folder, QUICK_STEPS if quick else NUM_STEPS)
-        asked = case.plan(case.asked)
-        learned = corrected(profiles, case.known_links, ran, read_measurements(folder).members)
-        before_s = predicted_s(asked, profiles, case.known_links)
-        after_s = predicted_s(asked, learned.profiles, learned.links)
-        checked = open_store(f"{lab.folder_of(case.transport)}/{secrets.token_hex(4)}")
-        num_steps = WARM_UP + (QUICK_STEPS if quick else NUM_CHECKED_STEPS)
-        rehearsal = rehearse(lab, case, asked, truth, checked, num_steps, busy)
-    measured_s = statistics.fmean(rehearsal.steps_s[WARM_UP:])
+        rehearse(lab, case, plan, folder, num_steps)
+        return learn_from_runs(case.known_profiles, case.known_links, [folder.url])
+
+
+def check(case: Case, learned: RunKnowledge) -> Row:
+    """Predict the second layout of a case with and without what was learned, and run it."""
+    before = with_shares(case.plan(case.asked), case.known_profiles)
+    after = with_shares(case.plan(case.asked), learned.profiles)
+    before_s = predicted_s(before, case.known_profiles, case.known_links)
+    after_s = predicted_s(after, learned.profiles, learned.links)
+    watch = Watch()
+    with case.site() as lab:
+        folder = open_store(f"{lab.folder_of(case.transport)}/{secrets.token_hex(4)}")
+        rehearsal = rehearse(lab, case, after, folder, WARM_UP + NUM_CHECKED_STEPS, watch)
+    measured_s = watch.settled_s(rehearsal)
     return {
-        "case": number,
+        "case": case.number,
         "transport": case.transport,
         "ran": str(case.ran),
         "layout": str(case.asked),
+        "shares": ":".join(map(str, after.shares)),
+        "changes": len(watch.changed_at),
         "by_profile_s": before_s,
         "corrected_s": after_s,
         "measured_s": measured_s,
         "profile_error": abs(before_s / measured_s - 1),
         "corrected_error": abs(after_s / measured_s - 1),
-        "busy": busy.share,
+        "busy": watch.busy.share,
     }
+
+
+def with_shares(plan: Plan, profiles: dict[str, Profile]) -> Plan:
+    """Give replicas of different kinds as many grains as fit their speeds in these profiles."""
+    if not plan.replica_offers:
+        return plan
+    times = [stage_times(profiles[name], 0, NUM_LAYERS, plan.grain_size) for name in plan.replica_offers]
+    paces = [each.forward_s + each.backward_s for each in times]
+    return structs.replace(plan, shares=balanced_shares(paces, BATCH_SIZE // GRAIN_SIZE))
 
 
 def rehearse(
     lab: Site,
     case: Case,
     plan: Plan,
-    truth: dict[str, Profile],
     folder: ObjectStore,
     num_steps: int,
-    busy: Busy | None = None,
+    watch: Watch | None = None,
 ) -> Rehearsal:
     """Run a plan on members that take their true times, each in a namespace of its kind."""
+    truth = case.true_profiles
     rows = [
         [
             stage_times(truth[plan.offer_of(stage, replica).name], *span, plan.grain_size, is_direct=plan.is_direct)
@@ -278,7 +343,7 @@ def rehearse(
     names = [f"r{replica}s{stage}" for replica in range(plan.num_replicas) for stage in range(len(plan.stages))]
     homes = dict(zip(names, homes_of(lab, case, [offer.name for offer in plan.member_offers]), strict=True))
     platform = LocalPlatform(lambda launch: homes[launch.member])
-    on_event = {} if busy is None else {"on_event": busy.on_event}
+    on_event = {} if watch is None else {"on_event": watch.on_event}
     return rehearse_stages(plan, rows, (), num_steps, folder, platform, **on_event)
 
 
@@ -310,5 +375,24 @@ def summarise(rows: list[Row]) -> list[Row]:
     ]
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--cases", default=":", help="the cases to run, as FIRST:END")
+    parser.add_argument("--alone", type=int, help=argparse.SUPPRESS)
+    own, rest = parser.parse_known_args()
+    if own.alone is not None:
+        run_alone(own.alone, "--quick" in rest)
+        return
+    first, _, end = own.cases.partition(":")
+    chosen = slice(int(first) if first else None, int(end) if end else None)
+    run_benchmark(
+        "predictions from runs",
+        lambda quick: measure(quick, chosen),
+        lambda quick: len(cases(quick)[chosen]),
+        summarise,
+        arguments=rest,
+    )
+
+
 if __name__ == "__main__":
-    run_benchmark("predictions from runs", measure, lambda quick: len(cases(quick)), summarise)
+    main()

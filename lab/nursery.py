@@ -127,7 +127,7 @@ class NurseryPlatform:
         )
         return _Handle(pid, log)
 
-    def has_room(self, num_members: int) -> bool:
+    def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
     def locate(self, handle: _Handle) -> dict[str, str]:

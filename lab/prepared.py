@@ -32,6 +32,11 @@ class PreparedJob:
             for step in range(self._samples.num_steps)
         ]
 
+    @property
+    def trained_bytes(self) -> list[dict[str, int]]:
+        """Sizes of the trained parameters of every layer, by name."""
+        return [dict(self._layered.trained_bytes(layer, layer + 1)) for layer in range(self._layered.num_layers)]
+
     def plan(self, num_replicas: int, num_stages: int, transport: TransportName) -> Plan:
         """Stages of about equally many layers; nothing is predicted."""
         num_layers = self._layered.num_layers

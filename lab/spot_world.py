@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from zooid.coordinator.policy.avoidance import Loss
 from zooid.coordinator.policy.next_move import NextMove, decide
-from zooid.coordinator.policy.situation import FleetOption, Loss, MarketOffer, Situation
+from zooid.coordinator.policy.situation import FleetOption, MarketOffer, Situation
 
 SPOT, ON_DEMAND = "spot", "on demand"
 Decide = Callable[[Situation, Sequence[FleetOption]], NextMove]

@@ -8,8 +8,9 @@ import random
 from dataclasses import dataclass, field
 
 from zooid.predictor.losses.availability import SeatRisk
-from zooid.predictor.losses.handovers import LEAD_STEPS
+from zooid.predictor.losses.handovers import overlap_s
 from zooid.predictor.losses.run_losses import RunRisk
+from zooid.schedule.successor_lead import successor_lead_s
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,16 @@ class _Run:
         self.writing: tuple[int, float] | None = None
         self.num_losses = self.num_rollbacks = self.num_handovers = 0
         undisturbed_s = risk.startup_s + risk.num_steps * risk.step_s
-        self.period_s = [
-            seat.risk.lifetime_s - seat.risk.startup_s - LEAD_STEPS * risk.step_s
-            if seat.risk.lifetime_s is not None and undisturbed_s > seat.risk.lifetime_s
-            else None
-            for seat in self.seats
+        self.is_limited = [
+            seat.risk.lifetime_s is not None and undisturbed_s > seat.risk.lifetime_s for seat in self.seats
         ]
+
+    def _successor_s(self, seat: _Seat) -> float:
+        """When the successor of the member that holds a seat is started."""
+        assert seat.risk.lifetime_s is not None
+        has_joined = self.num_handovers or any(other.launched_s > 0 for other in self.seats if other.held)
+        joining_s = overlap_s(seat.risk, self.risk.step_s) if has_joined else 0.0
+        return seat.launched_s + seat.risk.lifetime_s - successor_lead_s(seat.risk.lifetime_s, joining_s)
 
     def _time_to_loss(self, seat: SeatRisk) -> float:
         return self.random.expovariate(seat.losses_per_s) if seat.losses_per_s else float("inf")
@@ -160,9 +165,9 @@ class _Run:
         guests = [seat for seat in self.seats if seat.is_guest]
         for seat in guests:
             self._take_seat(seat)
-        for seat, period_s in zip(self.seats, self.period_s, strict=True):
-            if seat.held and seat.pending_s is None and period_s is not None:
-                launch_s = seat.launched_s + period_s
+        for seat, is_limited in zip(self.seats, self.is_limited, strict=True):
+            if seat.held and seat.pending_s is None and is_limited:
+                launch_s = self._successor_s(seat)
                 seat.pending_s = launch_s if launch_s <= self.now_s else None
             if seat.pending_s is not None and seat.pending_s + seat.risk.startup_s <= self.now_s:
                 seat.is_guest = True
@@ -173,11 +178,11 @@ class _Run:
         timing = self.risk.checkpoints
         if timing.interval_s is not None:
             moments.append(max(self.saved_at_s + timing.interval_s, self.writing[1] if self.writing else 0.0))
-        for seat, period_s in zip(self.seats, self.period_s, strict=True):
+        for seat, is_limited in zip(self.seats, self.is_limited, strict=True):
             if seat.pending_s is not None:
                 moments.append(seat.pending_s + seat.risk.startup_s)
-            elif period_s is not None:
-                moments.append(seat.launched_s + period_s)
+            elif is_limited:
+                moments.append(self._successor_s(seat))
         return min(moments)
 
     def _pass(self, seconds: float, step_s: float = 0.0) -> bool:

@@ -1,4 +1,4 @@
-"""What any platform does with a member; on this machine in both of its ways, as a new process and forked."""
+"""What any platform does with a member: here as a new process, forked, and as an instance of a market."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.processes import children, heed_signals, is_gone, wait_until
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.spec import ProfilerSpec
-from zooid.platforms import Exit, Launch
+from zooid.platforms import Exit, Launch, Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess
-from zooid.platforms.local.processes import LocalHandle
+from zooid.platforms.local.spot_market import SpotMarket, Supply
 from zooid.store import open_store
 
 LOOK_AROUND = """
@@ -57,11 +57,11 @@ KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 class Members:
     """Members of a platform that run a given program: a job file may do anything while it is loaded."""
 
-    platform: LocalPlatform
+    platform: Platform[Any]
     folder: Path
-    handles: list[LocalHandle] = field(default_factory=list)
+    handles: list[Any] = field(default_factory=list)
 
-    def start(self, program: str) -> LocalHandle:
+    def start(self, program: str) -> Any:
         member = f"m{len(self.handles)}"
         job_file = self.folder / f"{member}.py"
         job_file.write_text(program)
@@ -84,13 +84,13 @@ class Members:
         for handle in self.handles:
             self.platform.terminate(handle)
 
-    def end_of(self, handle: LocalHandle) -> Exit:
+    def end_of(self, handle: Any) -> Exit:
         wait_until(lambda: self.platform.poll(handle) is not None)
         ended = self.platform.poll(handle)
         assert ended is not None
         return ended
 
-    def first_line(self, handle: LocalHandle) -> str:
+    def first_line(self, handle: Any) -> str:
         wait_until(lambda: "\n" in self.platform.logs(handle))
         return self.platform.logs(handle).splitlines()[0]
 
@@ -107,14 +107,21 @@ def forking() -> LocalPlatform:
     return platform
 
 
-@pytest.fixture(params=["new", "forking"])
-def platform(request: pytest.FixtureRequest) -> LocalPlatform:
-    chosen: LocalPlatform = request.getfixturevalue(request.param)
+@pytest.fixture(scope="module")
+def market(forking: LocalPlatform) -> SpotMarket:
+    market = SpotMarket({"": Supply(boot_s=30.0)}, speed=300.0, platform=forking)
+    market.open()
+    return market
+
+
+@pytest.fixture(params=["new", "forking", "market"])
+def platform(request: pytest.FixtureRequest) -> Platform[Any]:
+    chosen: Platform[Any] = request.getfixturevalue(request.param)
     return chosen
 
 
 @pytest.fixture
-def members(platform: LocalPlatform, tmp_path: Path) -> Iterator[Members]:
+def members(platform: Platform[Any], tmp_path: Path) -> Iterator[Members]:
     made = Members(platform, tmp_path)
     yield made
     made.end()
@@ -193,7 +200,7 @@ def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPat
     first.end()
     second.end()
     wait_until(lambda: is_gone(zygote))
-    first.platform.expect(1)
+    LocalPlatform().expect(1)
     [successor] = set(children()) - before - {zygote}
     os.kill(successor, signal.SIGKILL)  # its own end would come only when it has imported everything
 

@@ -32,6 +32,7 @@ from zooid.core.runs.spec import (
     WorkerSpec,
 )
 from zooid.core.runs.state_header import StateHeader, TensorHeader
+from zooid.core.runs.steering import Steering
 from zooid.core.runs.step_measurements import MessageTiming, ReduceTiming, StepMeasurements, Timing
 from zooid.core.runs.stop_request import StopRequest
 from zooid.core.runs.timeline import Interval, Timeline
@@ -181,6 +182,7 @@ def records() -> list[FileRecord]:
             shares=(2, 1),
             copies=(RosterSeat(name="c0", stage=0),),
             plan="planner-1",
+            first_step=40,
         ),
         LayoutRequest(num_replicas=2, num_stages=3),
         Notice(member="m5", source="the signal SIGUSR1", left_s=30.0),
@@ -214,6 +216,7 @@ def records() -> list[FileRecord]:
         Adoption(run="run-7", roster=1, nonce="00"),
         StopRequest(run="run-7", asked_at_s=1.5, asked_from="laptop"),
         PriceList(usd_per_hour={"aws.lambda.1769": 0.3}),
+        Steering(offers=(rented(), owned()), quotas={"aws": 4}, max_members=8, seeks_savings=True, look_s=5.0),
         Allowance(
             at_s=1.7e9,
             deadline_at_s=1.8e9,

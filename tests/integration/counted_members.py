@@ -29,7 +29,7 @@ class CountingPlatform:
         process.start()
         return process
 
-    def has_room(self, num_members: int) -> bool:
+    def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
     def locate(self, handle: ForkServerProcess) -> dict[str, str]:

@@ -12,6 +12,7 @@ from tests.unit.measured_runs import measured_members
 from tests.unit.predicted import a_plan, a_profile, owned
 from tests.unit.profiles import store_links
 from tests.unit.test_step_meter import write_run
+from zooid.coordinator.plans.earlier_runs import learn_so_far
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.core.plans.forecast import Forecast
 from zooid.core.plans.plan import Limits
@@ -97,3 +98,12 @@ def test_a_run_that_says_nothing_about_the_model_is_refused(folder: Path, name: 
     assert ended.returncode != 0
     assert message in ended.stderr.replace("\n", " ")
     assert "Traceback" not in ended.stderr
+
+
+def test_a_run_learns_from_itself_once_its_members_have_measured(folder: Path) -> None:
+    known, links = {"own": MADE}, MADE.links
+    nothing = learn_so_far(known, links, open_store((folder / "short").as_uri()))
+    assert (nothing.profiles, nothing.links, nothing.corrections) == (known, links, ())
+    learned = learn_so_far(known, links, open_store((folder / "run").as_uri()))
+    before, after = (profile["own"].layers[0].forward_s(4) for profile in (known, learned.profiles))
+    assert after == pytest.approx(2 * before, rel=0.05)

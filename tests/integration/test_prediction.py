@@ -54,8 +54,8 @@ def test_a_step_takes_what_was_predicted(measured: tuple[Profile, float], layout
     profile, pace_s = measured
     row, _ = undisturbed(lambda: layouts.measure_layout(profile, *layout), pace_s)
     print(row)
-    assert isinstance(row["error"], float)
-    assert abs(row["error"]) <= TOLERANCE
+    assert isinstance(row["step_error"], float)
+    assert abs(row["step_error"]) <= TOLERANCE
 
 
 EVEN_JOB = """

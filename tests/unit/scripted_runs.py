@@ -114,7 +114,7 @@ class ScriptedPlatform:
                 events.write(CheckpointSaved(at_s=time.time(), step=NUM_STEPS, url=url))
         return Exit(0)
 
-    def has_room(self, num_members: int) -> bool:
+    def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
     def locate(self, handle: Exit) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Expected times and costs of runs with losses and lifetimes: against exact formulas, and against simulated runs."""
 
 import io
+import itertools
 import math
 import random
 import statistics
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from benchmarks.interruptions.cases import Case, billed_usd, expected, random_case
 from benchmarks.interruptions.event_simulation import simulate_run
+from benchmarks.interruptions.random_market import NUM_STRATA, times_to_loss
 from tests.unit.profiles import SITE, layer, offer, profile, store_links
 from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan, Prediction
@@ -121,9 +123,9 @@ class TestAvailability:
 
 class TestHandovers:
     def test_members_that_are_never_lost_hand_over_together(self) -> None:
-        """Every 900 − 60 − 3 · 10 = 810 s, and 60 + 15 s later the successors have taken over."""
+        """First after 0.7 · 900 = 630 s, then every 900 − 2 · 75 = 750 s; 75 s later successors have taken over."""
         stages = [[seat(lifetime_s=900.0)] * 4]
-        for run_s, number in ((900.0, 0), (901.0, 1), (2 * 810 + 74.0, 1), (2 * 810 + 76.0, 2), (8100.0, 9)):
+        for run_s, number in ((900.0, 0), (901.0, 1), (630 + 750 + 74.0, 1), (630 + 750 + 76.0, 2), (8100.0, 10)):
             counted = handovers(stages, run_s, step_s=10.0)
             assert (counted.by_seat, counted.num_changes) == ((number,) * 4, number), run_s
 
@@ -133,6 +135,16 @@ class TestHandovers:
     def test_a_lifetime_shorter_than_a_start_is_hopeless(self) -> None:
         with pytest.raises(HopelessPlan, match="members live for 1m, but a successor needs 1m30s to start and to take"):
             handovers([[seat(lifetime_s=60.0)]], 1000.0, 10.0)
+
+
+class TestRehearsedLosses:
+    def test_times_to_losses_are_exponential_and_stratified(self) -> None:
+        drawn = list(itertools.islice(times_to_loss(random.Random(3)), 500 * NUM_STRATA))
+        for limit in (0.1, 1.0, 3.0):
+            assert statistics.fmean(time < limit for time in drawn) == pytest.approx(-math.expm1(-limit), abs=0.01)
+        for first in range(0, len(drawn), NUM_STRATA):
+            strata = sorted(int(-math.expm1(-time) * NUM_STRATA) for time in drawn[first : first + NUM_STRATA])
+            assert strata == list(range(NUM_STRATA))
 
 
 def risk(**changed: object) -> RunRisk:

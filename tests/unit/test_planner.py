@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.unit.paper_formulas import pipeline_s
 from tests.unit.profiles import SITE, layer, link, offer, picked, profile, store_links
@@ -19,7 +20,7 @@ from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.units import parse_duration_s, parse_usd
 from zooid.planner.partition import Partition, StageTable, best_partitions, search
-from zooid.predictor import directed_links, stage_times
+from zooid.predictor import World, directed_links, predict, stage_times
 
 quick = settings(deadline=None, max_examples=40)
 
@@ -195,10 +196,25 @@ def test_the_prediction_adds_up() -> None:
         prediction = plan.prediction
         assert prediction.startup_s == 6.0
         assert prediction.num_steps == 33
-        assert prediction.run_s == pytest.approx(6.0 + prediction.step_s * 81 * 3 / 8)
+        assert 6.0 + prediction.step_s * 81 * 3 / 8 <= prediction.run_s <= 6.0 + prediction.step_s * 33
         assert prediction.run_usd == math.fsum(term.usd for term in prediction.cost_terms)
         assert prediction.run_usd == pytest.approx(plan.num_members * (0.011 + 7.3 / 3600 * prediction.run_s), rel=1e-2)
         assert prediction.step_s > 0
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "num_left", "short_s"), [(1, 1, 1.0), (1, 6, 6.0), (2, 3, 3.0), (2, 6, 4.0), (2, 7, 4.0)]
+)
+def test_the_short_last_step_of_an_epoch_takes_its_longest_replica(
+    num_replicas: int, num_left: int, short_s: float
+) -> None:
+    """A sample takes a second, and a grain has four of them. Epochs have ten full steps and a short one."""
+    made = profile([layer(1.0, sizes=(4,))], num_samples=80 + num_left, epochs=3, largest_grain=4)
+    limits = Limits(num_replicas=num_replicas, num_stages=1)
+    plan = structs.replace(picked(made, offer(), limits), grain_size=4, shares=())
+    prediction, _ = predict(plan, World({"made.offer": made}, directed_links(made.links), looks="at_once"))
+    assert prediction.step_s == pytest.approx(8.0 / num_replicas)
+    assert prediction.run_s == pytest.approx(3 * (10 * prediction.step_s + short_s))
 
 
 def number_needed(refusal: pytest.ExceptionInfo[PlanError]) -> str:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.spot_world import ON_DEMAND, SPOT, SimulatedRun, Trace, World, fleets
-from zooid.coordinator.policy.avoidance import FIRST_PAUSE_S, MAX_PAUSE_S, avoided_until_s
-from zooid.coordinator.policy.next_move import NextMove, decide
-from zooid.coordinator.policy.situation import FleetOption, Loss, MarketOffer, Situation
+from zooid.coordinator.policy.avoidance import FIRST_PAUSE_S, MAX_PAUSE_S, Loss, avoided_until_s
+from zooid.coordinator.policy.next_move import NextMove, decide, project
+from zooid.coordinator.policy.situation import FleetOption, MarketOffer, Situation
 
 GAP_S, STARTUP_S, STEP_S = 300.0, 100.0, 10.0
 USD, SPOT_USD = 36.0, 9.0
@@ -224,3 +224,46 @@ class TestMoves:
         made = fleets(4, 10.0, True)
         assert len(made) == 14
         assert all(option.step_s * sum(option.counts.values()) == pytest.approx(40.0) for option in made)
+
+
+class TestSwitching:
+    """Without a search for savings, and with cuts."""
+
+    CHEAP = FleetOption((("g4", 1),), 1.2)
+    PRESENT = FleetOption((("p3", 1),), 1.0)
+
+    def situation(self, **changed: object) -> Situation:
+        offers = {
+            "p3": MarketOffer(name="p3", usd_per_hour=36.0, num_available=1),
+            "g4": MarketOffer(name="g4", usd_per_hour=3.6, num_available=4, startup_s=10.0),
+        }
+        fields: dict[str, object] = {
+            "now_s": 0.0,
+            "look_s": 10.0,
+            "num_steps_left": 100.0,
+            "spent_usd": 0.0,
+            "current": self.PRESENT,
+            "offers": offers,
+            "deadline_at_s": 1000.0,
+        }
+        return Situation(**fields | changed)  # type: ignore[arg-type]
+
+    def test_a_fleet_that_holds_the_limits_is_kept_unless_savings_are_sought(self) -> None:
+        assert decide(self.situation(), [self.CHEAP]).kind == "switch"
+        assert decide(self.situation(seeks_savings=False), [self.CHEAP]).kind == "keep"
+
+    def test_one_that_breaks_a_limit_is_left_anyway(self) -> None:
+        move = decide(self.situation(seeks_savings=False, budget_usd=0.5), [self.CHEAP])
+        assert (move.kind, move.fleet) == ("switch", self.CHEAP)
+
+    def test_a_fleet_with_other_cuts_keeps_nobody(self) -> None:
+        situation = self.situation(current=FleetOption((("g4", 1),), 1.0))
+        for cuts, startup_s in (("", 0.0), ("layers 0:3, 3:7", 10.0)):
+            option = FleetOption((("g4", 1),), 1.0, cuts)
+            assert project(situation, option).end_at_s == pytest.approx(100.0), "the present one trains meanwhile"
+            assert situation.startup_s(option, situation.kept_by(option)) == startup_s
+
+    def test_a_rehearsal_in_scaled_time_avoids_an_offer_for_less_long(self) -> None:
+        lost = (Loss("g4", -30.0),)
+        assert self.situation(losses=lost).is_avoided("g4")
+        assert not self.situation(losses=lost, time_factor=20.0).is_avoided("g4")

@@ -114,6 +114,19 @@ def test_factors_of_stages_and_of_links_are_found_again(transport: TransportName
     assert found.profiles[SLOW.name] == PROFILE, "nobody was there"
 
 
+@pytest.mark.parametrize("site", ["x", "y"])
+@pytest.mark.parametrize("shares", [(2, 2, 2, 2), (3, 3, 1, 1)])
+def test_all_reduces_tell_which_members_have_slower_links(site: str, shares: tuple[int, ...]) -> None:
+    """All replicas end together, but a member with a faster link is done with a bucket earlier."""
+    slower = ((site, STORE_SITE), (STORE_SITE, site))
+    links = links_of("store", dict.fromkeys(slower, (0.5, 1.0)))
+    fleet = (FAST.name, FAST.name, SLOW.name, SLOW.name)
+    found = learn(plan_of(WHOLE, 4, transport="store", replica_offers=fleet, shares=shares), KNOWN, links)
+    for new in found.links:
+        expected = 10e6 if (new.from_site, new.to_site) in slower else 20e6
+        assert new.bandwidth_bytes_per_s == pytest.approx(expected, rel=0.1)
+
+
 ASKED = (
     plan_of(HALVES, 1, (FAST.name, SLOW.name)),
     plan_of(((0, 2), (2, 6)), 2),

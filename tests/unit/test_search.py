@@ -24,6 +24,7 @@ from zooid.core.resources.offer import Offer
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
 from zooid.planner.families import families, grain_sizes, schedules
+from zooid.planner.kept_members import plans_with
 from zooid.planner.partition import smallest_need
 from zooid.predictor import World, directed_links, stage_memory_bytes, stage_memory_table
 
@@ -222,6 +223,25 @@ def test_replicas_stand_on_different_offers_and_share_by_speed() -> None:
     assert [each.name for each in plan.member_offers] == list(plan.replica_offers)
     alone = min(each.run_s for each in found.candidates if len(each.offers) == 1 and each.num_members == 1)
     assert plan.prediction.run_s < 0.8 * alone
+
+
+def test_present_members_stay_in_plans_that_add_others() -> None:
+    """One fast member trains, and no other can be had. Slow ones join, as many as there are, or none."""
+    market = two_offers(profile([layer(1.0)], epochs=10), fast=1, slow=4)
+    limits = Limits(max_members=4)
+    found = plans_with(market, {FAST: 1}, limits, 1, "store")
+    assert sorted(sorted(each.name for each in plan.member_offers) for plan in found) == [
+        [FAST],
+        [FAST, SLOW],
+        [FAST, SLOW, SLOW],
+        [FAST, SLOW, SLOW, SLOW],
+    ]
+    steps_s = {plan.num_members: plan.prediction.step_s for plan in found}
+    assert steps_s[1] == pytest.approx(8.0), "eight grains of a second"
+    assert steps_s[3] == pytest.approx(4.0), "four of them, while each slow member computes two"
+    assert steps_s[2] < steps_s[1]
+    assert plans_with(market, {"made.gone": 1}, limits, 1, "store") == []
+    assert plans_with(two_offers(profile([layer(1.0)]), fast=1, slow=1), {FAST: 2}, limits, 1, "store") == []
 
 
 class TestLimits:

@@ -42,6 +42,13 @@ On = Annotated[
         show_default="local",
     ),
 ]
+OnSeveral = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Where members may run: local, local:OFFER at its prices, limited:OFFER with its size, too; repeatable.",
+        show_default="local",
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", help="Return once training has begun; it goes on in the background.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Layout = Annotated[str | None, typer.Option(metavar="AxB", help="Fix the layout: A replicas of B stages, such as 2x2.")]

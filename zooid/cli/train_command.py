@@ -34,7 +34,7 @@ def train(
     reproducible: options.Reproducible = False,
     insured: options.Insured = False,
     links: options.LinksFile = None,
-    on: options.On = None,
+    on: options.OnSeveral = None,
     interruptions: options.Interruptions = None,
     checkpoint_every: options.CheckpointEvery = None,
     keep_checkpoints: options.KeepCheckpoints = None,

@@ -26,6 +26,7 @@ from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_fro
 from zooid.planner.stage_sizes import Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
 from zooid.predictor import stage_memory_bytes, stage_memory_table, stage_times
 from zooid.predictor.equations import streaming_bound_s
+from zooid.schedule.share_rule import balanced_shares
 
 AnyPoint = TypeVar("AnyPoint")
 Members = Sequence[tuple[Offer, int]]
@@ -169,7 +170,7 @@ def _combinations(market: Market, num_replicas: int, grain_size: int, transport:
         return
     for offers in itertools.combinations_with_replacement(market.offers, num_replicas):
         if len(set(offers)) > 1:
-            yield _shared_by_speed(market, offers, grain_size)
+            yield shared_by_speed(market, offers, grain_size)
 
 
 def _mixed_fleets(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Members]:
@@ -262,7 +263,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
     for choice in _spread(site_front(problem).choices):
         offers = [by_name[count.offer] for count in choice.counts for _ in range(count.num_members)]
         if len(set(offers)) > 1 and len(offers) <= profile.batch_size // grain_size:
-            yield _shared_by_speed(market, offers, grain_size)
+            yield shared_by_speed(market, offers, grain_size)
 
 
 def _link(market: Market, from_site: str, to_site: str) -> Link:
@@ -310,13 +311,10 @@ def _grain_s(market: Market, offer: Offer, grain_size: int) -> float:
     return times.forward_s + times.backward_s
 
 
-def _shared_by_speed(market: Market, offers: Sequence[Offer], grain_size: int) -> Members:
-    """Give each member one grain, and each further grain to the member that finishes it first."""
-    speeds = [1 / _grain_s(market, offer, grain_size) for offer in offers]
-    shares = [1] * len(offers)
-    for _ in range(market.profile.batch_size // grain_size - len(offers)):
-        soonest = min(range(len(offers)), key=lambda member: (shares[member] + 1) / speeds[member])
-        shares[soonest] += 1
+def shared_by_speed(market: Market, offers: Sequence[Offer], grain_size: int) -> Members:
+    """Give each member as many grains as fit its speed, so that the last one ends first."""
+    paces = [_grain_s(market, offer, grain_size) for offer in offers]
+    shares = balanced_shares(paces, market.profile.batch_size // grain_size)
     return list(zip(offers, shares, strict=True))
 
 

@@ -30,6 +30,10 @@ class Launch:
     """The limits of the member; None means no limits of its own."""
     uses_gpus: bool = False
     """Whether the member may use the GPUs of the machine."""
+    offer: str = ""
+    """Name of the offer on which the member runs."""
+    trains: bool = True
+    """Whether the member trains; otherwise it only prepares, checks or plans a run."""
     lifetime_s: float | None = None
     """The time after which the platform ends the member; None if it never does."""
 
@@ -70,8 +74,8 @@ class Platform(Protocol[Handle]):
     def launch(self, launch: Launch) -> Handle:
         """Start a member."""
 
-    def has_room(self, num_members: int) -> bool:
-        """Whether so many more members can be started now."""
+    def has_room(self, num_members: int, offer: str) -> bool:
+        """Whether so many more members can be started now on the offer of this name."""
 
     def locate(self, handle: Handle) -> dict[str, str]:
         """The location of a member, by which another process can find it."""

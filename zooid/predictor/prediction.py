@@ -24,7 +24,7 @@ from zooid.predictor.losses.plan_losses import checkpoint_timing, is_at_risk, ru
 from zooid.predictor.losses.risky_prediction import UsageOf, predict_risky
 from zooid.predictor.losses.run_losses import RunRisk
 from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
-from zooid.predictor.simulation.step import Noise, simulate_steps
+from zooid.predictor.simulation.step import Noise, simulate_step, simulate_steps
 from zooid.predictor.stage_memory import more_gradients_of_tree
 from zooid.predictor.stage_times import stage_times, ties_between
 from zooid.schedule.pipelines import StepSchedule, StepShape
@@ -32,6 +32,10 @@ from zooid.schedule.samples import SamplePlan, even_shares, split_grains
 
 P95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations above its mean."""
+
+
+_FEW_STEPS = 50
+"""Of an epoch with more full steps, the short one is not simulated, since it hardly matters."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +80,10 @@ def gradient_copies(plan: Plan, shares: Sequence[int]) -> GradientCopies:
     return {"num_replicas": plan.num_replicas, "more_gradients": more}
 
 
-def lay_out(plan: Plan, world: World) -> tuple[StepSchedule, Layout]:
-    """The schedule of a full step, and the layout of members that runs it."""
+def lay_out(plan: Plan, world: World, num_samples: int | None = None) -> tuple[StepSchedule, Layout]:
+    """The schedule of a step of so many samples, or of a full one, and the layout of members that runs it."""
     layout, shares = layout_of(plan, world)
+    num_grains = sum(shares) if num_samples is None else math.ceil(num_samples / plan.grain_size)
     shape = StepShape(
         plan.schedule,
         len(plan.stages),
@@ -86,7 +91,7 @@ def lay_out(plan: Plan, world: World) -> tuple[StepSchedule, Layout]:
         buckets=tuple(len(stage.buckets) for stage in layout.stages[0]),
         ties=tuple(tie.stages for tie in layout.ties),
     )
-    return shape.step(split_grains(sum(shares), shares)), layout
+    return shape.step(split_grains(num_grains, shares)), layout
 
 
 def layout_of(plan: Plan, world: World) -> tuple[Layout, tuple[int, ...]]:
@@ -152,7 +157,7 @@ def predict(
         epochs=profile.epochs,
         seed=0,
     )
-    full_steps = profile.num_samples * profile.epochs / profile.batch_size
+    full_steps = _full_steps(plan, world, step_s)
     starting_s = startup_s(plan, world)
     run_s = starting_s + step_s * full_steps
     # differences between steps average out over a run; differences of a run from what was measured do not
@@ -181,6 +186,20 @@ def predict(
         risk = _risk(plan, world, prediction, full_steps, checkpoints, rule)
         prediction = predict_risky(prediction, plan, risk, rule, checkpoints, world.prices, usage_of)
     return prediction, steps.timeline
+
+
+def _full_steps(plan: Plan, world: World, step_s: float) -> float:
+    """The number of full steps that take as long as all steps of a run, in which each epoch may end with a short one.
+
+    A short step often takes longer than its part of the samples, since one replica may still have a whole grain.
+    """
+    profile = world.profile_of(plan.offer_of(0))
+    num_full, num_left = divmod(profile.num_samples, profile.batch_size)
+    if num_left == 0 or num_full > _FEW_STEPS:
+        return profile.epochs * profile.num_samples / profile.batch_size
+    last_grain = (num_left % plan.grain_size or plan.grain_size) / plan.grain_size
+    short_s = simulate_step(*lay_out(plan, world, num_left), last_grain).step_s
+    return profile.epochs * (num_full + min(1.0, short_s / step_s))
 
 
 def _risk(

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -75,6 +75,29 @@ def relative_spread(times_s: list[float]) -> float:
     middle = statistics.median(times_s)
     deviation = statistics.median(abs(time_s - middle) for time_s in times_s) * 1.4826
     return deviation / middle if middle > 0 else 0.0
+
+
+def steadied(alone: Sequence[TimePoint], crowded: Sequence[TimePoint]) -> tuple[TimePoint, ...]:
+    """Return the times of one layer on a busy machine, without the outliers of single grain sizes.
+
+    Fewer repeats are measured with busy neighbours than without. How much these slow a layer down changes little from
+    one size to the next. So each size gets the median slowdown of three neighbouring sizes.
+    """
+    base = alone[: len(crowded)]
+
+    def slowdowns(seconds_of: Callable[[TimePoint], float]) -> list[float]:
+        pairs = [(seconds_of(busy), seconds_of(quiet)) for busy, quiet in zip(crowded, base, strict=True)]
+        ratios = [busy_s / quiet_s if quiet_s > 0 else 1.0 for busy_s, quiet_s in pairs]
+        firsts = [max(0, min(index - 1, len(ratios) - 3)) for index in range(len(ratios))]
+        return [statistics.median(ratios[first : first + 3]) for first in firsts]
+
+    factors = zip(slowdowns(lambda point: point.forward_s), slowdowns(lambda point: point.backward_s), strict=True)
+    return tuple(
+        TimePoint(
+            num_samples=point.num_samples, forward_s=forward * point.forward_s, backward_s=backward * point.backward_s
+        )
+        for point, (forward, backward) in zip(base, factors, strict=True)
+    )
 
 
 def _without_marks(

@@ -23,13 +23,14 @@ from zooid.core.plans.profile import (
 from zooid.core.resources.machine import num_cores
 from zooid.core.runs.spec import ProfilerSpec
 from zooid.core.version import VERSION
-from zooid.layers import CheckedJob, LayeredModel, check_job, collate, default_device, faithful_layers, trace_job
+from zooid.layers import CheckedJob, LayeredModel, check_job, collate, default_device, faithful_layers
 from zooid.profiler.gpu_bandwidth import measure_copies
-from zooid.profiler.grain_times import GrainTimes
+from zooid.profiler.grain_times import GrainTimes, steadied
 from zooid.profiler.knee import knee
 from zooid.profiler.memory_needs import memory_limit
 from zooid.profiler.probes.probe_member import Progress
 from zooid.profiler.spans import SpanMeasures, SpanTask, cut_spans, measure_spans, model_inputs
+from zooid.profiler.start_times import measure_start
 from zooid.profiler.store_messages import probe_store
 from zooid.store import ObjectStore
 
@@ -37,26 +38,26 @@ GRAINS_PER_BATCH = (1, 2, 4, 8, 16, 32)
 """The batch is divided by these numbers for the grain sizes to probe, as far as they fit."""
 
 
-def measure_job(job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Progress) -> Profile:
-    """Measure a job's profile, or return the known profile if it is still valid."""
+def measure_job(
+    job: Job, spec: ProfilerSpec, store: ObjectStore, progress: Progress, imported_cpu_s: float = 0.0
+) -> Profile:
+    """Measure a job's profile, or return the known profile if it is still valid.
+
+    `imported_cpu_s` is the processor time that a member needs until it has imported the job.
+    """
     num_parts = 7
     progress(0, num_parts)
     device = default_device() if spec.device == "auto" else torch.device(spec.device)
-    imported_cpu_s = time.process_time()
     checked = check_job(job)
     layered = faithful_layers(checked)
-    startup_cpu_s = time.process_time()
     progress(1, num_parts)
     kind = _device_kind(device)
     if spec.known is not None and still_holds(spec.known, layered, job, checked.num_samples, kind, spec.site):
         progress(num_parts, num_parts)
         return spec.known
+    startup_cpu_s = imported_cpu_s + measure_start(job, layered, device)
     limit_bytes = memory_limit(device, spec.memory_bytes)
     spans = cut_spans(layered, limit_bytes)
-    if len(spans) > 1:  # checking such a model reads and writes it several times, which no training member does
-        begin_s = time.process_time()
-        trace_job(job, checked.example)
-        startup_cpu_s = imported_cpu_s + time.process_time() - begin_s
     task = SpanTask(checked, layered, spans, device, limit_bytes, spec.num_neighbours, spec.site, store)
     inputs = model_inputs(checked, _grain_sizes(job))
     measured = measure_spans(task, inputs, lambda done: progress(1 + done, num_parts))
@@ -202,7 +203,7 @@ def _layer_profile(
         forward_peak=memory[1],
         backward_peak=memory[2],
         points=alone,
-        crowded_points=crowded,
+        crowded_points=steadied(alone, crowded),
         gradients=gradients,
     )
 

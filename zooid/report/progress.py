@@ -13,6 +13,7 @@ from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    FleetChosen,
     LimitsEndangered,
     MemberPrinted,
     MembersAdopted,
@@ -259,6 +260,8 @@ def _say_event(console: Console, event: Event, started: RunStarted | None) -> No
             say(console, f"the price of {event.offer} is now {prices}")
         case LimitsEndangered():
             say(console, f"{event.reason}; {event.would_hold}")
+        case FleetChosen():
+            say(console, f"switching to {event.fleet}, since {event.reason}: {event.because}")
         case CheckpointSaved():
             best = "best " if event.is_best else ""
             say(console, f"{best}checkpoint of step {event.step}: {event.url}{_next_checkpoint(event, started)}")

@@ -6,16 +6,19 @@ from zooid.core.records import Record
 from zooid.core.runs.events import (
     BatchChanged,
     Event,
+    FleetChosen,
+    LimitsEndangered,
     MemberExited,
     MembersAdopted,
     OptimizerChanged,
+    PriceChanged,
     RosterChanged,
     RunFinished,
     RunStarted,
     ScalingWanted,
     StoppedEarly,
 )
-from zooid.core.units import format_duration
+from zooid.core.units import format_duration, format_usd
 from zooid.report.phrases import count_in_words
 
 _RULINGS = {
@@ -71,6 +74,13 @@ def changes_in(events: Iterable[Event]) -> list[RunChange]:
             case ScalingWanted() if event.num_replicas is not None:
                 step = event.step
                 text = f"the scaling policy wants {count_in_words(event.num_replicas, 'replica')}"
+            case PriceChanged():
+                prices = f"{format_usd(event.usd_per_hour)} an hour instead of {format_usd(event.before_usd_per_hour)}"
+                text = f"the price of {event.offer} is now {prices}"
+            case LimitsEndangered():
+                text = f"{event.reason}; {event.would_hold}"
+            case FleetChosen():
+                text = f"switching to {event.fleet}, since {event.reason}: {event.because}"
             case StoppedEarly():
                 step = event.step
                 text = f"stopped: {event.reason}" if event.by_request else f"stopped early: {event.reason}"

@@ -66,6 +66,7 @@ def planned_change(
     *,
     shares: tuple[int, ...] = (),
     plan: str | None = None,
+    first_step: int = 0,
 ) -> PlannedChange:
     """The record of a change of this roster to these seats.
 
@@ -84,6 +85,7 @@ def planned_change(
         shares=shares or kept,
         copies=copies,
         plan=roster.plan if plan is None else plan,
+        first_step=first_step,
     )
 
 
@@ -155,6 +157,24 @@ def refilled(roster: Roster, plan_copies: Sequence[RosterSeat], name_of: Callabl
         if not any(seat.stage == planned.stage for seat in spare):
             spare.append(RosterSeat(name=name_of(planned.name), stage=planned.stage))
     return tuple(members), tuple(spare)
+
+
+def with_offers(
+    roster: Roster, wanted: Sequence[str], offer_of: Callable[[str], str], name_of: Callable[[str], str]
+) -> Seats:
+    """The seats of a run of one stage whose replicas are on these offers: whoever is on one of them stays.
+
+    `offer_of` returns the offer of a member, and `name_of` the name of a new member, given that of its seat.
+    """
+    present = list(roster.members)
+    members = []
+    for replica, offer in enumerate(wanted):
+        staying = next((member for member in present if offer_of(member.name) == offer), None)
+        if staying is not None:
+            present.remove(staying)
+        name = name_of(f"r{replica}s0") if staying is None else staying.name
+        members.append(RosterMember(name=name, stage=0, replica=replica))
+    return tuple(members), ()
 
 
 def with_successors(roster: Roster, successors: Mapping[str, str]) -> Seats:

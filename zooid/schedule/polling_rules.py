@@ -25,6 +25,13 @@ _SOON_S, _SOON_FRACTION, _SOON_FACTOR = 0.01, 0.03, 1.2
 """Looks follow one another more closely around the lag of a message, when it is likely to arrive."""
 _LOCAL_PAUSE_S = (0.0005, 0.010)
 _LOCAL_FRACTION = 0.1
+_LOCAL_EARLIEST = 0.7
+"""The first look for a message comes after this fraction of the usual lag."""
+LOCAL_BEHIND_S = 0.05
+"""Pause between two looks in a folder for a message that an earlier one of the same rank usually precedes.
+
+A look takes a tenth of a millisecond of processor time, and a pipeline waits for the messages of all its grains.
+"""
 _PACE_GAIN = 0.3
 _MAX_PACE_S = 1.0
 SMALL_BYTES, LARGE_BYTES = 2**10, 64 * 2**10
@@ -100,10 +107,21 @@ A message that is there when it is expected is found at the first look.
 """
 
 
-def local_pause(waited_s: float) -> float:
-    """Seconds until the next look in a folder of this machine, where looks are free."""
+def local_pause(waited_s: float, lag_s: float = 0.0) -> float:
+    """Seconds until the next look in a folder of this machine. Looks cost no money, but processor time.
+
+    `lag_s` is the time after which such messages have come lately, if that is known. There are no looks long before.
+
+    >>> local_pause(0.02), local_pause(0.0, lag_s=0.1)
+    (0.002, 0.07)
+    """
     min_s, max_s = _LOCAL_PAUSE_S
-    return min(max(min_s, _LOCAL_FRACTION * waited_s), max_s)
+    return max(min(max(min_s, _LOCAL_FRACTION * waited_s), max_s), _LOCAL_EARLIEST * lag_s - waited_s)
+
+
+def local_lag_after(lag_s: float, waited_s: float) -> float:
+    """Update the usual lag in a folder, given that of the last message. It shrinks at once and grows slowly."""
+    return min(waited_s, lag_s + (waited_s - lag_s) * _PACE_GAIN)
 
 
 def pace_after(pace_s: float, gap_s: float) -> float:

@@ -111,6 +111,10 @@ class SamplePlan:
         """Whether an epoch is complete after so many steps."""
         return self.num_samples_before(num_steps) % self.num_samples == 0
 
+    def next_epoch(self, step: int) -> int:
+        """The first step of the epoch after that of this step, if the batch size stays."""
+        return step + -(-(self.num_samples - self._start(step)) // self.batch_size_of(step))
+
     def batch_size_of(self, step: int) -> int:
         """Number of samples in a step, unless it is the short last one of its epoch."""
         return self._span_of(step).batch_size

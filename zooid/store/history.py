@@ -11,6 +11,7 @@ from zooid.core.runs.events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    ScalingExpected,
     ScalingWanted,
     StepCommitted,
     StoppedEarly,
@@ -146,7 +147,7 @@ def _once(history: list[Event]) -> list[Event]:
     seen: set[tuple[type, int]] = set()
     kept: list[Event] = []
     for event in reversed(history):
-        if isinstance(event, StepCommitted | Evaluated | BatchChanged | ScalingWanted):
+        if isinstance(event, StepCommitted | Evaluated | BatchChanged | ScalingWanted | ScalingExpected):
             if (type(event), event.step) in seen:
                 continue
             seen.add((type(event), event.step))

@@ -1,5 +1,6 @@
 """What the members of a run have measured, as a reader of its folder finds it."""
 
+import contextlib
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -13,7 +14,7 @@ from zooid.store.claims import no_run
 from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
 from zooid.store.store_protocol import ObjectStore
-from zooid.store.stored_records import read_record
+from zooid.store.stored_records import read_record, read_worker_spec
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def read_measurements(store: ObjectStore) -> RunMeasurements:
     for number, change in sorted(labels, reverse=True):
         try:
             roster = read_roster(store, number, change)
-            plan = _as_run(read_plan_of(store, number, roster.plan), roster)
+            plan = _as_run(store, read_plan_of(store, number, roster.plan), roster)
             members = tuple(
                 read_record(store, keys.measurements(member.name, number, change), StepMeasurements)
                 for member in roster.members
@@ -61,7 +62,7 @@ def read_measurements(store: ObjectStore) -> RunMeasurements:
     )
 
 
-def _as_run(plan: Plan, roster: Roster) -> Plan | None:
+def _as_run(store: ObjectStore, plan: Plan, roster: Roster) -> Plan | None:
     """Return the plan with the replicas of a roster, which may have lost some.
 
     None if its replicas mix offers, or if its shares were made for another batch size.
@@ -70,9 +71,8 @@ def _as_run(plan: Plan, roster: Roster) -> Plan | None:
         return None
     offers: tuple[str, ...] = ()
     if plan.replica_offers:
-        planned = dict(zip(_planned_names(plan), plan.member_offers, strict=True))
         rows = [
-            {planned[seat].name if seat in planned else "" for seat in map(_seat_of, roster.pipeline(replica))}
+            {_offer_of(store, plan, roster, member) for member in roster.pipeline(replica)}
             for replica in range(roster.num_replicas)
         ]
         if any(len(row) > 1 or "" in row for row in rows):
@@ -85,6 +85,19 @@ def _as_run(plan: Plan, roster: Roster) -> Plan | None:
         replica_offers=offers,
         insured=plan.insured and (roster.num_replicas > 1 or bool(roster.copies)),
     )
+
+
+def _offer_of(store: ObjectStore, plan: Plan, roster: Roster, member: str) -> str:
+    """Return the name of a member's offer; empty if it is not known.
+
+    Its spec has it. Specs of earlier claims are gone, and then only the names of the claim's own plan tell it.
+    """
+    with contextlib.suppress(ObjectNotFound):
+        if offer := read_worker_spec(store, member, roster.number).offer:
+            return offer
+    planned = dict(zip(_planned_names(plan), plan.member_offers, strict=True))
+    seat = _seat_of(member)
+    return planned[seat].name if seat in planned and not roster.plan else ""
 
 
 def _seat_of(name: str) -> str:

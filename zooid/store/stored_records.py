@@ -1,8 +1,9 @@
 """Reading of records from a run's folder."""
 
 from zooid.core.plans.plan import Plan
-from zooid.core.records import AnyFileRecord, decode_record
+from zooid.core.records import AnyFileRecord, decode_one_of, decode_record
 from zooid.core.runs import keys
+from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
 from zooid.store.store_protocol import ObjectStore
 
 
@@ -14,3 +15,9 @@ def read_record(store: ObjectStore, key: str, kind: type[AnyFileRecord]) -> AnyF
 def read_plan(store: ObjectStore, number: int) -> Plan:
     """Read the plan of the roster with this number."""
     return read_record(store, keys.plan(number), Plan)
+
+
+def read_worker_spec(store: ObjectStore, member: str, number: int) -> WorkerSpec:
+    """Read the spec of a member of this claim that trains or rehearses."""
+    key = keys.spec(member, number)
+    return decode_one_of(bytes(store.get(key)), (WorkerSpec, RehearsalSpec), f"{store.url}/{key}")

@@ -1,7 +1,9 @@
 """Polls the store for expected messages, with as few requests as it can."""
 
+import math
 import random
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,9 +11,17 @@ from zooid.comm.store.envelope import Opened, unseal
 from zooid.comm.store.send_clock import Progress, edge_of
 from zooid.comm.store.threads import Threads
 from zooid.comm.traffic_counter import Counter
-from zooid.comm.transport_protocol import COLLECTIVE, Candidates, Claim, Done, Landing, Message
+from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
-from zooid.schedule.polling_rules import Lags, impatient_pause, is_urgent, local_pause, pause_after_miss
+from zooid.schedule.polling_rules import (
+    LOCAL_BEHIND_S,
+    Lags,
+    impatient_pause,
+    is_urgent,
+    local_lag_after,
+    local_pause,
+    pause_after_miss,
+)
 from zooid.schedule.transfer_lists import DOWNLOADS
 from zooid.store import ObjectStore
 from zooid.store.retries import outage_of, without_patience
@@ -52,6 +62,11 @@ class PolledReceive:
     """Time from when the message is expected to the first poll."""
 
     @property
+    def line(self) -> int | None:
+        """The rank whose messages come one after the other, of which this is one; None if it stands in no line."""
+        return self.source if self.message is not None and self.message.kind == POINT_TO_POINT else None
+
+    @property
     def is_urgent(self) -> bool:
         return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
 
@@ -73,6 +88,12 @@ class Poller(Threads[PolledReceive]):
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
+        self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
+        """Receives from each rank in a folder of this machine, in the order in which they were asked for."""
+        self._line_lags: dict[int, float] = {}
+        """The usual time from one message of a rank to its next, in a folder of this machine."""
+        self._alarm_s = math.inf
+        """When a waiting thread will wake up by itself. Without it, all threads would wake up for every poll."""
         self.trouble: str | None = None
         """Why the store fails at present; None while it works."""
 
@@ -88,14 +109,14 @@ class Poller(Threads[PolledReceive]):
     ) -> None:
         candidates = [(source, message)]
         order = (message.kind, message.number, message.part)
-        self._add(
+        self._begin(
             PolledReceive(
                 lambda: candidates, _always, num_bytes, landing, done, order, source, message, expected_after, is_answer
             )
         )
 
     def receive_any(self, candidates: Candidates, claim: Claim, num_bytes: int, landing: Landing, done: Done) -> None:
-        self._add(PolledReceive(candidates, claim, num_bytes, landing, done, (1, 0, 0)))
+        self._begin(PolledReceive(candidates, claim, num_bytes, landing, done, (1, 0, 0)))
 
     def wake(self) -> None:
         """Poll again, since this rank has sent a message and may now expect others."""
@@ -103,15 +124,26 @@ class Poller(Threads[PolledReceive]):
             with self._changed:
                 self._changed.notify()
 
-    def _add(self, receive: PolledReceive) -> None:
+    def close(self) -> None:
+        super().close()
+        with self._changed:
+            self._lines.clear()
+
+    def _begin(self, receive: PolledReceive) -> None:
         with self._changed:
             if self._is_closed:
                 return
-            index = len(self._queue)
-            while index and self._queue[index - 1].order > receive.order:
-                index -= 1
-            self._queue.insert(index, receive)
+            if self._is_local and receive.line is not None:
+                self._lines[receive.line].append(receive)
+            self._add(receive)
             self._wake_one()
+
+    def _add(self, receive: PolledReceive) -> None:
+        """Queue a receive. The lock is held."""
+        index = len(self._queue)
+        while index and self._queue[index - 1].order > receive.order:
+            index -= 1
+        self._queue.insert(index, receive)
 
     def _wake_one(self) -> None:
         if self._num_idle or not self._start_thread():
@@ -125,11 +157,14 @@ class Poller(Threads[PolledReceive]):
                     return
                 self._num_active += 1
                 self._active_bytes += receive.num_bytes
-                if self._queue:
+                # a poll of a folder is so short that only another one that is due now needs a thread meanwhile
+                if self._is_due() if self._is_local else self._queue:
                     self._wake_one()
             try:
                 self._poll(receive)
             except Exception as error:  # noqa: BLE001  # the waiter must hear of it
+                with self._changed:
+                    self._leave_line(receive)
                 receive.done(error)
             del receive  # while it waits for the next one, the thread must not keep this one's tensor alive
 
@@ -137,13 +172,13 @@ class Poller(Threads[PolledReceive]):
         """Remove and return the receive to poll for now, when there is one; None when the group is closed."""
         while not self._is_closed:
             now_s = time.monotonic()
-            wake_s: float | None = None
+            wake_s = math.inf
             for receive in self._queue:
                 self._expect(receive, now_s)
                 if receive.expected_s is None:
                     continue
                 due_s = receive.next_poll_s
-                if receive.num_misses and self._num_active == 0 and receive.is_urgent:
+                if not self._is_local and receive.num_misses and self._num_active == 0 and receive.is_urgent:
                     waited_s = receive.last_poll_s - receive.expected_s
                     pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
                     due_s = min(due_s, receive.last_poll_s + pause_s)
@@ -152,12 +187,22 @@ class Poller(Threads[PolledReceive]):
                         break
                     self._queue.remove(receive)
                     return receive
-                wake_s = due_s if wake_s is None else min(wake_s, due_s)
+                wake_s = min(wake_s, due_s)
             receive = None  # type: ignore[assignment]  # its tensor may be freed while this thread waits
+            is_alarm = wake_s < self._alarm_s
+            if is_alarm:
+                self._alarm_s = wake_s
             self._num_idle += 1
-            self._changed.wait(None if wake_s is None else wake_s - now_s)
+            self._changed.wait(wake_s - now_s if is_alarm else None)
             self._num_idle -= 1
+            if is_alarm and self._alarm_s == wake_s:
+                self._alarm_s = math.inf
         return None
+
+    def _is_due(self) -> bool:
+        """Whether a receive in a folder can be polled for now. The lock is held."""
+        now_s = time.monotonic()
+        return any(receive.expected_s is None or receive.next_poll_s <= now_s for receive in self._queue)
 
     def _expect(self, receive: PolledReceive, now_s: float) -> None:
         if receive.expected_s is not None:
@@ -224,7 +269,7 @@ class Poller(Threads[PolledReceive]):
             self._poll_later(receive, 0.0, is_miss=False)
             return
         self._learn(receive, asked_s)
-        self._release(receive)
+        self._leave(receive)
         receive.landing.take(opened.data, began_s)
         self._counter.add(num_messages_received=1)
         self._on_received(source, message, key, opened)
@@ -250,18 +295,47 @@ class Poller(Threads[PolledReceive]):
             receive.num_misses += 1
         if pause_s is None:
             pace_s = self._progress.pace_s
-            pause_s = local_pause(waited_s) if self._is_local else pause_after_miss(waited_s, pace_s)
+            pause_s = self._local_pause(receive, waited_s) if self._is_local else pause_after_miss(waited_s, pace_s)
         receive.last_poll_s = now_s
         receive.next_poll_s = now_s + pause_s
-        self._release(receive)
-        self._add(receive)
-
-    def _release(self, receive: PolledReceive) -> None:
         with self._changed:
-            self._num_active -= 1
-            self._active_bytes -= receive.num_bytes
+            self._release(receive)
+            if not self._is_closed:
+                self._add(receive)  # this thread looks at the queue next, so that nobody else has to wake up
+
+    def _local_pause(self, receive: PolledReceive, waited_s: float) -> float:
+        if receive.line is None:
+            return local_pause(waited_s)
+        line = self._lines.get(receive.line)
+        if line and line[0] is not receive:
+            return LOCAL_BEHIND_S
+        return local_pause(waited_s, self._line_lags.get(receive.line, 0.0))
+
+    def _leave(self, receive: PolledReceive) -> None:
+        """Let other receives begin, since this one has its message."""
+        with self._changed:
+            self._release(receive)
+            self._leave_line(receive)
             if self._queue:
                 self._changed.notify()
+
+    def _leave_line(self, receive: PolledReceive) -> None:
+        """Expect the next message of the line from now on. The lock is held."""
+        line = self._lines.get(receive.line) if receive.line is not None else None
+        if line and receive in line:
+            now_s, was_first = time.monotonic(), line[0] is receive
+            line.remove(receive)
+            if was_first:
+                assert receive.line is not None
+                waited_s = 0.0 if receive.expected_s is None else now_s - receive.expected_s
+                self._line_lags[receive.line] = local_lag_after(self._line_lags.get(receive.line, 0.0), waited_s)
+            if was_first and line:
+                line[0].expected_s = line[0].next_poll_s = now_s
+
+    def _release(self, receive: PolledReceive) -> None:
+        """Count a receive as no longer in flight. The lock is held."""
+        self._num_active -= 1
+        self._active_bytes -= receive.num_bytes
 
 
 def _always(source: int, message: Message) -> bool:

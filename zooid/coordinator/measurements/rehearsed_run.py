@@ -1,41 +1,37 @@
 """Rehearsals of a plan: members, process groups, messages and links are real; compute sleeps its profiled time."""
 
-import secrets
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
+from zooid.coordinator.plans.markets import profile_for
 from zooid.coordinator.plans.plan_forecast import profiles_of
 from zooid.coordinator.runs import resumed_run
 from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.coordinator.runs.run_progress import RunResult
+from zooid.coordinator.runs.sleeping_run import SleepingRun
 from zooid.coordinator.runs.spot_replay import read_spot_trace, replay
-from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import InputError, PlanError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace, rehearsed_profile
-from zooid.core.plans.plan import Plan
+from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.records import encode_record
 from zooid.core.runs import keys
-from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointManifest, CheckpointRule, SampleFacts
+from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.events import Event, MemberExited, PhaseStarted, RosterChanged, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
-from zooid.core.runs.spec import RunClaim
+from zooid.core.runs.steering import Steering
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
-from zooid.store.checkpoint_index import last_step
-from zooid.store.claims import last_claim
 from zooid.store.stored_records import read_record
 
 _DEFAULT_STEPS = 5
@@ -67,6 +63,9 @@ def rehearse(
     steps: int | None = None,
     store: str | None = None,
     slower: float = 1.0,
+    limits: Limits | None = None,
+    steering: Steering | None = None,
+    fleets: Sequence[Plan] = (),
     checkpoints: CheckpointRule | None = None,
     trace: str | Path | None = None,
     trace_speed: float = 60.0,
@@ -80,7 +79,8 @@ def rehearse(
     disk. They run `steps` steps, 5 by default, after one that warms up. Their checkpoints have no tensors.
 
     With a job, they also train its model, in the time that they would sleep. The store becomes the folder of a run
-    like any other, and `resume` continues it at the same pace.
+    like any other, and `resume` continues it at the same pace. It may have limits, of which deadline and budget count,
+    and `steering`: then it may go on with other members, such as those of `fleets`, which are other plans.
 
     `trace` is the file of a spot trace that is replayed meanwhile, and kills members. `trace_speed` of its seconds pass
     in one second, and the seed decides which members are killed.
@@ -93,11 +93,26 @@ def rehearse(
         raise PlanError(
             f"the profile is of another model than the plan for {plan.job}; give the profile that it was made from"
         )
+    if steering is not None and isinstance(profile, Mapping):  # the planner needs those of other offers, too
+        measured |= {offer.name: profile_for(offer, profile) for offer in steering.offers}
     profiles = {name: rehearsed_profile(each, slower) for name, each in measured.items()}
     if job is not None:
         if steps is not None or store is None:
             raise InputError("a job is given, which has its own number of steps; give a `store`, and leave out `steps`")
-        return _rehearse_job(job, plan, RehearsalPace(profiles=profiles), store, checkpoints, spot, on_event, platform)
+        rehearsed = partial(
+            rehearse_job,
+            job,
+            plan,
+            RehearsalPace(profiles=profiles),
+            store=store,
+            limits=limits,
+            steering=steering,
+            fleets=fleets,
+            checkpoints=checkpoints,
+        )
+        return _rehearse_job(rehearsed, plan, store, spot, on_event, platform)
+    if limits is not None or steering is not None:
+        raise InputError("limits or `steering` are given without a job, whose steps they would limit; give a `job`")
     num_steps = _DEFAULT_STEPS if steps is None else steps
     if num_steps < 1:
         raise InputError(f"`steps` is {steps}; give 1 or more")
@@ -110,11 +125,9 @@ def rehearse(
 
 
 def _rehearse_job(
-    job: Job | str | Path,
+    start_job: Callable[..., RunResult],
     plan: Plan,
-    pace: RehearsalPace,
     store: str,
-    checkpoints: CheckpointRule | None,
     spot: SpotReplay | None,
     on_event: OnEvent,
     platform: Platform[Any] | None,
@@ -128,7 +141,7 @@ def _rehearse_job(
         on_event(event)
 
     def start(platform: Platform[Any] | None, on_event: OnEvent) -> RunResult:
-        return rehearse_job(job, plan, pace, store=store, checkpoints=checkpoints, on_event=on_event, platform=platform)
+        return start_job(on_event=on_event, platform=platform)
 
     def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
         return resumed_run.resume(store, on_event=on_event, platform=platform)
@@ -153,12 +166,7 @@ def rehearse_asleep(
     """Run members that have no job at this pace, in an empty folder. Their checkpoints have no tensors."""
     ends_s: dict[int, float] = {}
     report: ReplayReport | None = None
-    plan = _of_steps(plan, pace.num_steps)
-    claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
-    store.create(keys.CLAIM, encode_record(claim))
-    store.put(keys.plan(0), encode_record(plan))
-    store.put(keys.PACE, encode_record(pace))
-    store.put(keys.checkpoint_manifest(0), encode_record(_empty_checkpoint(plan)))
+    run = SleepingRun(store, plan, pace, checkpoints)
     on_event(PhaseStarted(at_s=time.time(), phase="rehearse"))
 
     def take(event: Event) -> None:
@@ -168,21 +176,10 @@ def rehearse_asleep(
         if isinstance(event, StepCommitted | RosterChanged | MemberExited | PhaseStarted) and not is_of_run:
             on_event(event)
 
-    def start(platform: Platform[Any], on_event: OnEvent) -> RunResult:
-        with Run(store, claim, 0, platform, on_event) as run:
-            return run.train(plan)
-
-    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
-        number = last_claim(store)[0] + 1
-        with Run(store, claim, number, platform, on_event) as run:
-            store.put(keys.plan(number), encode_record(plan))
-            run.carry_over_costs(plan)
-            return run.train(plan, last_step(store))
-
     if spot is None:
-        start(platform, take)
+        run.start(platform, take)
     else:
-        _, report = replay(spot, plan, store.url, start, resume, take)
+        _, report = replay(spot, run.plan, store.url, run.start, run.resume, take)
     timelines = {
         step: joined(read_record(store, key, Timeline) for key in store.list(keys.timelines_of(step)))
         for step in keys.recorded_steps(store.list_folders(keys.TIMELINES))
@@ -196,30 +193,3 @@ def rehearse_asleep(
 def _durations(ends_s: Mapping[int, float]) -> dict[int, float]:
     """Return the time of every step from the end of the step before it, in order."""
     return {step: ends_s[step] - ends_s[step - 1] for step in sorted(ends_s) if step - 1 in ends_s}
-
-
-def _of_steps(plan: Plan, num_steps: int) -> Plan:
-    """Return the plan of a run that has so many steps."""
-    if plan.predicted is None:
-        return structs.replace(plan, unpredicted_steps=num_steps)
-    return structs.replace(plan, predicted=structs.replace(plan.predicted, num_steps=num_steps))
-
-
-def _empty_checkpoint(plan: Plan) -> CheckpointManifest:
-    samples = SampleFacts(
-        num_samples=plan.batch_size * plan.num_steps,
-        batch_size=plan.batch_size,
-        grain_size=plan.grain_size,
-        epochs=1,
-        seed=0,
-        is_in_order=True,
-    )
-    return CheckpointManifest(
-        step=0,
-        model_fingerprint=plan.model_fingerprint,
-        samples=samples,
-        optimizer_class="",
-        shards=(),
-        constants=(),
-        aliases={},
-    )

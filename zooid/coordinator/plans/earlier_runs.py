@@ -13,7 +13,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.predictor import corrected
 from zooid.predictor.simulation.layout import Looks
-from zooid.store import open_store
+from zooid.store import ObjectStore, open_store
 from zooid.store.member_measurements import RunMeasurements, read_measurements
 from zooid.store.stored_records import read_record
 
@@ -48,6 +48,14 @@ def learn_from_runs(profiles: Mapping[str, Profile], links: Sequence[Link], runs
     for url in runs:
         knowledge = _with_run(knowledge, read_measurements(open_store(url)))
     return knowledge
+
+
+def learn_so_far(profiles: Mapping[str, Profile], links: Sequence[Link], store: ObjectStore) -> RunKnowledge:
+    """Correct profiles and links by what the run in this folder has measured until now, if that is enough."""
+    try:
+        return learn_from_runs(profiles, links, [store.url])
+    except InputError:  # members write what they have measured after some steps
+        return RunKnowledge(dict(profiles), tuple(links))
 
 
 def _with_run(knowledge: RunKnowledge, found: RunMeasurements) -> RunKnowledge:

@@ -36,14 +36,19 @@ def plan_the_rest(
             f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
             f"{samples.grain_size} samples, which is fixed for a run; give at most {num_grains}"
         )
-    pick = search(single(_rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
-    assert pick.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
-    remaining = pick.prediction
+    pick = search(single(rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
+    return as_whole_run(pick, samples, manifest.step)
+
+
+def as_whole_run(plan: Plan, samples: SamplePlan, step: int) -> Plan:
+    """Return a plan that was predicted for the steps from this one on, with a prediction for the whole run."""
+    assert plan.grain_size == samples.grain_size, "a profile with one grain size leaves no other"
+    remaining = plan.prediction
     num_steps = replace(samples, batches=()).num_steps  # with the job's own batch size, as in any plan
-    num_remaining = remaining.num_steps if samples.batches else samples.num_steps - manifest.step
+    num_remaining = remaining.num_steps if samples.batches else samples.num_steps - step
     longer = num_steps / num_remaining
     run_s = remaining.startup_s + (remaining.run_s - remaining.startup_s) * longer
-    terms = run_cost(pick.member_offers, run_s)
+    terms = run_cost(plan.member_offers, run_s)
     whole = structs.replace(
         remaining,
         num_steps=num_steps,
@@ -52,10 +57,10 @@ def plan_the_rest(
         cost_terms=terms,
         losses=None if remaining.losses is None else remaining.losses.in_longer_run(longer),
     )
-    return structs.replace(pick, predicted=whole)
+    return structs.replace(plan, predicted=whole)
 
 
-def _rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:
+def rest_of(profile: Profile, samples: SamplePlan, step: int) -> Profile:
     """Return the profile as if the job had one epoch of the remaining samples, and one measured grain size."""
     grain_size = samples.grain_size
     num_left = samples.epochs * samples.num_samples - samples.num_samples_before(step)

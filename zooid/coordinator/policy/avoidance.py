@@ -6,14 +6,21 @@ demand for the rest. So an offer is avoided for a while, and for twice as long a
 """
 
 from collections.abc import Iterable
-
-from zooid.coordinator.policy.situation import Loss
+from dataclasses import dataclass
 
 FIRST_PAUSE_S = 300.0
 """Pause after the first preemption: about one sample of the public availability traces."""
 MAX_PAUSE_S = 3600.0
 MEMORY_S = 6 * 3600.0
 """Preemptions before this time are forgotten."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A member that was preempted."""
+
+    offer: str
+    at_s: float
 
 
 def avoided_until_s(offer: str, losses: Iterable[Loss], now_s: float) -> float:
@@ -30,3 +37,9 @@ def avoided_until_s(offer: str, losses: Iterable[Loss], now_s: float) -> float:
     if not moments:
         return now_s
     return moments[-1] + min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** (len(moments) - 1))
+
+
+def is_avoided(offer: str, losses: Iterable[Loss], now_s: float, time_factor: float = 1.0) -> bool:
+    """Whether an offer is avoided, if so many seconds of the market pass in one second of these times."""
+    scaled = [Loss(loss.offer, loss.at_s * time_factor) for loss in losses]
+    return avoided_until_s(offer, scaled, now_s * time_factor) > now_s * time_factor

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from zooid.coordinator.policy.avoidance import avoided_until_s
 from zooid.coordinator.policy.situation import FleetOption, Situation
 from zooid.core.units import format_duration, format_usd
 
@@ -48,7 +47,7 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     warning, would_hold = _impossible(situation, options)
     if reason := _reason_to_stop(situation):
         return NextMove("stop", None, reason, warning, would_hold)
-    now = [option for option in _with_current(situation, options) if _can_be_had(situation, option)]
+    now = [option for option in _with_current(situation, options) if can_be_had(situation, option)]
     fallbacks = [option for option in options if _is_reliable(situation, option)]
     ranked = sorted((project(situation, option) for option in now), key=lambda each: _preference(situation, each))
     judged = _judged_for_safety(situation, fallbacks)
@@ -63,6 +62,8 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     kept = next((each for each in ranked if each.option == situation.current), None)
     if kept is not None and is_safe and not _is_safe(judged, kept.option, fallbacks):
         kept = None
+    if kept is not None and not situation.seeks_savings and _holds(situation, kept.end_at_s, kept.usd):
+        return NextMove("keep", situation.current, "the present fleet holds the limits", warning, would_hold)
     if kept is not None and not _is_worth_switching(situation, kept, best):
         return NextMove("keep", situation.current, "no other fleet is better by enough", warning, would_hold)
     because = _why(situation, kept, best, is_safe=is_safe)
@@ -92,13 +93,13 @@ def _with_current(situation: Situation, options: Sequence[FleetOption]) -> list[
     return [current, *(option for option in options if option.key != current.key)]
 
 
-def _can_be_had(situation: Situation, option: FleetOption) -> bool:
+def can_be_had(situation: Situation, option: FleetOption) -> bool:
+    """Whether a fleet could be started now: its offers are available, and none of them is avoided."""
     running = situation.kept_by(option)
     for offer, number in option.members:
         if number > situation.offers[offer].num_available:
             return False
-        is_avoided = avoided_until_s(offer, situation.losses, situation.now_s) > situation.now_s
-        if is_avoided and number > running.get(offer, 0):
+        if number > running.get(offer, 0) and situation.is_avoided(offer):
             return False
     return True
 
@@ -174,7 +175,7 @@ def _should_wait(
     If there is a safe fleet, waiting must be safe, too, and the other fleet must be cheaper by enough. If there is
     none, the run waits only for a fleet that would hold the limits while no present one does.
     """
-    absent = [option for option in options if not _can_be_had(situation, option)]
+    absent = [option for option in options if not can_be_had(situation, option)]
     holds = best is not None and _holds(situation, best.end_at_s, best.usd)
     if is_safe and best is not None and holds:
         if situation.deadline_at_s is None or not can_wait:
@@ -200,6 +201,8 @@ def _is_worth_switching(situation: Situation, kept: Projection, best: Projection
 
 
 def _why(situation: Situation, kept: Projection | None, best: Projection, *, is_safe: bool) -> str:
+    if not is_safe and _holds(situation, best.end_at_s, best.usd):
+        return "it holds the limits if it stays, and no fleet on demand would"
     if not is_safe:
         return "no fleet on demand would hold the limits, and this one comes closest"
     if situation.current is None:

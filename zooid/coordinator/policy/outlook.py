@@ -6,7 +6,7 @@ from zooid.core.runs.allowance import Allowance
 from zooid.core.units import format_duration, format_usd
 from zooid.schedule.step_window import StepWindow
 
-_MIN_INTERVALS = 5
+MIN_INTERVALS = 5
 """Number of steps between which the pace is known well enough to judge the rest of a run."""
 
 
@@ -27,7 +27,7 @@ class Outlook:
 def outlook(window: StepWindow, num_steps_left: int, allowance: Allowance, now_s: float) -> Outlook | None:
     """Return where a run is heading; None while its pace is not known."""
     mean_s, fastest_s = window.mean_s, window.fastest_mean_s
-    if mean_s is None or fastest_s is None or window.num_intervals < _MIN_INTERVALS:
+    if mean_s is None or fastest_s is None or window.num_intervals < MIN_INTERVALS:
         return None
     end_at_s, soonest_at_s = (now_s + num_steps_left * step_s for step_s in (mean_s, fastest_s))
     return Outlook(end_at_s, allowance.usd_at(end_at_s), soonest_at_s, allowance.usd_at(soonest_at_s))

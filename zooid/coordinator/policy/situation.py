@@ -1,9 +1,10 @@
 """What is known about a run and its market when the policy decides what to do next."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
+from zooid.coordinator.policy.avoidance import Loss, is_avoided
 from zooid.core.units import SECONDS_PER_HOUR
 
 
@@ -28,8 +29,9 @@ class FleetOption:
     members: tuple[tuple[str, int], ...]
     """Numbers of members by offer."""
     step_s: float
-    name: str = ""
-    """The fleet in words. Fleets with other names need new members, because a member keeps its layers for life."""
+    cuts: str = ""
+    """Which layers its members have, in words. A fleet with other cuts needs new members, because a member keeps its
+    layers for life."""
 
     @cached_property
     def counts(self) -> Mapping[str, int]:
@@ -38,18 +40,11 @@ class FleetOption:
     @property
     def key(self) -> tuple[str, tuple[tuple[str, int], ...]]:
         """What distinguishes fleets, whatever their step times."""
-        return self.name, self.members
+        return self.cuts, self.members
 
     def __str__(self) -> str:
-        return self.name or " and ".join(f"{number} × {offer}" for offer, number in self.members)
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A member that was preempted."""
-
-    offer: str
-    at_s: float
+        members = " and ".join(f"{number} × {offer}" for offer, number in self.members)
+        return f"{members}, {self.cuts}" if self.cuts else members
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +66,16 @@ class Situation:
     budget_usd: float | None = None
     closing_s: float = 0.0
     """Time of the last checkpoint and the end."""
-    other_usd_per_s: float = field(default=0.0)
+    other_usd_per_s: float = 0.0
     """Cost of requests, storage and traffic, by time."""
+    seeks_savings: bool = True
+    """Whether to switch to a cheaper fleet while the present one is safe and holds the limits."""
+    time_factor: float = 1.0
+    """Number of seconds of the market that pass in one second of the run, in a rehearsal of a longer one."""
+
+    def is_avoided(self, offer: str) -> bool:
+        """Whether an offer was preempted so lately that nothing is started on it."""
+        return is_avoided(offer, self.losses, self.now_s, self.time_factor)
 
     def usd_per_s(self, option: FleetOption | None) -> float:
         """Return how fast a fleet costs money."""
@@ -83,7 +86,7 @@ class Situation:
 
     def kept_by(self, option: FleetOption) -> Mapping[str, int]:
         """Return the numbers of present members that a fleet could keep, by offer."""
-        return {} if self.current is None or self.current.name != option.name else self.current.counts
+        return {} if self.current is None or self.current.cuts != option.cuts else self.current.counts
 
     def startup_s(self, option: FleetOption, running: Mapping[str, int]) -> float:
         """Return the time until a fleet trains, if these members already run."""

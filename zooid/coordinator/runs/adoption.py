@@ -152,8 +152,8 @@ class AdoptedMembers:
     def launch(self, launch: Launch) -> Orphan:
         return Orphan(launch.member, time.time(), self.platform.launch(launch), is_own=True)
 
-    def has_room(self, num_members: int) -> bool:
-        return self.platform.has_room(num_members)
+    def has_room(self, num_members: int, offer: str) -> bool:
+        return self.platform.has_room(num_members, offer)
 
     def locate(self, handle: Orphan) -> dict[str, str]:
         assert handle.is_own, f"{handle.name} was located by whoever started it"

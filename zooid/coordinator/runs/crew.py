@@ -96,6 +96,8 @@ class Crew:
         """Members whose handles are in the store."""
         self._ended: set[str] = set()
         """Members that were found to have exited."""
+        self._dismissed: set[str] = set()
+        """Members that were ended because nobody needed them any more."""
 
     def __enter__(self) -> "Crew":
         return self
@@ -123,6 +125,8 @@ class Crew:
                 spec.num_threads,
                 size=enforced_size(offer),
                 uses_gpus=_uses_gpus(offer),
+                offer=offer.name,
+                trains=self._trains,
                 lifetime_s=enforced_lifetime_s(offer),
             )
             with uninterrupted():
@@ -185,6 +189,8 @@ class Crew:
                     if failure is not None and not failure.is_consequence and not is_waiting(member):
                         raise self._error()
                     lost.add(member)
+                    if member in self._dismissed:
+                        continue
                     can_continue &= failure is None or is_left_out(member) or is_waiting(member)
                     if failure is not None and is_waiting(member):
                         logger.warning("%s could not join: %s", member, failure.message)
@@ -218,6 +224,15 @@ class Crew:
             for running in self._running.values()
             if running.member not in self._ended
         }
+
+    def offer_of(self, member: str) -> Offer:
+        """Return the offer on which a member runs or ran."""
+        return self._running[member].offer
+
+    def dismiss(self, member: str) -> None:
+        """End a member that waits to join and is not needed any more."""
+        self._dismissed.add(member)
+        self._platform.terminate(self._running[member].handle)
 
     def has_ended(self, member: str) -> bool:
         return self._poll(self._running[member]) is not None

@@ -7,14 +7,7 @@ from zooid.coordinator.plans.offer_names import enforced_lifetime_s
 from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.core.resources.offer import Offer
 from zooid.core.units import format_duration
-
-_FIRST_LEAD_FRACTION = 0.3
-"""Fraction of its life that is left when the first successor is started, since nobody knows how long that takes."""
-_LEAD_FACTOR = 2.0
-"""A successor is started this many times earlier than the slowest one so far has needed."""
-_MIN_LEAD_S = 2.0
-_MAX_LEAD_FRACTION = 0.5
-"""Largest fraction of its life that is left when a successor is started."""
+from zooid.schedule.successor_lead import successor_lead_s
 
 
 @dataclass
@@ -35,16 +28,13 @@ class Lifetimes:
             for name, (offer, age_s) in self.ages().items()
             if (lifetime_s := enforced_lifetime_s(offer)) is not None and name not in self._succeeded
         }
-        due = {name for name, (lifetime_s, age_s) in limited.items() if age_s > lifetime_s - self._lead_s(lifetime_s)}
+        leads_s = {
+            name: successor_lead_s(life_s, self.changes.startups.longest_s) for name, (life_s, _) in limited.items()
+        }
+        due = {name for name, (life_s, age_s) in limited.items() if age_s > life_s - leads_s[name]}
         if due:
             # those that follow soon go along, so that the roster changes once for all of them
-            due |= {name for name, (life_s, age_s) in limited.items() if age_s > life_s - 1.5 * self._lead_s(life_s)}
+            due |= {name for name, (life_s, age_s) in limited.items() if age_s > life_s - 1.5 * leads_s[name]}
             self._succeeded |= due
             shortest_s = min(limited[name][0] for name in due)
             self.changes.succeed(due, f"members live for {format_duration(shortest_s)} only")
-
-    def _lead_s(self, lifetime_s: float) -> float:
-        """How long before its end a member's successor is started."""
-        known_s = self.changes.longest_s
-        lead_s = _LEAD_FACTOR * known_s if known_s else _FIRST_LEAD_FRACTION * lifetime_s
-        return min(max(lead_s, _MIN_LEAD_S), _MAX_LEAD_FRACTION * lifetime_s)

@@ -1,28 +1,31 @@
 """The limits of a run while it trains: members are told about them, and the user when they will not hold."""
 
 import time
-from collections import Counter
-from collections.abc import Sequence
 
 from msgspec import structs
 
-from zooid.coordinator.policy.next_move import NextMove, decide
-from zooid.coordinator.policy.outlook import danger, outlook
-from zooid.coordinator.policy.situation import FleetOption, MarketOffer, Situation
+from zooid.coordinator.policy.outlook import MIN_INTERVALS, danger, outlook
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.errors import PlanError, TrainingError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.allowance import Allowance
-from zooid.core.runs.events import BatchChanged, Event, LimitsEndangered, Metered, RunStarted, StepCommitted
+from zooid.core.runs.events import (
+    BatchChanged,
+    CheckpointSaved,
+    Event,
+    LimitsEndangered,
+    Metered,
+    RosterChanged,
+    RunningMember,
+    RunStarted,
+    StepCommitted,
+)
 from zooid.core.runs.spec import RunClaim
 from zooid.core.units import format_usd
 from zooid.schedule.step_window import StepWindow
 from zooid.store import EventWriter, ObjectStore
-
-_LOOK_S = 10.0
-"""Time between two judgements, as the policy counts with it."""
 
 
 class LimitGuard:
@@ -37,22 +40,42 @@ class LimitGuard:
         self._allowance_key = keys.allowance(roster)
         self._window = StepWindow()
         self._plan: Plan | None = None
-        self._alternatives: Sequence[Plan] = ()
         self._num_steps = 0
         """Number of steps of the whole run, which changes with the batch size."""
-        self._num_done = 0
-        self._last_danger = ""
-        """The last reason why limits were endangered; empty while they are not."""
+        self.num_done = 0
+        self._num_saved = 0
+        """Number of steps before the last checkpoint."""
+        self._allowed: tuple[RunningMember, ...] = ()
+        """The members whose cost others were told last."""
+        self.danger = ""
+        """Why the limits will not hold at the present pace; empty while they will."""
+        self.is_switching = False
+        """Whether members of another fleet start, so that the present pace and cost say nothing about the end."""
 
-    def begin(self, plan: Plan, alternatives: Sequence[Plan] = ()) -> None:
-        """Judge the run by its plan. `alternatives` are other plans that the search has found."""
-        self._plan, self._alternatives, self._num_steps = plan, alternatives, plan.num_steps
+    @property
+    def num_steps_left(self) -> int:
+        return self._num_steps - self.num_done
+
+    @property
+    def num_steps_at_risk(self) -> int:
+        """Number of steps since the last checkpoint."""
+        return max(0, self.num_done - self._num_saved)
+
+    @property
+    def step_s(self) -> float | None:
+        """The favourable 95 % bound of the present members' step time; None while it is not known."""
+        return self._window.fastest_mean_s if self._window.num_intervals >= MIN_INTERVALS else None
+
+    def begin(self, plan: Plan, first_step: int = 0) -> None:
+        """Judge the run by its plan, from this step on."""
+        self._plan, self._num_steps, self.num_done, self._num_saved = plan, plan.num_steps, first_step, first_step
 
     def allow(self) -> None:
         """Tell the members the limits and the cost, unless there are no limits."""
         if self._claim.has_limits:
-            allowance = self._allowance(self._meter.read(time.time()))
-            self._store.put(self._allowance_key, encode_record(allowance))
+            metered = self._meter.read(time.time())
+            self._allowed = metered.running
+            self._store.put(self._allowance_key, encode_record(self._allowance(metered)))
 
     def remaining(self, limits: Limits) -> Limits:
         """Return these limits of a plan, less what the run has already taken and cost."""
@@ -75,12 +98,16 @@ class LimitGuard:
     def take(self, event: Event) -> None:
         if isinstance(event, StepCommitted):
             self._window.add(event.at_s)
-            self._num_done = event.step + 1
+            self.num_done = event.step + 1
+        elif isinstance(event, RosterChanged):  # other members have another pace
+            self._window, self.danger = StepWindow(), ""
+        elif isinstance(event, CheckpointSaved):
+            self._num_saved = event.step
         elif isinstance(event, RunStarted | BatchChanged):
             self._num_steps = event.num_steps
 
     def judge(self, metered: Metered) -> None:
-        """Report once when the limits will not hold at the measured pace.
+        """Report once when the limits will not hold at the measured pace, and tell members who else costs money.
 
         Raises TrainingError if a limit is reached before the first step.
         """
@@ -93,48 +120,15 @@ class LimitGuard:
                 f"a limit of the run in {self._store.url} was reached before its first step: it has cost "
                 f"{format_usd(metered.usd)}; allow more with --deadline or --budget of `zooid resume`"
             )
-        ahead = outlook(self._window, self._num_steps - self._num_done, allowance, metered.at_s)
-        if ahead is None:
+        if metered.running != self._allowed:  # members have ended, which cost nothing any more
+            self.allow()
+        ahead = outlook(self._window, self.num_steps_left, allowance, metered.at_s)
+        if ahead is None or self.is_switching:
             return
         reason, would_hold = danger(ahead, allowance)
-        if reason and not self._last_danger:
-            move = self._next_move(self._plan, metered)
-            if move.kind == "switch" and not move.warning:
-                would_hold = f"the plan {move.fleet} would hold: zooid stop, then zooid resume with it; or {would_hold}"
+        if reason and not self.danger:
             self._writer.write(LimitsEndangered(at_s=metered.at_s, reason=reason, would_hold=would_hold))
-        self._last_danger = reason
+        self.danger = reason
 
     def _allowance(self, metered: Metered) -> Allowance:
         return self._meter.allowance(metered, self._claim.deadline_at_s, self._claim.budget_usd)
-
-    def _next_move(self, plan: Plan, metered: Metered) -> NextMove:
-        """Ask the policy, with the plans that the search has found as the market."""
-        plans = [plan, *(other for other in self._alternatives if other.predicted is not None)]
-        prices = {member.offer: member.tariff.usd_per_hour for member in metered.running}
-        offers = {
-            offer.name: MarketOffer(
-                name=offer.name,
-                usd_per_hour=prices.get(offer.name, offer.usd_per_hour),
-                num_available=max(Counter(o.name for o in each.member_offers)[offer.name] for each in plans),
-                startup_s=offer.startup_s or 0.0,
-                is_reliable=offer.market != "spot",
-            )
-            for each in plans
-            for offer in each.offers
-        }
-        situation = Situation(
-            now_s=metered.at_s,
-            look_s=_LOOK_S,
-            num_steps_left=self._num_steps - self._num_done,
-            spent_usd=metered.usd,
-            current=_option(plan, self._window.fastest_mean_s or 0.0),
-            offers=offers,
-            deadline_at_s=self._claim.deadline_at_s,
-            budget_usd=self._claim.budget_usd,
-        )
-        return decide(situation, [_option(other, other.prediction.step_s) for other in plans[1:]])
-
-
-def _option(plan: Plan, step_s: float) -> FleetOption:
-    counts = Counter(offer.name for offer in plan.member_offers)
-    return FleetOption(tuple(sorted(counts.items())), step_s, f"{plan.layout} on {', '.join(sorted(counts))}")

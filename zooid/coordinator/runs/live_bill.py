@@ -5,7 +5,7 @@ function of time, so that they can stop by themselves.
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from zooid.coordinator.runs.limit_guard import LimitGuard
 from zooid.coordinator.runs.relay import OnEvent
@@ -49,13 +49,13 @@ class LiveBill:
         self._last_s: dict[str, float] = {}
         """When each of the regular things was last done."""
 
-    def begin(self, plan: Plan, alternatives: Sequence[Plan] = ()) -> None:
+    def begin(self, plan: Plan, first_step: int = 0) -> None:
         """Bill at the plan's prices; PlanError if one is missing that the run needs."""
         from zooid.coordinator.plans.markets import prices_at  # it imports the planner, while members are starting
 
         self.meter.prices = prices_at(plan.offers, plan.store_at or None)
         self.meter.read(time.time())
-        self.guard.begin(plan, alternatives)
+        self.guard.begin(plan, first_step)
 
     def poll(self) -> None:
         """Show and keep the bill, look for changed prices and at the limits, if it is time for that."""

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.spec import RunClaim
+from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
 from zooid.store import ObjectStore, check_create_only, open_store
 
@@ -39,7 +40,7 @@ def train(
     links: Links | None = None,
     limits: Limits | None = None,
     goal: Goal | None = None,
-    on: str | None = None,
+    on: str | Sequence[str] | None = None,
     interruptions: Mapping[str, float] | None = None,
     checkpoints: CheckpointRule | None = None,
     profile: bool = True,
@@ -55,6 +56,9 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
+    `on` names one or several offers, the first of which is measured. With several, a run with limits may switch from
+    one to another while it trains. With the goal `cheapest`, it also does so to save money.
+
     `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
     often checkpoints are written, unless `checkpoints` says it.
 
@@ -63,13 +67,16 @@ def train(
     """
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
-    [offer] = with_interruptions([resolve_offer(on or LOCAL)], interruptions if plan is None else None)
+    names = [on] if isinstance(on, str) else list(on or [LOCAL])
+    resolved = {offer.name: offer for offer in map(resolve_offer, names)}
+    offers = with_interruptions(resolved.values(), interruptions if plan is None else None)
+    offer = offers[0]
     if reproducible and plan is None:
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
-        check_given(plan, limits, goal, links, on, reproducible=reproducible)
+        check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
         check_predicted(plan, limits)
     own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
     claim = RunClaim(
@@ -83,28 +90,43 @@ def train(
     folder = claim_folder(store, claim)
     with Run(folder, claim, 0, own_platform, on_event) as run:
         given: Plan | FixedLayout | None = plan or layout
-        alternatives: tuple[Plan, ...] = ()
+        fleets: tuple[Plan, ...] = ()
         if given is None:
-            found = _search(run, folder, offer, limits or Limits(), goal or "balanced", links, on_event)
-            given, alternatives = found.pick, found.front
+            found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
+            given, fleets = found.pick, found.front
+            if len(offers) > 1:
+                max_members = (limits or Limits()).max_members
+                rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
+                folder.put(keys.STEERING, encode_record(rules))
         with run.preparing(given) as prepared:
             save_source(folder, file)
-            return run.train(prepared, alternatives=alternatives)
+            return run.train(prepared, fleets=fleets)
 
 
 def _search(
-    run: Run, store: ObjectStore, offer: Offer, limits: Limits, goal: Goal, links: Links | None, on_event: OnEvent
+    run: Run,
+    store: ObjectStore,
+    offers: Sequence[Offer],
+    limits: Limits,
+    goal: Goal,
+    links: Links | None,
+    on_event: OnEvent,
 ) -> Search:
     # a run with a given plan needs none of these
     from zooid.coordinator.measurements.job_profiles import measure
     from zooid.coordinator.measurements.link_probes import peer_links
+    from zooid.coordinator.plans.markets import market_for
     from zooid.planner import search, single
 
     run.enter("profile")
+    offer = offers[0]
     measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
     peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
-    return search(single(measured, offer, peers), run.remaining(limits), goal)
+    if len(offers) == 1:
+        return search(single(measured, offer, peers), run.remaining(limits), goal)
+    market, _ = market_for(offers, {offer.name: measured}, links=peers, transport=limits.transport)
+    return search(market, run.remaining(limits), goal)
 
 
 def claim_folder(url: str, claim: RunClaim) -> ObjectStore:

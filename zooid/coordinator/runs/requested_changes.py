@@ -32,6 +32,8 @@ class RequestedChanges:
     """Starts a process of this name, which makes a plan of the same name in this layout."""
     has_ended: Callable[[str], bool]
     """Returns whether the process of this name has ended."""
+    on_layout: Callable[[], None] = lambda: None
+    """Is called when somebody asks for a layout."""
     _waiting: list[tuple[str, LayoutRequest]] = field(default_factory=list)
     """Requests with their keys, in order."""
     _begun: list[tuple[str, WantedChange]] = field(default_factory=list)
@@ -44,6 +46,7 @@ class RequestedChanges:
             if isinstance(request, Notice):
                 self._hand_over(key, request)
             else:
+                self.on_layout()
                 self._waiting.append((key, request))
         for key, wanted in list(self._begun):
             if not any(each is wanted for each in self.changes.wanted):
@@ -62,7 +65,7 @@ class RequestedChanges:
             self.requests.end(key)
             return
         cause = f"{notice.member} will be ended, says {notice.source}"
-        is_late = notice.left_s is not None and notice.left_s < (self.changes.longest_s or _ASSUMED_START_S)
+        is_late = notice.left_s is not None and notice.left_s < (self.changes.startups.longest_s or _ASSUMED_START_S)
         if is_late and roster.num_replicas > 1:
             self.changes.leave(notice.member, cause)
         else:

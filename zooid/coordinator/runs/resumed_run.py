@@ -11,6 +11,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file, reject_neste
 from zooid.coordinator.measurements.job_profiles import measure
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
+from zooid.coordinator.plans.earlier_runs import learn_so_far, merged_links
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
@@ -45,7 +46,8 @@ from zooid.store.checkpoint_index import (
     sweep_incomplete,
 )
 from zooid.store.claims import last_claim, remembered_job_file
-from zooid.store.rosters import last_number
+from zooid.store.planned_changes import read_plan_of
+from zooid.store.rosters import last_number, last_roster
 from zooid.store.stored_records import read_plan, read_record
 
 
@@ -106,7 +108,8 @@ def resume(
         clear_earlier(folder, claim.run, number)
         clear(folder, keys.PROBES)
         if plan is None and limits is None and goal is None and on is None:
-            plan = _on_this_machine(last_plan) if find_pace(folder) is None else last_plan
+            followed = _followed_plan(folder, last_plan)
+            plan = _on_this_machine(followed) if find_pace(folder) is None else followed
         if plan is None:
             chosen = offer or resolve_offer(last_plan.offers[0].name)
             measured = _profile(folder, manifest, chosen, run)
@@ -118,7 +121,9 @@ def resume(
                 reproducible=limits.reproducible or last_plan.reproducible,
             )
             peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
-            plan = plan_the_rest(measured, manifest, chosen, run.remaining(limits), goal or "balanced", peers)
+            learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
+            profile = structs.replace(learned.profiles[chosen.name], links=())
+            plan = plan_the_rest(profile, manifest, chosen, run.remaining(limits), goal or "balanced", learned.links)
         check_continues(plan, manifest, folder.url)
         run.check(plan)
         save_source(folder, file)
@@ -219,6 +224,14 @@ def _last_plan(store: ObjectStore) -> Plan:
         raise InputError(
             f"the run in {store.url} has lost its {keys.plan(number)}; give a plan with --plan, or restore the file"
         ) from error
+
+
+def _followed_plan(store: ObjectStore, last_plan: Plan) -> Plan:
+    """Return the plan that members followed last, to which they may have switched since their claim's own plan."""
+    roster = last_roster(store, last_number(store))
+    if roster is None or not roster.plan:
+        return last_plan
+    return read_plan_of(store, roster.number, roster.plan)
 
 
 def _on_this_machine(plan: Plan) -> Plan:

@@ -58,6 +58,7 @@ class RunMeter:
         self._members: list[_Entry] = []
         self._listed: dict[str, float] = {}
         """Prices that have changed since the plan was made, by offer."""
+        self._price_list: PriceList | None = None
         self._stored: tuple[float, int] | None = None
         """When the bytes in the store were last counted, and their number."""
         self._stored_byte_s = 0.0
@@ -74,9 +75,7 @@ class RunMeter:
 
     def start(self, member: str, offer: Offer, at_s: float, *, prepares: bool) -> None:
         """Bill a member from this time on."""
-        tariff = Tariff.of(offer, at_s)
-        if offer.name in self._listed:
-            tariff = tariff.at_price(self._listed[offer.name], at_s)
+        tariff = Tariff.of(offer, at_s).at_price(self.usd_per_hour(offer), at_s)
         self.carry_on(
             RunningMember(
                 member=member,
@@ -87,6 +86,11 @@ class RunMeter:
                 prepares=prepares,
             )
         )
+
+    def usd_per_hour(self, offer: Offer) -> float:
+        """Return the present price of a member on this offer."""
+        listed = None if self._price_list is None else self._price_list.price_of(offer.name)
+        return offer.usd_per_hour if listed is None else listed
 
     def carry_on(self, member: RunningMember) -> None:
         """Bill a member on, as an earlier coordinator has begun to."""
@@ -115,6 +119,7 @@ class RunMeter:
 
     def change_prices(self, listed: PriceList, at_s: float) -> list[PriceChanged]:
         """Bill at other prices from this time on, and return the changes."""
+        self._price_list = listed
         changes = []
         for entry in self._running:
             offer, before = entry.bill.offer, entry.bill.tariff.usd_per_hour

@@ -1,7 +1,8 @@
 """A run whose members are killed as a spot trace says, and which is resumed when too few of them were left."""
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from zooid.core.resources.spot_trace import SpotTrace, decode_spot_trace
 from zooid.core.runs.events import Event, PhaseStarted, RosterChanged, RunStarted, StepCommitted
 from zooid.core.runs.replay import ReplayReport, SpotReplay
 from zooid.core.units import format_duration
-from zooid.platforms.local.spot_market import SpotMarket
+from zooid.platforms.local.spot_market import SpotMarket, Supply
 
 StartRun = Callable[[SpotMarket, OnEvent], RunResult]
 """(platform, callback for events) -> the result of a run whose members the platform starts."""
@@ -90,7 +91,7 @@ def replay(
     Members of instances that come back take the seats of killed ones while the others train.
     """
     from_s = _first_s(replayed, plan)
-    market = SpotMarket(replayed.trace, from_s=from_s, speed=replayed.speed, seed=replayed.seed)
+    market = SpotMarket(_supplies(replayed, plan), from_s=from_s, speed=replayed.speed, seed=replayed.seed)
     account = _Account(market, on_event)
     how = f"{replayed.speed:g} s of it pass in one second, seed {replayed.seed}"
     phase = f"replaying the spot trace from {format_duration(from_s)} on: {how}"
@@ -106,29 +107,48 @@ def replay(
             if market.num_killed == num_killed:  # the trace is not to blame
                 raise
             account.end_attempt()
-            account.down_s += _wait(market, plan.num_members, store, on_event, error)
+            account.down_s += _wait(market, plan, store, on_event, error)
             attempt = resume
+
+
+def _supplies(replayed: SpotReplay, plan: Plan) -> dict[str, Supply]:
+    """The trace holds for members on spot offers, and for all if the plan has no such offer."""
+    has_spot = any(offer.market == "spot" for offer in plan.offers)
+    return {
+        offer.name: Supply(
+            None if has_spot and offer.market != "spot" else replayed.trace, boot_s=offer.startup_s or 0.0
+        )
+        for offer in plan.offers
+    }
+
+
+def _num_traced(supplies: Mapping[str, Supply], plan: Plan) -> int:
+    """Number of members for which the trace holds."""
+    return sum(supplies[offer.name].trace is not None for offer in plan.member_offers)
 
 
 def _first_s(replayed: SpotReplay, plan: Plan) -> float:
     """Return the time of the trace at which a replay begins; reject a trace that never has enough instances."""
-    from_s = replayed.trace.next_s(plan.num_members)
+    num_members = _num_traced(_supplies(replayed, plan), plan)
+    from_s = replayed.trace.next_s(num_members)
     if from_s is None:
         raise InputError(
-            f"the trace never has more than {max(replayed.trace.data)} instances up, but the plan has "
-            f"{plan.num_members} members; plan for fewer members, or give another trace"
+            f"the trace never has more than {max(replayed.trace.data)} instances up, but the plan has {num_members} "
+            "members on them; plan for fewer members, or give another trace"
         )
     return from_s
 
 
-def _wait(market: SpotMarket, num_members: int, store: str, on_event: OnEvent, error: Exception) -> float:
-    """Wait until so many instances are up, and return how long that took."""
-    left_s = market.left_s(num_members)
+def _wait(market: SpotMarket, plan: Plan, store: str, on_event: OnEvent, error: Exception) -> float:
+    """Wait until instances are up for all members, and return how long that took."""
+    num_traced = _num_traced(market.supplies, plan)
+    left_s = market.left_s(Counter(offer.name for offer in plan.member_offers))
     if left_s is None:
         raise InputError(
-            f"the run ended, because too few members were left ({error}), and the trace never has {num_members} "
+            f"the run ended, because too few members were left ({error}), and the trace never has {num_traced} "
             f"instances again; `zooid resume {store}` continues from the last checkpoint without the trace"
         ) from error
-    on_event(PhaseStarted(at_s=time.time(), phase=f"waiting {left_s:.1f} s until {num_members} instances are up"))
+    phase = f"waiting {left_s:.1f} s until {num_traced} instances are up"
+    on_event(PhaseStarted(at_s=time.time(), phase=phase))
     time.sleep(left_s)
     return left_s

@@ -4,7 +4,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +17,10 @@ from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
-from zooid.coordinator.runs.incoming_requests import IncomingRequests
 from zooid.coordinator.runs.lease import Lease
-from zooid.coordinator.runs.lifetimes import Lifetimes
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
+from zooid.coordinator.runs.member_changes import RunChanges
 from zooid.coordinator.runs.relay import OnEvent, Relay
-from zooid.coordinator.runs.requested_changes import RequestedChanges
-from zooid.coordinator.runs.roster_changes import RosterChanges
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
@@ -46,12 +43,9 @@ from zooid.core.runs.events import (
     MembersAdopted,
     Metered,
     PhaseStarted,
-    RosterChanged,
     RunFinished,
-    ScalingWanted,
     StoreUsed,
 )
-from zooid.core.runs.roster import RosterMember, RosterSeat
 from zooid.core.runs.spec import Adoption, RunClaim, WorkerSpec
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
@@ -60,7 +54,7 @@ from zooid.store.checkpoint_index import last_step, read_manifest, sweep_strays
 from zooid.store.fences import GRACE_S
 from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
-from zooid.store.stored_records import read_plan, read_record
+from zooid.store.stored_records import read_plan, read_worker_spec
 
 _POLL_S = 0.02
 _HASTY_PATIENCE_S = 10.0
@@ -107,12 +101,8 @@ class Run:
         self._bill = LiveBill(self._store, self._writer, on_event, claim, self._roster)
         told: Mapping[str, int] = {} if orphans is None else orphans.told
         self.relay = Relay(self._store, self._take, self._roster, self._lease.check, told)
-        self._changes: RosterChanges | None = None
-        """Planned changes of who trains, from when members train."""
-        self._may_scale = False
-        """Whether the members' transport lets others join, so that the run follows its scaling policy."""
-        self._lifetimes: Lifetimes | None = None
-        self._requested: RequestedChanges | None = None
+        self._changes: RunChanges | None = None
+        """Changes of who trains, from when members train."""
         self._preparers: list[Crew] = []
         """The member that still writes the initial weights, while others may already start."""
 
@@ -151,6 +141,8 @@ class Run:
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is not None:
             self._store.shorten(_HASTY_PATIENCE_S)
+        if self._changes is not None:
+            self._changes.close()
         self._lease.fall_silent()
         with contextlib.suppress(StoreError):  # a store that fails now costs a few objects, not the run
             self._bill.close()
@@ -229,16 +221,16 @@ class Run:
         crew = Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter)
         crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
 
-    def train(self, plan: Plan, first_step: int = 0, alternatives: Sequence[Plan] = ()) -> RunResult:
+    def train(self, plan: Plan, first_step: int = 0, fleets: Sequence[Plan] = ()) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step.
 
-        `alternatives` are other plans, from which one is named if the limits will not hold.
+        `fleets` are other plans, to one of which the run switches if the limits would not hold.
         """
         roster = structs.replace(
             roster_for(plan, self._claim.run, self._number, first_step),
             optimizer_settings=self._progress.optimizer_settings,
         )
-        self._bill.begin(plan, alternatives)
+        self._bill.begin(plan, first_step)
         self._store.create(keys.roster(self._number), encode_record(roster))
         self.enter("train")
         self._emit(run_started(plan, roster, self._store, self._claim.checkpoints))
@@ -254,53 +246,30 @@ class Run:
             crew.start("worker", specs, offers)
             self._bill.guard.allow()
             crew.record_handles()
+            self._begin_changes(plan, crew, fleets)  # members may train and want changes while a preparer still ends
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
-            self._begin_changes(plan, crew)
             return self._watch(plan, crew, first_step, begin_s)
 
-    def _begin_changes(self, plan: Plan, crew: Crew) -> RosterChanges:
-        """Begin to follow requests, lifetimes and the scaling policy."""
-        changes = self._changes = self._new_changes(crew)
-        changes.is_insured = plan.insured
-        self._may_scale = plan.survives_losses
-        self._lifetimes = Lifetimes(changes, crew.ages)
-        self._requested = self._new_requests(changes, plan, crew)
-        return changes
-
-    def _new_changes(self, crew: Crew) -> RosterChanges:
-        """The planned changes of this run, whose new members get the offers of their stages."""
-
-        def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
-            followed = read_plan_of(self._store, self._roster, plan_name)
-            offers = [followed.member_offers[seat.stage] for seat in seats]
-            replicas = [seat.replica if isinstance(seat, RosterMember) else 0 for seat in seats]
-            specs = [
-                structs.replace(
-                    self._spec(seat.name, "train", offer, followed, replica),
-                    joins_stage=seat.stage,
-                    plan=plan_name,
-                    roster=self._roster,
-                )
-                for seat, offer, replica in zip(seats, offers, replicas, strict=True)
-            ]
-            crew.start("worker", specs, offers)
-            self._bill.guard.allow()  # from now on, the run costs more
-            crew.record_handles()
-
-        folder = keys.specs_under(self._roster)
-        taken = {key.removeprefix(f"{folder}/").removesuffix(".json") for key in self._store.list(folder)}
-        return RosterChanges(self._store, self._roster, start, crew.has_ended, self.platform.has_room, taken=taken)
-
-    def _new_requests(self, changes: RosterChanges, plan: Plan, crew: Crew) -> RequestedChanges:
-        """What people and members ask of this run."""
-
-        def start_planner(name: str, layout: FixedLayout) -> None:
-            spec = structs.replace(self._spec(name, "plan", layout.offer, layout), plan=name, roster=self._roster)
-            crew.start("worker", [spec], [layout.offer])
-
-        requests = IncomingRequests(self._store, self._roster)
-        return RequestedChanges(self._store, self._roster, requests, changes, start_planner, crew.has_ended)
+    def _begin_changes(self, plan: Plan, crew: Crew, fleets: Sequence[Plan] = (), plan_name: str = "") -> RunChanges:
+        """Let the run change who trains from now on. Members follow this plan, which has this name in the store."""
+        self._changes = RunChanges(
+            store=self._store,
+            claim=self._claim,
+            number=self._roster,
+            platform=self.platform,
+            crew=crew,
+            plan=plan,
+            plan_name=plan_name,
+            fleets=fleets,
+            bill=self._bill,
+            progress=self._progress,
+            spec=self._spec,
+            tell=self._emit,
+            begun_s=time.time(),
+            has_earlier_claims=self._number > 0,
+        )
+        return self._changes
 
     def adopt(self, plan: Plan) -> RunResult:
         """Take over members that already train, and wait for the end of the last step."""
@@ -308,7 +277,7 @@ class Run:
         self._has_begun = True
         begin_s = time.monotonic()
         orphans, roster = self._orphans, self._orphans.roster
-        self._bill.begin(plan)
+        self._bill.begin(plan, orphans.step)
         adopted = [member.name for member in orphans.members]
         carry_over(self.meter, self._store, self._number, self.meter.prices, adopted)
         self._progress.has_lost_members = roster.change > 0 or len(orphans.members) < len(roster.seats)
@@ -326,9 +295,10 @@ class Run:
                 crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
             if plan.survives_losses:
                 with contextlib.suppress(ObjectNotFound):  # without it, new members trace the model themselves
-                    self._progress.trace = self._spec_of(names[0]).trace
-                changes = self._begin_changes(plan, crew)
-                changes.refill(read_roster(self._store, self._roster).copies)  # nobody has replaced lost members
+                    self._progress.trace = read_worker_spec(self._store, names[0], self._roster).trace
+                followed = read_plan_of(self._store, self._roster, roster.plan)
+                changes = self._begin_changes(followed, crew, plan_name=roster.plan)
+                changes.replace_lost()  # while no coordinator lived, nobody did
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
 
     def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
@@ -343,13 +313,11 @@ class Run:
         offers = dict(zip((seat.name for seat in first.seats), plan.member_offers, strict=True))
         if member in offers:
             return offers[member]
-        spec = self._spec_of(member)
+        spec = read_worker_spec(self._store, member, self._roster)
         assert spec.joins_stage is not None, "who is not in the first roster has joined"
-        return read_plan_of(self._store, self._roster, spec.plan).member_offers[spec.joins_stage]
-
-    def _spec_of(self, member: str) -> WorkerSpec:
-        """The spec of a member that another coordinator has started."""
-        return read_record(self._store, keys.spec(member, self._roster), WorkerSpec)
+        followed = read_plan_of(self._store, self._roster, spec.plan)
+        by_name = {offer.name: offer for offer in followed.offers}
+        return by_name.get(spec.offer, followed.member_offers[spec.joins_stage])
 
     def _crew(self, platform: Platform[Any]) -> Crew:
         return Crew(
@@ -385,12 +353,13 @@ class Run:
         try:
             if plan.survives_losses:
                 is_left_out, is_waiting = self._progress.is_left_out, self._progress.is_waiting
-                crew.wait_for_survivors(poll, look_again, self._report_exit, is_left_out, is_waiting)
+                report_exit = partial(self._report_exit, crew)
+                crew.wait_for_survivors(poll, look_again, report_exit, is_left_out, is_waiting)
             else:
                 wait_for_all([crew], self._poll)
         except MemberFailed as failure:
             self._fence.check()  # members that another coordinator has ended have not failed
-            self._report_exit(failure.member, failure.exit_text)
+            self._report_exit(crew, failure.member, failure.exit_text)
             raise
         self._fence.check()
         self.relay.flush()
@@ -432,29 +401,29 @@ class Run:
             losses=tuple(step.loss for step in steps),
         )
 
-    def _report_exit(self, member: str, exit_text: str) -> None:
+    def _report_exit(self, crew: Crew, member: str, exit_text: str) -> None:
         self._progress.has_lost_members = True
-        self._emit(MemberExited(at_s=time.time(), member=member, exit_text=exit_text))
+        offer = crew.offer_of(member).name
+        exited = MemberExited(at_s=time.time(), member=member, exit_text=exit_text, offer=offer)
+        if self._changes is not None:
+            self._changes.note_exit(exited)
+        self._emit(exited)
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Metered):  # the bill is shown when it is read, not when it comes back from the store
             return
         self._bill.take(event)
         self._progress.take(event)
-        if isinstance(event, RosterChanged) and event.ruling != "planned" and self._changes is not None:
-            self._changes.refill(read_roster(self._store, self._roster).copies)
-        if isinstance(event, ScalingWanted) and event.num_replicas is not None and self._may_scale:
-            assert self._changes is not None
-            self._changes.scale(event.num_replicas, f"the scaling policy wants {event.num_replicas} replica(s)")
+        if self._changes is not None:
+            self._changes.take(event)
         if not isinstance(event, StoreUsed):  # the bill shows what it has cost
             self._on_event(event)
 
     def _poll(self) -> None:
         self._bill.poll()
         self.relay.poll()
-        for part in (self._requested, self._lifetimes, self._changes):
-            if part is not None:
-                part.poll()
+        if self._changes is not None:
+            self._changes.poll()
 
     def _spec(
         self,
@@ -479,6 +448,7 @@ class Run:
             else self._claim.checkpoints,
             trace=self._progress.trace,
             has_limits=self._claim.has_limits,
+            offer=offer.name,
         )
         if task != "train" or self._pace is None:
             return spec

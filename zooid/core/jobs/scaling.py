@@ -77,6 +77,11 @@ class Policy:
     """Whether members measure the gradient noise scale, which needs at least two grains in a step."""
     max_batch: int | None = None
     """The largest batch size that the policy may want; None if it is not known."""
+    is_foreseeable: bool = False
+    """Whether the answer for a step depends only on its epoch, the batches so far and the replicas.
+
+    The policy is then asked ahead, so that new members are ready when they are needed.
+    """
 
     def __post_init__(self) -> None:
         _check_function("the function of a policy (job.scaling)", self.decide)
@@ -110,7 +115,7 @@ def policy_of(scaling: Policy | Decide | None) -> Policy | None:
 
 def fixed() -> Policy:
     """Return a policy that changes nothing."""
-    return Policy(lambda history: None)
+    return Policy(lambda history: None, is_foreseeable=True)
 
 
 def schedule(epochs: Mapping[int, Wanted | int]) -> Policy:
@@ -141,7 +146,7 @@ def schedule(epochs: Mapping[int, Wanted | int]) -> Policy:
         return Wanted(**{field: latest(history, field) for field in ("batch_size", "rate_factor", "num_replicas")})  # type: ignore[arg-type]
 
     sizes = [wanted.batch_size for wanted in wanted_from.values() if wanted.batch_size is not None]
-    return Policy(decide, max_batch=max(sizes, default=None))
+    return Policy(decide, max_batch=max(sizes, default=None), is_foreseeable=True)
 
 
 def adabatch(
@@ -169,7 +174,7 @@ def adabatch(
         num_replicas = _replicas(history, batch_size, per_replica)
         return Wanted(batch_size=batch_size, rate_factor=rate_factor, num_replicas=num_replicas)
 
-    return Policy(decide, max_batch=max_batch)
+    return Policy(decide, max_batch=max_batch, is_foreseeable=True)
 
 
 def noise_scale(

@@ -6,6 +6,9 @@ from zooid.core.records import FileRecord, require_at_least
 from zooid.core.resources.tariff import Tariff
 from zooid.core.units import format_duration, format_usd
 
+EXIT_S = 1.0
+"""Time from the last checkpoint until all members are known to have ended, which is billed as well."""
+
 
 class PriceList(FileRecord, frozen=True, kw_only=True, tag="prices"):
     """Prices of offers from now on. A run looks for it in its folder while it trains."""

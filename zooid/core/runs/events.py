@@ -136,6 +136,14 @@ class ScalingWanted(BaseEvent, frozen=True, kw_only=True, tag="scaling_wanted"):
     num_replicas: int | None = None
 
 
+class ScalingExpected(BaseEvent, frozen=True, kw_only=True, tag="scaling_expected"):
+    """The job's scaling policy will want another number of replicas, so that members can be started ahead."""
+
+    step: int
+    """The first step for which it will want them."""
+    num_replicas: int
+
+
 class Evaluated(BaseEvent, frozen=True, kw_only=True, tag="evaluated"):
     """The model was evaluated on the whole evaluation data set."""
 
@@ -174,6 +182,8 @@ class StoppedEarly(BaseEvent, frozen=True, kw_only=True, tag="stopped_early"):
 class MemberExited(BaseEvent, frozen=True, kw_only=True, tag="member_exited"):
     member: str
     exit_text: str
+    offer: str = ""
+    """Name of its offer; empty in runs of earlier versions."""
 
 
 class RosterChanged(BaseEvent, frozen=True, kw_only=True, tag="roster_changed"):
@@ -273,6 +283,23 @@ class LimitsEndangered(BaseEvent, frozen=True, kw_only=True, tag="limits_endange
     """What would hold the limits, or which limits would hold."""
 
 
+class FleetChosen(BaseEvent, frozen=True, kw_only=True, tag="fleet_chosen"):
+    """The run will go on with other members, which are started now."""
+
+    plan: str
+    """Name of the plan that it will follow; empty if it is the plan of the claim."""
+    fleet: str
+    """The members in words, such as `1 × aws.ec2.p3.8xlarge and 8 × aws.ec2.g3.8xlarge`."""
+    reason: str
+    """What has happened, for example which member was lost."""
+    because: str
+    """Why this fleet was chosen among others."""
+    end_at_s: float
+    """Expected Unix time of the end."""
+    usd: float
+    """Expected cost of the whole run."""
+
+
 class RunFinished(BaseEvent, frozen=True, kw_only=True, tag="run_finished"):
     wall_s: float
     step_s: float
@@ -296,6 +323,7 @@ Event = (
     | StepCommitted
     | BatchChanged
     | ScalingWanted
+    | ScalingExpected
     | Evaluated
     | CheckpointSaved
     | StoppedEarly
@@ -307,6 +335,7 @@ Event = (
     | Metered
     | PriceChanged
     | LimitsEndangered
+    | FleetChosen
     | RunFinished
 )
 

@@ -25,10 +25,12 @@ class PlannedChange(FileRecord, frozen=True, kw_only=True, tag="planned_change")
     copies: tuple[RosterSeat, ...] = ()
     plan: str = ""
     """Name of the plan that the members follow then; empty if it is the plan of the claim."""
+    first_step: int = 0
+    """The first step that these seats may compute. Members are ready no earlier than that needs."""
 
     def __post_init__(self) -> None:
         require_name("run", self.run)
-        require_at_least(0, self, "number", "change")
+        require_at_least(0, self, "number", "change", "first_step")
         require_at_least(1, self, "attempt")
         require(bool(self.cause), "`cause` is empty; say why the roster changes")
         Roster(  # has all rules for seats
@@ -49,6 +51,13 @@ class PlannedChange(FileRecord, frozen=True, kw_only=True, tag="planned_change")
         return tuple(
             RosterSeat(name=seat.name, stage=seat.stage) for seat in self.seats if seat.name not in roster.stages
         )
+
+    def is_early(self, roster: Roster, step: int) -> bool:
+        """Whether a roster with these seats would begin too early if the members agreed on it in this step.
+
+        Processes that join are guests for one step before they have their seats.
+        """
+        return step + 1 + bool(self.joiners(roster)) < self.first_step
 
     def is_without_effect(self, roster: Roster) -> bool:
         """Whether everything stays as it is. Such a change withdraws an earlier one."""

@@ -202,6 +202,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """Name of the plan that has this stage, or that `plan` makes; empty if it is the plan of the claim."""
     has_limits: bool = False
     """Whether time or cost of the run is limited, so that the first member has to look at its allowance."""
+    offer: str = ""
+    """Name of the offer on which this member runs; empty in runs of earlier versions."""
     pace: tuple[StageTimes, ...] = ()
     """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 

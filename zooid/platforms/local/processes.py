@@ -79,7 +79,7 @@ class LocalPlatform:
             )
         return _mortal(LocalHandle(process, log, confinement), launch.lifetime_s)
 
-    def has_room(self, num_members: int) -> bool:
+    def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
     def locate(self, handle: LocalHandle) -> dict[str, str]:

@@ -1,16 +1,18 @@
 """Bandwidths and round trips of links, fitted so that members wait as long in a simulated step as in measured ones.
 
 Unknown are the logarithms of the factors on the bandwidth of each link, and on the round trip of each pair of sites.
-There are five kinds of residuals:
+There are six kinds of residuals:
 
 - Each beginning of a computation: (simulated − measured) / step. Those of a member count as one, by their mean square.
 - Each kind of message of a member through a store: ln(simulated time / measured time), weighted by the square root of
   its fraction of the step.
+- Each all-reduce of a member, likewise. Members that join it at different times see different parts of it, which tells
+  their links apart.
 - The step: ln(simulated time / measured time).
 - Each unknown: a small fraction of itself. So what the steps do not tell stays as it was known before. Messages of a
   single size, for example, do not tell a longer round trip from a lower bandwidth.
-- Both directions of a link: a small fraction of the difference of their bandwidth factors. An all-reduce does not tell
-  which direction is slower than known.
+- Both directions of a link: a fraction of the difference of their bandwidth factors. An all-reduce does not tell which
+  direction is slower than known.
 
 The simulator follows the members' rules of sharing and polling, so it does not matter which messages share a link. The
 least squares are found by the algorithm of Levenberg and Marquardt.
@@ -39,9 +41,9 @@ _PRIOR = 0.003
 """A bandwidth that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
 _RTT_PRIOR = 0.01
 """The same for round trips, which are known better: a probe of them needs only a few small messages."""
-_SYMMETRY = 0.005
+_SYMMETRY = 0.05
 """The same for bandwidths that change by a factor of e in one direction only. It is larger, so that a cause that
-explains both directions is preferred."""
+explains both directions is preferred. Messages that cross a link in one direction outweigh it."""
 _PERTURBATION = 0.02
 _MAX_MOVE = 1.5
 """The largest change of a logarithm at once, a factor of about 4.5."""
@@ -187,12 +189,17 @@ class _Fit:
             for (seat, kind), measured_s in measured.messages_s.items()
             if (seat, kind) in step.messages_s
         ]
+        of_reduces = [
+            (measured_s / measured.step_s) ** 0.5 * _log_ratio(step.reduces_s[key], measured_s)
+            for key, measured_s in measured.reduces_s.items()
+            if key in step.reduces_s
+        ]
         num_links = len(factors.ends)
         of_unknowns = [_PRIOR * log for log in factors.logs[:num_links]]
         of_unknowns += [_RTT_PRIOR * log for log in factors.logs[num_links:]]
         logs = dict(zip(factors.ends, factors.logs, strict=False))
         of_unknowns += [_SYMMETRY * (logs[a, b] - logs[b, a]) for a, b in factors.ends if a < b and (b, a) in logs]
-        return np.array([*of_starts, *of_messages, _log_ratio(step.step_s, measured.step_s), *of_unknowns])
+        return np.array([*of_starts, *of_messages, *of_reduces, _log_ratio(step.step_s, measured.step_s), *of_unknowns])
 
     def _jacobian(self, factors: LinkFactors) -> Numbers:
         """Differences in both directions: of two links that are equally slow, only one that becomes slower matters."""

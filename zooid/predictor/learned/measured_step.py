@@ -2,7 +2,8 @@
 
 Members have different clocks, so each time is taken on one member. When a member begins to compute shows how long it
 waited for messages and all-reduces. Times of messages count only through a store, where a put or a get takes as long as
-its bytes. Over sockets, a sender is done when the bytes are in a buffer, and a reader may find them in one.
+its bytes. Over sockets, a sender is done when the bytes are in a buffer, and a reader may find them in one. The time of
+an all-reduce counts everywhere, since it ends when the results of all members are there.
 """
 
 from collections import defaultdict
@@ -31,6 +32,8 @@ class MeasuredStep:
     """When each action of a member that computes began, from the beginning of the step."""
     messages_s: dict[tuple[Seat, str], float]
     """Mean time of one message of each kind that a member sends or receives through a store."""
+    reduces_s: dict[tuple[Seat, int], float]
+    """Time of each all-reduce of a member, with the wait for members that join it later."""
 
 
 def measured_step(plan: Plan, members: Sequence[StepMeasurements]) -> MeasuredStep:
@@ -47,6 +50,9 @@ def measured_step(plan: Plan, members: Sequence[StepMeasurements]) -> MeasuredSt
             for seat, member in seats.items()
             for message in member.messages
             if not plan.is_direct
+        },
+        reduces_s={
+            (seat, reduce.number): reduce.time.median_s for seat, member in seats.items() for reduce in member.reduces
         },
     )
 
@@ -74,6 +80,12 @@ def simulated_step(plan: Plan, layout: Layout, timeline: Timeline) -> MeasuredSt
             for seat, own in means.items()
             for kind, mean_s in own.items()
             if kind.startswith(("SEND_", "RECV_")) and not plan.is_direct
+        },
+        reduces_s={
+            (seat, int(kind.removeprefix("REDUCE"))): mean_s
+            for seat, own in means.items()
+            for kind, mean_s in own.items()
+            if kind.startswith("REDUCE")
         },
     )
 

@@ -223,6 +223,8 @@ class SimulatedStore:
         """Indexes of the messages that were sent, by source and call."""
         self._unexpected: defaultdict[Hashable, list[_PendingReceive]] = defaultdict(list)
         """Pending receives by reader, call, and the index of the reader's own message that comes first."""
+        self._last_found_s: dict[tuple[int, int], float] = {}
+        """When a reader last found a message outside of calls, by reader and source. It then looks for the next one."""
 
     def send(self, message: SimulatedMessage, sent: Moved) -> None:
         lane = self._lane(self._uploads, (message.group, message.source), UPLOADS)
@@ -267,7 +269,11 @@ class SimulatedStore:
         """Get a message that is stored and expected, at the reader's next poll."""
         message = pending.message
         assert pending.expected_s is not None
-        waited_s = self._simulation.now_s - pending.expected_s
+        expected_s, line = pending.expected_s, (pending.reader, message.source)
+        is_in_line = self._looks == "folder" and message.call is None
+        if is_in_line:
+            expected_s = max(expected_s, self._last_found_s.get(line, 0.0))
+        waited_s = self._simulation.now_s - expected_s
         delay_s = 0.0
         if self._looks == "folder":
             delay_s = local_pause(waited_s) / 2 if waited_s > 0 else 0.0
@@ -277,6 +283,8 @@ class SimulatedStore:
 
         def received(began_s: float) -> None:
             lane.leave(message.num_bytes)
+            if is_in_line:
+                self._last_found_s[line] = self._simulation.now_s
             pending.arrived(began_s)
 
         def get() -> None:

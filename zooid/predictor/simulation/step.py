@@ -62,18 +62,27 @@ class Steps:
         return ordered[low] + (position - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
 
 
-def simulate_step(schedule: StepSchedule, layout: Layout) -> Timeline:
+def simulate_step(schedule: StepSchedule, layout: Layout, last_grain: float = 1.0) -> Timeline:
     """Simulate one step without noise: computing in list order, transfers as soon as they can start."""
-    return simulate_steps(schedule, layout, 1, Noise()).timeline
+    return simulate_steps(schedule, layout, 1, Noise(), last_grain).timeline
 
 
-def simulate_steps(schedule: StepSchedule, layout: Layout, num_steps: int, noise: Noise) -> Steps:
-    """Simulate several steps, each with its own noise."""
+def simulate_steps(
+    schedule: StepSchedule, layout: Layout, num_steps: int, noise: Noise, last_grain: float = 1.0
+) -> Steps:
+    """Simulate several steps, each with its own noise.
+
+    `last_grain` is the size of the step's last grain as a fraction of a full one.
+    """
     layout = layout.of_replicas(schedule.num_replicas)
     generator = random.Random(noise.seed)
     lists = _Lists(schedule)
     with _no_garbage_collection():
-        return Steps(tuple(_StepSimulation(schedule, lists, layout, noise, generator).run() for _ in range(num_steps)))
+        return Steps(
+            tuple(
+                _StepSimulation(schedule, lists, layout, noise, generator, last_grain).run() for _ in range(num_steps)
+            )
+        )
 
 
 @contextmanager
@@ -125,12 +134,15 @@ class _StepSimulation:
         layout: Layout,
         noise: Noise,
         generator: random.Random,
+        last_grain: float,
     ) -> None:
         self._layout = layout
         self._lists = lists
         self._num_stages = schedule.num_stages
         self._num_replicas = schedule.num_replicas
         num_grains = sum(map(len, schedule.grains))
+        self._last_grain = (num_grains - 1, last_grain)
+        """Number and relative size of the step's last grain."""
         self._num_nodes = tuple(len(maximal_nodes(own, num_grains)) for own in schedule.grains)
         """Number of nodes of the tree over grains that each replica sums alone."""
         self._noise = noise
@@ -184,7 +196,7 @@ class _StepSimulation:
         stage = self._stage(member)
         match action.kind:
             case Kind.FORWARD:
-                self._compute(member, stage.forward_s, done)
+                self._compute(member, stage.forward_s * self._size_of(action), done)
             case Kind.BACKWARD:
                 self._backward(member, number, done)
             case Kind.SEND_FORWARD | Kind.SEND_BACKWARD:
@@ -232,7 +244,7 @@ class _StepSimulation:
             name=(source, action.kind, action.number),
             source=source,
             readers=(source + 1 if is_forward else source - 1,),
-            num_bytes=stages[action.stage if is_forward else action.stage - 1].out_bytes,
+            num_bytes=stages[action.stage if is_forward else action.stage - 1].out_bytes * self._size_of(action),
         )
 
     def _backward(self, member: int, number: int, done: Done) -> None:
@@ -242,10 +254,11 @@ class _StepSimulation:
         numbers = self._lists.number_of[member]
         is_last = not any(action.kind is Kind.BACKWARD for action in actions[number + 1 :])
         stage_number = member % self._num_stages
+        backward_s = stage.backward_s * self._size_of(actions[number])
         if not is_last or not reduces_early(stage_number) or self._num_replicas == 1:
-            self._compute(member, stage.backward_s, done)
+            self._compute(member, backward_s, done)
             return
-        whole_s = stage.backward_s * self._factor(self._noise.compute)
+        whole_s = backward_s * self._factor(self._noise.compute)
 
         def compute_from(bucket: int, fraction: float) -> None:
             if bucket == len(stage.buckets) - 1:
@@ -351,6 +364,11 @@ class _StepSimulation:
 
     def _compute(self, member: int, seconds: float, done: Done) -> None:
         self._network.compute(member, seconds * self._factor(self._noise.compute), done)
+
+    def _size_of(self, action: Action) -> float:
+        """Size of an action's grain, as a fraction of a full one."""
+        number, size = self._last_grain
+        return size if action.number == number else 1.0
 
     def _factor(self, spread: float) -> float:
         """Random slowdown factor with mean 1 and this relative spread."""

@@ -16,9 +16,10 @@ from zooid.core.jobs.job import Job
 from zooid.core.jobs.scaling import History, Wanted
 from zooid.core.plans.plan import Plan
 from zooid.core.runs.batch_history import BatchPiece, changed_from
-from zooid.core.runs.events import BatchChanged, ScalingWanted
+from zooid.core.runs.events import BatchChanged, ScalingExpected, ScalingWanted
 from zooid.core.runs.gradient_noise import first_grain_sizes
 from zooid.core.runs.roster import StepNumbers
+from zooid.schedule.foreseen_scaling import foreseen_replicas
 from zooid.schedule.step_state import Phase, StepState, Vote
 from zooid.schedule.succession import grains_of
 from zooid.worker.member.callbacks import Callbacks
@@ -59,6 +60,8 @@ class BatchChanges:
         self._callbacks = callbacks
         self._restart_reading = restart_reading
         self._keeps_single = plan.survives_losses and not plan.reproducible
+        self._foreseen_from: int | None = None
+        """The step from which this member has looked ahead under this roster; None before the first look."""
 
     def with_wants(self, ballot: Vote, step: StepState, loss_scale: float) -> Vote:
         """This member's vote on a step, with what the policy wants and the noise that it asks for.
@@ -115,15 +118,35 @@ class BatchChanges:
         samples, policy = self._state.samples, self._policy
         if policy is None or self._seat.rank != 0 or not 0 < step < samples.num_steps:
             return _NO_CHANGE
-        is_due = step % policy.every_steps == 0 if policy.every_steps else samples.ends_epoch(step)
-        if not is_due:
+        if not self._is_due(step):
             return _NO_CHANGE
-        history = self._history(step)
+        history = self._history(step, changed_from(samples.batches, step, None))
         wanted = self._ask(history)
         batch_size = wanted.batch_size or history.batch_size
         rate_factor = wanted.rate_factor or history.rate_factor
         is_same = (batch_size, rate_factor) == (history.batch_size, history.rate_factor)
         return _NO_CHANGE if is_same else (float(batch_size), rate_factor)
+
+    def foresee(self, step: int) -> None:
+        """Tell the coordinator ahead how many replicas the policy will want, as far as that can be foreseen.
+
+        This is done with the first step of a roster, and whenever the policy has been asked. Only one member does it.
+        """
+        policy, samples = self._policy, self._state.samples
+        if policy is None or not policy.is_foreseeable or self._seat.rank != 0:
+            return
+        if self._foreseen_from is not None and (step == self._foreseen_from or not self._is_due(step)):
+            return
+        self._foreseen_from = step
+        foreseen = foreseen_replicas(policy, samples, self._history(step, samples.batches))
+        if foreseen is not None:
+            self._callbacks.emit(ScalingExpected(at_s=time.time(), step=foreseen[0], num_replicas=foreseen[1]))
+
+    def _is_due(self, step: int) -> bool:
+        """Whether the policy is asked about this step."""
+        assert self._policy is not None
+        every_steps = self._policy.every_steps
+        return step % every_steps == 0 if every_steps else self._state.samples.ends_epoch(step)
 
     def begun_with(self, step: int) -> tuple[int, float] | None:
         """Batch size and rate factor that begin with this step; None if they stay."""
@@ -154,13 +177,14 @@ class BatchChanges:
                 )
             )
 
-    def _history(self, step: int) -> History:
+    def _history(self, step: int, batches: tuple[BatchPiece, ...]) -> History:
+        """What the policy is told about the run before this step, with these pieces after the first."""
         state = self._state
         first = BatchPiece(first_step=0, batch_size=state.samples.batch_size)
         return History(
             step=step,
             epoch=state.samples.epoch_of(step),
-            batches=(first, *changed_from(state.samples.batches, step, None)),
+            batches=(first, *batches),
             losses=tuple(state.log.losses),
             step_s=tuple(state.log.step_s),
             evaluations=state.history.ledger.evaluations,

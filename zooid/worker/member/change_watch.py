@@ -87,10 +87,11 @@ class ChangeWatch:
         self._ended.set()
         self._attempt.set("the roster has been replaced")
 
-    def ballot(self) -> tuple[int, int]:
-        """The newest change that this member can tell others, and the one that it is ready for."""
+    def ballot(self, step: int) -> tuple[int, int]:
+        """The newest change that this member can tell others, and the one that it is ready for after this step."""
         prepared = self._prepared
-        return self._newest if self._is_first else 0, 0 if prepared is None else prepared.attempt
+        is_ready = prepared is not None and not prepared.is_early(self._roster, step)
+        return self._newest if self._is_first else 0, prepared.attempt if prepared is not None and is_ready else 0
 
     def take(self, total: Vote) -> None:
         """Learn from the sum of all votes."""

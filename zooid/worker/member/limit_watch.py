@@ -5,15 +5,12 @@ from collections.abc import Callable
 
 from zooid.core.errors import ObjectNotFound, RecordError
 from zooid.core.runs import keys
-from zooid.core.runs.allowance import Allowance
+from zooid.core.runs.allowance import EXIT_S, Allowance
 from zooid.schedule.step_window import StepWindow
 from zooid.store import ObjectStore
 from zooid.store.stored_records import read_record
 
 logger = logging.getLogger(__name__)
-
-_EXIT_S = 1.0
-"""Time from the last checkpoint until all members are known to have ended, which is billed as well."""
 
 
 class LimitWatch:
@@ -47,4 +44,4 @@ class LimitWatch:
         if self._allowance is None:
             return ""
         step_s = self._window.next_step_s or 0.0
-        return self._allowance.reason_to_stop(now_s, step_s, self._checkpoint_s() + _EXIT_S)
+        return self._allowance.reason_to_stop(now_s, step_s, self._checkpoint_s() + EXIT_S)

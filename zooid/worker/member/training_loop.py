@@ -67,16 +67,17 @@ class Trainer:
         self._transactions.apply_standing_step()
         if self._transactions.progress.is_between_steps:
             self.end_step()
+        self._batches.foresee(self.num_applied)
         while self.num_applied < self._samples.num_steps and not self.ledger.stopped:
             self.run_step()
             self.end_step()
             is_over = self.num_applied == self._samples.num_steps or self.ledger.stopped
-            if is_over or (following := self._transactions.following_roster()) is None:
-                continue
-            self._fulfil_last_wishes(following)
-            if not self.ledger.stopped:
-                self._transactions.meter.turn_away()
-                return following
+            if not is_over and (following := self._transactions.following_roster()) is not None:
+                self._fulfil_last_wishes(following)
+                if not self.ledger.stopped:
+                    self._transactions.meter.turn_away()
+                    return following
+            self._batches.foresee(self.num_applied)
         self._transactions.settle()
         self._transactions.meter.finish()
         return None

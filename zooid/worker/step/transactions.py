@@ -131,8 +131,9 @@ class Transactions:
         stage = self._seat.stage
         recording = self._executor.run(schedule.lists[replica][stage], schedule.needs[replica][stage])
         self._pace_s = recording.computing_s() / max(1, len(schedule.grains[replica]))
-        if self._samples.step_size(step) == self._samples.batch_size:
+        if self._samples.step_size(step) == self._samples.batch_size_of(step):
             self.last_full = (step, recording)
+        if self._samples.step_size(step) == self._samples.batch_size:
             self.meter.note(step, recording)
 
     def _run_as_copy(self) -> None:
@@ -285,7 +286,7 @@ class Transactions:
 
     def _ballot(self) -> Vote:
         """The part of this member's vote that does not depend on the results of the step."""
-        newest, ready = self._changes.ballot()
+        newest, ready = self._changes.ballot(self.progress.step.step)
         ballot = Vote(
             paces=self._paces(),
             newest_change=float(newest),

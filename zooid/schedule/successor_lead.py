@@ -1,0 +1,21 @@
+"""How long before the end of a member's lifetime its successor is started."""
+
+_FIRST_LEAD_FRACTION = 0.3
+"""Fraction of its life that is left when the first successor is started, since nobody knows how long that takes."""
+_LEAD_FACTOR = 2.0
+"""A successor is started this many times earlier than the slowest member so far has needed to join."""
+_MIN_LEAD_S = 2.0
+MAX_LEAD_FRACTION = 0.5
+"""Largest fraction of its life that is left when a successor is started."""
+
+
+def successor_lead_s(lifetime_s: float, joining_s: float) -> float:
+    """The time between the start of a successor and the end of its predecessor's lifetime.
+
+    `joining_s` is the longest time from the start of a member until it had its seat; 0 while nobody has joined yet.
+
+    >>> successor_lead_s(900.0, 0.0), successor_lead_s(900.0, 20.0), successor_lead_s(900.0, 500.0)
+    (270.0, 40.0, 450.0)
+    """
+    lead_s = _LEAD_FACTOR * joining_s if joining_s else _FIRST_LEAD_FRACTION * lifetime_s
+    return min(max(lead_s, _MIN_LEAD_S), MAX_LEAD_FRACTION * lifetime_s)
