@@ -1,9 +1,12 @@
 """The pause of every kind of planned change, beside the time of a step: over TCP, and through a store.
 
-Members have 10 MB of weights and 10 MB of optimizer state, and sleep while they would compute, since this machine may
-have fewer cores. A pause is the excess of the times between commits over the median time of a calm step in the layout
-that computed the step. It is summed from the first step under another roster to the second step after the last one. In
-`pause_steps`, each excess is a fraction of such a calm step. Both are medians over all changes of a kind.
+Members have 4 MB of weights and 4 MB of optimizer state, and sleep while they would compute, since this machine may
+have fewer cores. Where more processes run than there are cores, all of them sleep longer by that factor, so that a step
+leaves each as much processor time as a core of its own would.
+
+A pause is the excess of the times between commits over the median time of a calm step in the layout that computed the
+step. It is summed from the first step under another roster to the second step after the last one. In `pause_steps`,
+each excess is a fraction of such a calm step. Both are medians over all changes of a kind.
 
 New members start and connect before a change. On a machine with few cores, that slows those that train:
 `preparing_steps` is the excess of the steps from the request until the change. Each line is JSON.
@@ -31,11 +34,11 @@ from zooid.platforms.local.processes import LocalHandle
 
 NUM_GRAINS = 8
 GRAIN_S = 0.06
-"""What the last stage sleeps for a grain, so that a step of one replica takes about half a second."""
+"""What the last stage sleeps for a grain on enough cores: a step of one replica takes about half a second."""
 NUM_STEPS = 1000
 """More than any run needs, which is stopped after its last change."""
 NUM_SAMPLES = 80
-CALM_STEPS = 12
+CALM_STEPS = 8
 """Steps before the first change and after each, whose times are the base."""
 SETTLED_STEPS = 2
 """Steps after a change that belong to its pause."""
@@ -50,19 +53,19 @@ import zooid
 
 
 def build_model():
-    sizes = [768, 896, 896, 896, 768]
+    sizes = [448, 512, 512, 512, 448]
     return nn.Sequential(*(nn.Sequential(nn.Linear(*pair), nn.Tanh()) for pair in zip(sizes, sizes[1:])))
 
 
 def loss(output, target):
-    time.sleep({GRAIN_S})
+    time.sleep(GRAIN_S)
     return nn.functional.mse_loss(output, target)
 
 
 job = zooid.Job(
     model=build_model,
     loss=loss,
-    data=lambda: TensorDataset(torch.rand({NUM_SAMPLES}, 768), torch.zeros({NUM_SAMPLES}, 768)),
+    data=lambda: TensorDataset(torch.rand({NUM_SAMPLES}, 448), torch.zeros({NUM_SAMPLES}, 448)),
     optimizer=lambda named: torch.optim.SGD(named, lr=1e-4, momentum=0.9),
     batch_size={NUM_GRAINS},
     grain_size=1,
@@ -83,6 +86,16 @@ class Kind:
     layout: Layout
     asks: tuple[Ask, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def grain_s(self) -> float:
+        """What the last stage sleeps for a grain on this machine."""
+        layouts = [self.layout, *(ask for ask in self.asks if not isinstance(ask, str))]
+        sizes = [num_replicas * num_stages for num_replicas, num_stages in layouts]
+        has_other_stages = len({num_stages for _, num_stages in layouts}) > 1
+        num_processes = sum(sorted(sizes)[-2:]) if has_other_stages else max(sizes)  # all members are new with new cuts
+        num_processes += any(isinstance(ask, str) for ask in self.asks)  # and a successor beside its predecessor
+        return GRAIN_S * max(1.0, num_processes / len(os.sched_getaffinity(0)))
 
 
 KINDS = (
@@ -122,7 +135,7 @@ class Pause:
 def pauses(kind: Kind, transport: TransportName, folder: Path) -> list[Pause]:
     """The pause of each change of one run."""
     url = (folder / "run").as_uri()
-    (folder / "job.py").write_text(_JOB)
+    (folder / "job.py").write_text(_JOB.replace("GRAIN_S", str(kind.grain_s)))
     platform = _Platform()
     left = list(kind.asks)
     asked: list[int] = []
