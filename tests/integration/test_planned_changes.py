@@ -196,8 +196,8 @@ def test_successors_take_over_before_a_time_limit(
 ) -> None:
     """A pipeline without replicas: nobody else has the state of a stage."""
     monkeypatch.setattr("zooid.coordinator.runs.new_run.resolve_offer", limited)
-    monkeypatch.setattr("zooid.coordinator.runs.lifetimes._FIRST_LEAD_FRACTION", 0.95)
-    monkeypatch.setattr("zooid.coordinator.runs.lifetimes._MAX_LEAD_FRACTION", 0.95)
+    monkeypatch.setattr("zooid.schedule.successor_lead._FIRST_LEAD_FRACTION", 0.95)
+    monkeypatch.setattr("zooid.schedule.successor_lead.MAX_LEAD_FRACTION", 0.95)
     run = Run(tmp_path / "run", (1, 2), [], "tcp", victims=[])
     result = run.train(JOB.replace("GRAIN_S", "0.004"))
     check_equal(run, result, calm)

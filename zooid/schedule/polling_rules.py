@@ -112,8 +112,8 @@ def local_pause(waited_s: float, lag_s: float = 0.0) -> float:
 
     `lag_s` is the time after which such messages have come lately, if that is known. There are no looks long before.
 
-    >>> local_pause(0.02), local_pause(0.0, lag_s=0.1)
-    (0.002, 0.07)
+    >>> local_pause(0.02), local_pause(0.0, lag_s=0.5)
+    (0.002, 0.35)
     """
     min_s, max_s = _LOCAL_PAUSE_S
     return max(min(max(min_s, _LOCAL_FRACTION * waited_s), max_s), _LOCAL_EARLIEST * lag_s - waited_s)
