@@ -117,9 +117,9 @@ def grains_of(roster: Roster, step: int, num_grains: int) -> Sequence[tuple[int,
 
 
 def split_grains_of(roster: Roster, num_grains: int) -> Sequence[tuple[int, ...]]:
-    """So many grains, divided by the shares of this roster.
+    """Divide the grains of a step among the replicas by the shares of this roster.
 
-    Shares that are as even as whole grains allow are so in steps of every size, as when the batch size changes.
+    Shares that are as equal as whole grains allow mean equal parts, also in a step with another number of grains.
     """
     is_even = roster.shares == even_shares(sum(roster.shares), roster.num_replicas)
     return split_grains(num_grains, (1,) * roster.num_replicas if is_even else roster.shares)

@@ -16,10 +16,11 @@ from zooid.core.runs import keys
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import MemberHandle
 from zooid.platforms import Exit, Launch, Platform
-from zooid.store import EventReader, Fence, ObjectStore
+from zooid.store import EventReader, Fence, ObjectStore, clear
 from zooid.store.checkpoint_index import complete_steps
 from zooid.store.event_log import last_told
-from zooid.store.rosters import last_number, last_roster
+from zooid.store.planned_changes import find_newest_change
+from zooid.store.rosters import last_number, last_roster, read_roster
 from zooid.store.stored_records import read_record
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,25 @@ def find_orphan(store: ObjectStore, platform: Platform[Any], member: str, number
     if handle is not None and platform.poll(handle) is not None:
         return None
     return Orphan(member, record.started_at_s, handle)
+
+
+def end_waiting(store: ObjectStore, platform: Platform[Any], number: int) -> None:
+    """End processes that a dead coordinator has started on this machine, and that wait for seats that nobody plans.
+
+    Elsewhere, they end when they see that nobody waits for them any more.
+    """
+    clear(store, keys.joining_under(number))
+    roster = last_roster(store, number)
+    assert roster is not None, "members that are adopted have a roster"
+    newest = find_newest_change(store, roster)
+    planned = () if newest is None else tuple(seat.name for seat in newest.seats)
+    first = read_roster(store, number)
+    known = {*roster.stages, *roster.former, *planned, *first.stages}
+    for key in store.list(keys.specs_under(number)):
+        name = key.rpartition("/")[2].removesuffix(".json")
+        orphan = None if name in known else find_orphan(store, platform, name, number)
+        if orphan is not None and orphan.handle is not None:
+            platform.terminate(orphan.handle)
 
 
 def _are_heard(store: ObjectStore, roster: Roster, told: Mapping[str, int]) -> bool:

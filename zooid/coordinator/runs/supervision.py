@@ -13,7 +13,7 @@ from msgspec import structs
 from zooid.coordinator.plans.checkpoint_rules import rule_for
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.accounts import median_step_s, run_started, timeout_s
-from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, find_orphan
+from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, end_waiting, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
@@ -286,7 +286,7 @@ class Run:
         names = tuple(member.name for member in orphans.members)
         self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
         self._writer.flush()
-        clear(self._store, keys.joining_under(self._roster))  # processes that wait to join end: nobody invites them
+        end_waiting(self._store, self.platform, self._roster)
         platform = AdoptedMembers(
             self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted)
         )

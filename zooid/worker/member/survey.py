@@ -27,7 +27,7 @@ _LOOK_S = 0.01
 _NUM_REQUESTS = 8
 """Number of requests that are sent at the same time."""
 _MAX_GUESSED = 4
-"""So many missing answers are asked for without a look at which there are, which would take one more request."""
+"""If at most this many answers are missing, each is requested. Otherwise a listing shows first which ones exist."""
 _SUSPECTED_S = 0.15
 """Time that a suspected member has for its answer: a connection may break between two members that live."""
 _MINORITY_S = 2.0

@@ -18,6 +18,7 @@ from zooid.core.runs.events import MemberTrained
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.spec import WorkerSpec
+from zooid.core.runs.timeline import Timeline
 from zooid.store import EventWriter, Fence, ObjectStore
 from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.member.invitation import NotInvited, await_seat
@@ -49,13 +50,17 @@ def train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member]
 def _train(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[Member]) -> None:
     with open_member(spec, store, abort, kind) as member:
         roster, next_roster = member.first_roster, None
+        last: tuple[int, Timeline] | None = None
         while True:
             try:
                 with member.under(roster) as (trainer, keeper):
-                    following = trainer.run()
+                    try:
+                        following = trainer.run()
+                    finally:
+                        last = trainer.last_timeline or last  # the last roster may have no full step
                     abort.check()
                     if following is None:
-                        if (last := trainer.last_timeline) is not None:
+                        if last is not None:
                             step, timeline = last
                             store.put(keys.timeline(step, spec.member), encode_record(timeline))
                         keeper.finish(trainer.num_applied, trainer.scale, trainer.ledger)
