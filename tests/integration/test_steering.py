@@ -168,7 +168,7 @@ class Preempted(Rehearsed):
 def test_lost_members_are_replaced_on_another_offer_and_the_deadline_holds(scene: Scene, tmp_path: Path) -> None:
     """Alone, the survivor would take four times as long for the rest."""
     left_s = (NUM_STEPS - EARLY_STEP) * STEP_S
-    run = Preempted(scene, tmp_path.as_uri(), Limits(deadline_s=scene.start_s + EARLY_STEP * STEP_S + 2.2 * left_s))
+    run = Preempted(scene, tmp_path.as_uri(), Limits(deadline_s=scene.start_s + EARLY_STEP * STEP_S + 3 * left_s))
     result = run.run()
     assert result.stopped == ""
     first = run.chosen[0]

@@ -13,9 +13,9 @@ from zooid.core.runs.steering import Steering
 from zooid.schedule.samples import even_shares
 
 
-def option_of(plan: Plan, step_s: float | None = None) -> FleetOption:
-    """Return the fleet of a plan, with its predicted step time unless another one is given."""
-    return FleetOption(counts_in(plan), plan.prediction.step_s if step_s is None else step_s, cuts_of(plan))
+def option_of(plan: Plan, slowness: float = 1.0) -> FleetOption:
+    """Return the fleet of a plan, whose steps take so many times as long as predicted."""
+    return FleetOption(counts_in(plan), slowness * plan.prediction.step_s, cuts_of(plan))
 
 
 def counts_in(plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -16,6 +16,7 @@ from zooid.coordinator.policy.avoidance import Loss, is_avoided
 from zooid.coordinator.policy.next_move import NextMove, can_be_had, decide, project
 from zooid.coordinator.policy.situation import FleetOption, Situation
 from zooid.coordinator.runs.fleet_options import (
+    FleetKey,
     FleetMarket,
     best_by_fleet,
     counts_in,
@@ -180,25 +181,42 @@ class FleetSteering:
         except ZooidError as error:
             logger.warning("the planner finds no other fleet: %s", error)
             return
-        keys = {key_of(plan) for plan in found}
-        self.fleets = [*found, *(plan for plan in self.fleets if key_of(plan) not in keys)]
+        searched = {offer.name for plan in found for offer in plan.member_offers}
+        others = [plan for plan in self.fleets if not {offer for offer, _ in counts_in(plan)} <= searched]
+        self.fleets = [*found, *others]  # what was known of the others is older than what the run has measured
 
     def _decide(self) -> None:
         reasons, has_lost = self._reasons, self._has_lost
         self._reasons, self._has_lost, self._looked_s = [], False, time.monotonic()
         metered = self.read_bill()
-        plans = best_by_fleet([self.plan, *self.fleets] if self.plan.predicted is not None else self.fleets)
+        plans = best_by_fleet(self._predicted())
         situation = self._situation(metered, list(plans.values()))
         if has_lost and not self.seeks_savings and self._can_restore(situation):
             self._restore()
             return
-        move = decide(situation, [option_of(plan) for plan in plans.values()])
+        slowness = self._slowness(situation, plans)
+        move = decide(situation, [option_of(plan, slowness) for plan in plans.values()])
         self._warn(move, metered.at_s)
         if move.kind != "switch" or move.fleet is None:
             return
         assert move.fleet.key in plans, "only fleets with a plan can be chosen"
         reason = " and ".join(dict.fromkeys(reasons)) or "a better fleet can be had"
         self._switch(plans[move.fleet.key], situation, move, reason)
+
+    def _predicted(self) -> list[Plan]:
+        """Return all plans with predictions; that of the present plan only if it was not predicted anew."""
+        is_known = self.plan.predicted is None or key_of(self.plan) in map(key_of, self.fleets)
+        return self.fleets if is_known else [self.plan, *self.fleets]
+
+    def _slowness(self, situation: Situation, plans: Mapping[FleetKey, Plan]) -> float:
+        """Return how many times as long a step takes on the present fleet as predicted; 1 if that is not known.
+
+        Others are taken to differ as much, or else a fleet would look better only because nobody has measured it yet.
+        """
+        present = situation.current
+        if self.guard.step_s is None or present is None or present.key not in plans:
+            return 1.0
+        return present.step_s / plans[present.key].prediction.step_s
 
     def _restore(self) -> None:
         """Replace lost members on their own offers."""
@@ -258,7 +276,8 @@ class FleetSteering:
 
     def _switch(self, plan: Plan, situation: Situation, move: NextMove, reason: str) -> None:
         """Start the members of another fleet, or of the chosen one as far as they are missing."""
-        chosen = option_of(plan)
+        chosen = move.fleet
+        assert chosen is not None, "the policy switches to a fleet"
         is_same = chosen.key == key_of(self.plan)
         if self.is_switching:
             assert self._wanted is not None

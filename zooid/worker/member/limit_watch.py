@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from zooid.core.errors import ObjectNotFound, RecordError
+from zooid.core.errors import ObjectNotFound, RecordError, StoreUnavailable
 from zooid.core.runs import keys
 from zooid.core.runs.allowance import EXIT_S, Allowance
 from zooid.schedule.step_window import StepWindow
@@ -35,12 +35,16 @@ class LimitWatch:
             self._allowance = read_record(self._store, self._key, Allowance)
         except ObjectNotFound:
             return
-        except RecordError as error:
+        except (RecordError, StoreUnavailable) as error:
             logger.warning("the limits of the run cannot be read, and stay as they were: %s", error)
 
     def vote(self, now_s: float) -> str:
         """Note that a step is about to be committed, and say why it must be the last; empty if it need not."""
         self._window.add(now_s)
+        return self.reason(now_s)
+
+    def reason(self, now_s: float) -> str:
+        """Say why no further step may begin now; empty if one may."""
         if self._allowance is None:
             return ""
         step_s = self._window.next_step_s or 0.0

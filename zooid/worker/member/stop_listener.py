@@ -49,10 +49,14 @@ class StopListener:
     def is_stop_asked(self) -> bool:
         """Whether this member is the first and has found a reason to stop. It is asked once for every step.
 
-        It sends no request to the store.
+        It sends a request to the store only if the run would stop for a limit, because what is known of its cost may
+        be older than its members.
         """
         if self.is_first and self._limits is not None and not self._is_found:
             reason = self._limits.vote(time.time())
+            if reason:
+                self._limits.look()
+                reason = self._limits.reason(time.time())
             if reason:
                 logger.info("the run stops: %s", reason)
                 self.reason, self._is_found = reason, True
