@@ -26,7 +26,7 @@ def test_a_run_that_loses_all_members_goes_on_when_the_policy_finds_a_fleet(tmp_
         calibration=CALIBRATION,
         factor=150.0,
         step_s=15.0,
-        num_steps=25,
+        num_steps=60,
         deadline=8.0,
     )
     run = replay.run(tmp_path / "window", seed=1)
@@ -34,7 +34,7 @@ def test_a_run_that_loses_all_members_goes_on_when_the_policy_finds_a_fleet(tmp_
     assert (run.market.num_killed, run.num_resumes) == (1, 1)
     [lost] = [event for event in run.events if isinstance(event, MemberExited)]
     steps = [event for event in run.events if isinstance(event, StepCommitted)]
-    assert sorted({event.step for event in steps}) == [*range(25)]
+    assert sorted({event.step for event in steps}) == [*range(60)]
     after = [event.at_s - lost.at_s for event in steps if event.at_s > lost.at_s]
     assert after[0] * replay.factor > 300.0 + 150.0, "the offer is avoided for 300 s, and a machine boots for 150 s"
     assert run.usd < replay.world.on_demand_usd * 2

@@ -60,6 +60,8 @@ class RunProgress:
     former: set[str] = field(default_factory=set)
     """Members that had a seat in an earlier roster."""
     has_lost_members: bool = False
+    reported_lost: set[str] = field(default_factory=set)
+    """Members of whose loss people were told."""
     last_event_s: float = field(default_factory=time.monotonic)
     """Time of the last relayed event."""
 

@@ -403,6 +403,9 @@ class Run:
 
     def _report_exit(self, crew: Crew, member: str, exit_text: str) -> None:
         self._progress.has_lost_members = True
+        if member in self._progress.reported_lost:  # the last member was lost as well, which ends the run
+            return
+        self._progress.reported_lost.add(member)
         offer = crew.offer_of(member).name
         exited = MemberExited(at_s=time.time(), member=member, exit_text=exit_text, offer=offer)
         if self._changes is not None:
