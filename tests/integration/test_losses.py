@@ -18,6 +18,8 @@ from zooid.core.errors import MemberFailed
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
+from zooid.platforms import Launch
+from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store, read_history
 
 pytestmark = pytest.mark.timeout(120)
@@ -140,4 +142,24 @@ def test_a_pipeline_without_replicas_ends_with_the_name_of_who_was_killed(job_fi
     with pytest.raises(MemberFailed) as caught:
         run.train(job_file)
     assert str(caught.value) == "member r0s1 was killed by signal 9 (SIGKILL)"
+    assert still_running(list(run.platform.pids.values())) == []
+
+
+class KillingPlatform(RecordingPlatform):
+    """Kills the second member as soon as it is launched."""
+
+    def launch(self, launch: Launch) -> LocalHandle:
+        handle = super().launch(launch)
+        if launch.member == "r1s0":
+            os.kill(self.pids["r1s0"], signal.SIGKILL)
+        return handle
+
+
+@pytest.mark.timeout(60)
+def test_a_member_that_is_lost_before_it_connects_ends_the_run_at_once(job_file: Path, tmp_path: Path) -> None:
+    """The others would wait for it until their timeout, which is two minutes."""
+    run = Run(tmp_path, (3, 1), platform=KillingPlatform())
+    with pytest.raises(MemberFailed, match="r1s0 was killed by signal 9"):
+        run.train(job_file)
+    assert [event.member for event in run.of(MemberExited)] == ["r1s0"]
     assert still_running(list(run.platform.pids.values())) == []

@@ -8,6 +8,7 @@ from zooid.core.plans.plan import CostTerm, Plan
 from zooid.core.runs.events import (
     CheckpointSaved,
     Event,
+    MemberStarted,
     MemberTrained,
     ModelTraced,
     OptimizerChanged,
@@ -53,6 +54,8 @@ class RunProgress:
     """The job's optimizer settings, if they differ from those of the checkpoint."""
     trace: str = ""
     """Digest of the model's trace; empty before it is written."""
+    started: set[str] = field(default_factory=set)
+    """Members that have connected to their peers."""
     trained: set[str] = field(default_factory=set)
     """Members that have done all their steps."""
     seated: frozenset[str] | None = None
@@ -71,6 +74,8 @@ class RunProgress:
         match event:
             case RunStarted():
                 self.seated = frozenset(event.members)
+            case MemberStarted():
+                self.started.add(event.member)
             case MemberTrained():
                 self.trained.add(event.member)
             case StepCommitted():

@@ -406,6 +406,8 @@ class Run:
         if member in self._progress.reported_lost:  # the last member was lost as well, which ends the run
             return
         self._progress.reported_lost.add(member)
+        if member not in self._progress.started and not self._progress.is_waiting(member):
+            self._store.put(keys.lost_at_start(self._roster), member.encode())  # perhaps others wait for it
         offer = crew.offer_of(member).name
         exited = MemberExited(at_s=time.time(), member=member, exit_text=exit_text, offer=offer)
         if self._changes is not None:

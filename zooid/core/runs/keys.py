@@ -84,6 +84,11 @@ def failure(member: str, roster_number: int = 0) -> str:
     return f"{failures_under(roster_number)}/{member}.json"
 
 
+def lost_at_start(roster_number: int) -> str:
+    """Key of the name of a member that was lost before it was heard."""
+    return f"{failures_under(roster_number)}/lost-at-start"
+
+
 def claim(number: int) -> str:
     """Key of the claim to write the roster of this number and its plan, or to adopt the members of an earlier one."""
     return CLAIM if number == 0 else f"{CLAIMS}/{number:06d}.json"

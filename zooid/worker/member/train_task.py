@@ -24,6 +24,7 @@ from zooid.store.member_program import EXIT_FAILED, end_process
 from zooid.worker.member.invitation import NotInvited, await_seat
 from zooid.worker.member.job_output import shown_prints
 from zooid.worker.member.role import Role
+from zooid.worker.member.start_watch import StartWatch
 from zooid.worker.member.stop_listener import StopListener
 from zooid.worker.member.training_member import Member
 from zooid.worker.peers import Peers, open_peers
@@ -84,14 +85,22 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[M
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
         stop = StopListener(store, spec.roster, has_limits=spec.has_limits)
-        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), stop.look))
+        start = StartWatch(store, spec.roster, abort)
+
+        def look() -> None:
+            start.look()
+            stop.look()
+
+        stack.enter_context(fence.watched(abort, lambda: end_process(EXIT_FAILED), look))
         events = stack.enter_context(EventWriter(store, spec.member, spec.roster, fence, reports_usage=True))
         stack.enter_context(shown_prints(spec.member, events.write))
         if spec.joins_stage is None:
             role, roster = kind.learn_role(spec, store, abort)
             peers = open_peers(spec, store, role.plan, roster, role.device, abort)
+            start.is_connected = True
             yield stack.enter_context(kind(spec, store, abort, events, role, stop, roster, peers))
             return
+        start.is_connected = True  # it connects to members that train
         role, roster, loaded = _learn_as_joiner(spec, store, abort, kind)
         store_peers = None
         if role.plan.transport == "store":  # its heartbeats begin before anybody counts on this process
