@@ -7,7 +7,7 @@ asked here, and the run is resumed on the fleet that it chooses.
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from msgspec import structs
 
@@ -24,6 +24,7 @@ from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, MemberFailed, PlanError, TrainingError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits, Plan
+from zooid.core.runs.allowance import EXIT_S
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import (
     Event,
@@ -58,6 +59,8 @@ class MarketRun:
     checkpoints: CheckpointRule
     prepare_s: float = 0.0
     """Expected time from the command to the opening of the market, which the deadline does not include."""
+    excess_s: float = 0.0
+    """Time by which a step is longer than planned on this machine."""
     first: Plan | None = None
     """The plan on which the run begins; None if the policy chooses it."""
     on_event: OnEvent = ignore
@@ -148,6 +151,7 @@ class MarketRun:
     def _ask(self) -> NextMove:
         """Ask the policy while nobody trains."""
         plans = best_by_fleet(self.fleets)
+        options = [replace(each, step_s=each.step_s + self.excess_s) for each in map(option_of, plans.values())]
         market = FleetMarket(self.steering, self.market.has_room, lambda offer: offer.usd_per_hour)
         now_s = time.time()
         deadline_s, budget_usd = self.limits.deadline_s, self.limits.budget_usd
@@ -161,9 +165,10 @@ class MarketRun:
             losses=tuple(self._losses()),
             deadline_at_s=None if deadline_s is None else now_s - self._since_opening_s(now_s) + deadline_s,
             budget_usd=budget_usd,
+            closing_s=EXIT_S + max(option.step_s for option in options),
             time_factor=self.steering.time_factor,
         )
-        return decide(situation, [option_of(plan) for plan in plans.values()])
+        return decide(situation, options)
 
     def _num_saved(self) -> int:
         store = open_store(self.url)

@@ -172,6 +172,7 @@ class WindowReplay:
             limits=Limits(deadline_s=world.deadline_s / self.factor, budget_usd=world.budget_usd),
             checkpoints=CheckpointRule(every_s=CHECKPOINT_S / self.factor),
             prepare_s=self.calibration.prepare_s,
+            excess_s=self.calibration.excess_s,
         ).play()
 
 

@@ -21,6 +21,7 @@ from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Plan
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.allowance import EXIT_S
 from zooid.core.runs.events import (
     Event,
     FleetChosen,
@@ -243,7 +244,7 @@ def test_a_price_that_breaks_the_budget_leads_to_a_cheaper_fleet() -> None:
     poll_until(steering, lambda: bool(scene.chosen))
     assert scene.chosen[0].fleet == f"1 × {OWN}"
     assert "price of spot.p3 has changed" in scene.chosen[0].reason
-    assert scene.chosen[0].usd == pytest.approx(80 * 1.5 * 9.0 / 3600, rel=0.01)
+    assert scene.chosen[0].usd == pytest.approx((80 * 1.5 + EXIT_S + 1.0) * 9.0 / 3600, rel=0.001)
 
 
 def test_a_fleet_that_holds_is_kept_unless_the_run_seeks_savings() -> None:
@@ -265,7 +266,7 @@ def test_it_is_told_once_that_nothing_can_hold_the_limits() -> None:
         time.sleep(0.002)
         steering.poll()
     [warning] = [event for event in scene.told if isinstance(event, LimitsEndangered)]
-    assert f"the fastest fleet, 1 × {OWN}, ends 31s after the deadline" in warning.reason
+    assert f"the fastest fleet, 1 × {OWN}, ends 32s after the deadline" in warning.reason
     assert "would hold" in warning.would_hold
 
 

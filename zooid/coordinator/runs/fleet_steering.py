@@ -91,6 +91,9 @@ class FleetSteering:
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="zooid-fleets"))
     _searching: "Future[Sequence[Plan]] | None" = None
 
+    def __post_init__(self) -> None:
+        self.guard.is_steered = True
+
     @property
     def steering(self) -> Steering:
         return self.market.steering
@@ -236,6 +239,7 @@ class FleetSteering:
 
     def _situation(self, metered: Metered, plans: Sequence[Plan]) -> Situation:
         running = Counter(offer.name for offer in self.present())
+        step_s = self._step_s(running)
         members_usd_per_s = sum(member.tariff.usd_per_hour for member in metered.running) / 3600
         return Situation(
             now_s=metered.at_s,
@@ -243,12 +247,12 @@ class FleetSteering:
             num_steps_left=self.guard.num_steps_left,
             num_steps_at_risk=self.guard.num_steps_at_risk,
             spent_usd=metered.usd,
-            current=FleetOption(sorted_counts(running.elements()), self._step_s(running), cuts_of(self.plan)),
+            current=FleetOption(sorted_counts(running.elements()), step_s, cuts_of(self.plan)),
             offers=self.market.offers([self.plan, *plans], running, self.changes.startups.longest_s),
             losses=tuple(self.losses),
             deadline_at_s=self.claim.deadline_at_s,
             budget_usd=self.claim.budget_usd,
-            closing_s=EXIT_S,
+            closing_s=EXIT_S + step_s,  # members stop before a step that might end too late
             other_usd_per_s=max(0.0, metered.usd_per_s - members_usd_per_s),
             seeks_savings=self.seeks_savings,
             time_factor=self.steering.time_factor,

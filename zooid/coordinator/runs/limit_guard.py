@@ -49,6 +49,8 @@ class LimitGuard:
         """The members whose cost others were told last."""
         self.danger = ""
         """Why the limits will not hold at the present pace; empty while they will."""
+        self.is_steered = False
+        """Whether the policy is asked when the limits will not hold, and tells whether another fleet can hold them."""
         self.is_switching = False
         """Whether members of another fleet start, so that the present pace and cost say nothing about the end."""
 
@@ -126,7 +128,7 @@ class LimitGuard:
         if ahead is None or self.is_switching:
             return
         reason, would_hold = danger(ahead, allowance)
-        if reason and not self.danger:
+        if reason and not self.danger and not self.is_steered:
             self._writer.write(LimitsEndangered(at_s=metered.at_s, reason=reason, would_hold=would_hold))
         self.danger = reason
 
