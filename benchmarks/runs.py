@@ -52,9 +52,8 @@ NUM_CHECKED_STEPS = 20
 WARM_UP = 12
 """Steps that are not counted: members learn in them when to look for one another's messages, and those of other cases
 still start."""
-NUM_PARALLEL = 6
-"""Cases that run at the same time. Members sleep, so that each case keeps two cores busy for less than a tenth of the
-time."""
+NUM_PARALLEL = {"tcp": 2, "store": 1}
+"""Cases that run at the same time. Members sleep, but a store server may keep two thirds of a core busy."""
 NUM_LAYERS = 8
 BATCH_SIZE, GRAIN_SIZE = 4, 1
 MEMBERS_OF_A_KIND = 2
@@ -253,14 +252,15 @@ def measure(quick: bool, chosen: slice) -> Iterator[Row]:
         )
         return row
 
-    numbers = range(len(cases(quick)))[chosen]
-    with ThreadPoolExecutor(NUM_PARALLEL) as pool:
-        try:
-            yield from pool.map(row_of, numbers)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:
-                process.terminate()  # otherwise leaving the pool would wait for them
+    numbers = list(enumerate(cases(quick)))[chosen]
+    for transport, num_parallel in NUM_PARALLEL.items():
+        with ThreadPoolExecutor(num_parallel) as pool:
+            try:
+                yield from pool.map(row_of, [number for number, (own, _) in numbers if own == transport])
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in running:
+                    process.terminate()  # otherwise leaving the pool would wait for them
 
 
 def run_alone(number: int, quick: bool) -> None:
