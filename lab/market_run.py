@@ -1,47 +1,36 @@
 """A run with real members on a market of this machine, steered by the policy from its begin to its last step.
 
-While members train, the run itself asks the policy. While there are none, since all were lost or none can be had, it is
-asked here, and the run is resumed on the fleet that it chooses.
+The policy is asked here before the run begins, and by the run itself from then on.
 """
 
-import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import structs
 
 from lab.scaled_job import ScaledJob
-from zooid.coordinator.policy.avoidance import Loss
-from zooid.coordinator.policy.next_move import NextMove, decide
-from zooid.coordinator.policy.situation import Situation
-from zooid.coordinator.runs.cleanup import clear_earlier
-from zooid.coordinator.runs.fleet_options import FleetMarket, best_by_fleet, option_of
+from zooid.coordinator.runs.continued_run import ask_without_members
+from zooid.coordinator.runs.fleet_options import FleetMarket, best_by_fleet
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.coordinator.runs.run_progress import RunResult
-from zooid.coordinator.runs.supervision import Run
-from zooid.core.errors import CheckpointError, MemberFailed, PlanError, TrainingError
+from zooid.core.errors import PlanError, TrainingError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits, Plan
-from zooid.core.runs.allowance import EXIT_S
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import (
     Event,
     FleetChosen,
     LimitsEndangered,
-    MemberExited,
     Metered,
     RosterChanged,
     RunStarted,
     StepCommitted,
 )
+from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.steering import Steering
 from zooid.platforms.local.spot_market import SpotMarket
-from zooid.store import open_store
-from zooid.store.checkpoint_index import last_step, sweep_incomplete
-from zooid.store.claims import last_claim
-from zooid.store.stored_records import read_plan
 
 
 @dataclass
@@ -74,43 +63,48 @@ class MarketRun:
     warned_s: float | None = None
     """Time from the opening until the run first said that nothing can hold its limits."""
     stopped: str = ""
-    num_resumes: int = 0
 
     def play(self) -> "MarketRun":
         """Run to the end of the job or of its limits."""
         self.begun_at_s = time.time()
-        if self.first is not None:
-            self._train(self.first)
-        while self.result is None and not self.stopped:
-            move = self._ask()
-            if move.warning and self.warned_s is None:
-                self.warned_s = self._since_opening_s(time.time())
-            if move.kind == "stop":
-                self.stopped = move.because
-            elif move.fleet is None:
-                self._open(time.time())
-                time.sleep(self.steering.look_s)
-            else:
-                self._train(best_by_fleet(self.fleets)[move.fleet.key])
-        return self
-
-    def _train(self, plan: Plan) -> None:
-        """Begin or resume on this plan, until the end or until all members are lost."""
+        plan = self.first or self._wait_for_fleet()
+        if plan is None:
+            return self
         try:
-            self.result = self._resume(plan) if self.has_begun else self._begin(plan)
+            self.result = self._begin(plan)
             self.stopped = self.result.stopped
-        except (MemberFailed, CheckpointError):
-            if self.market.num_killed == 0:  # the market is not to blame
-                raise
-            self.num_resumes += 1
-        except TrainingError as error:  # a limit is reached before the next step
+        except TrainingError as error:  # a limit is reached while nobody trains
             self.stopped = str(error)
         except PlanError as error:  # told before the first step
             self.stopped, self.warned_s = str(error), self._since_opening_s(time.time())
+        return self
 
-    @property
-    def has_begun(self) -> bool:
-        return any(isinstance(event, RunStarted) for event in self.events)
+    def _wait_for_fleet(self) -> Plan | None:
+        """The plan on which the policy begins; None if it finds that nothing can hold the limits any more."""
+        plans = best_by_fleet(self.fleets)
+        market = FleetMarket(self.steering, self.market.has_room, lambda offer: offer.usd_per_hour)
+        while True:
+            now_s = time.time()
+            deadline_s, since_s = self.limits.deadline_s, self._since_opening_s(now_s)
+            claim = RunClaim(
+                run="",
+                nonce="",
+                deadline_at_s=None if deadline_s is None else now_s - since_s + deadline_s,
+                budget_usd=self.limits.budget_usd,
+            )
+            num_steps = self.job.whole.num_steps
+            move = ask_without_members(
+                self.steering, market, plans, claim, num_steps_left=num_steps, excess_s=self.excess_s
+            )
+            if move.warning and self.warned_s is None:
+                self.warned_s = since_s
+            if move.fleet is not None:
+                return plans[move.fleet.key]
+            if move.kind == "stop":
+                self.stopped = move.because
+                return None
+            self._open(now_s)
+            time.sleep(self.steering.look_s)
 
     def _open(self, at_s: float) -> None:
         if self.opened_at_s is None:
@@ -134,55 +128,6 @@ class MarketRun:
             on_event=self._take,
             platform=self.market,
         )
-
-    def _resume(self, plan: Plan) -> RunResult:
-        """Continue from the last checkpoint, as `zooid resume` does, with the same limits and fleets."""
-        store = open_store(self.url)
-        before, claim = last_claim(store)
-        number = before + 1
-        claim = structs.replace(claim, nonce=secrets.token_hex(8))
-        with Run(store, claim, number, self.market, self._take) as run:
-            run.carry_over_costs(read_plan(store, before))
-            sweep_incomplete(store)
-            clear_earlier(store, claim.run, number)
-            run.check(plan)
-            return run.train(plan, last_step(store), fleets=self.fleets)
-
-    def _ask(self) -> NextMove:
-        """Ask the policy while nobody trains."""
-        plans = best_by_fleet(self.fleets)
-        options = [replace(each, step_s=each.step_s + self.excess_s) for each in map(option_of, plans.values())]
-        market = FleetMarket(self.steering, self.market.has_room, lambda offer: offer.usd_per_hour)
-        now_s = time.time()
-        deadline_s, budget_usd = self.limits.deadline_s, self.limits.budget_usd
-        situation = Situation(
-            now_s=now_s,
-            look_s=self.steering.look_s,
-            num_steps_left=self.job.whole.num_steps - self._num_saved(),
-            spent_usd=self.usd,
-            current=None,
-            offers=market.offers(list(plans.values()), {}),
-            losses=tuple(self._losses()),
-            deadline_at_s=None if deadline_s is None else now_s - self._since_opening_s(now_s) + deadline_s,
-            budget_usd=budget_usd,
-            closing_s=EXIT_S + max(option.step_s for option in options),
-            time_factor=self.steering.time_factor,
-        )
-        return decide(situation, options)
-
-    def _num_saved(self) -> int:
-        store = open_store(self.url)
-        return 0 if store.is_empty() else last_step(store)
-
-    def _losses(self) -> list[Loss]:
-        """Members that the market has killed; those of one look count as one preemption."""
-        spot = {offer.name for offer in self.steering.offers if offer.market == "spot"}
-        losses: list[Loss] = []
-        for event in self.events:
-            if isinstance(event, MemberExited) and event.offer in spot:
-                is_same = bool(losses) and event.at_s - losses[-1].at_s < self.steering.look_s
-                losses.append(Loss(event.offer, losses[-1].at_s if is_same else event.at_s))
-        return losses
 
     def _take(self, event: Event) -> None:
         if isinstance(event, RunStarted):
@@ -211,6 +156,11 @@ class MarketRun:
     def num_redone(self) -> int:
         steps = [event.step for event in self.events if isinstance(event, StepCommitted)]
         return len(steps) - len(set(steps))
+
+    @property
+    def num_resumes(self) -> int:
+        """How often the run has gone on from its last checkpoint, because all members were lost."""
+        return max(0, sum(isinstance(event, RunStarted) for event in self.events) - 1)
 
     @property
     def num_switches(self) -> int:

@@ -135,3 +135,5 @@ class MemberFailed(ZooidError):
         super().__init__(message)
         self.member = member
         self.exit_text = exit_text
+        self.cause = cause
+        """The member's own error; empty if it was killed."""

@@ -13,11 +13,12 @@ from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
+from zooid.coordinator.runs.continued_run import continue_or_raise
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
-from zooid.core.errors import InputError, ObjectExists
+from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectExists
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.plans.search_result import Goal, Search
@@ -57,7 +58,8 @@ def train(
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
     `on` names one or several offers, the first of which is measured. With several, a run with limits may switch from
-    one to another while it trains. With the goal `cheapest`, it also does so to save money.
+    one to another while it trains. With the goal `cheapest`, it also does so to save money. If it loses all members, it
+    waits for others, and goes on from its last checkpoint.
 
     `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
     often checkpoints are written, unless `checkpoints` says it.
@@ -88,19 +90,22 @@ def train(
         budget_usd=None if limits is None else limits.budget_usd,
     )
     folder = claim_folder(store, claim)
-    with Run(folder, claim, 0, own_platform, on_event) as run:
-        given: Plan | FixedLayout | None = plan or layout
-        fleets: tuple[Plan, ...] = ()
-        if given is None:
-            found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
-            given, fleets = found.pick, found.front
-            if len(offers) > 1:
-                max_members = (limits or Limits()).max_members
-                rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
-                folder.put(keys.STEERING, encode_record(rules))
-        with run.preparing(given) as prepared:
-            save_source(folder, file)
-            return run.train(prepared, fleets=fleets)
+    fleets: tuple[Plan, ...] = ()
+    try:
+        with Run(folder, claim, 0, own_platform, on_event) as run:
+            given: Plan | FixedLayout | None = plan or layout
+            if given is None:
+                found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
+                given, fleets = found.pick, found.front
+                if len(offers) > 1:
+                    max_members = (limits or Limits()).max_members
+                    rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
+                    folder.put(keys.STEERING, encode_record(rules))
+            with run.preparing(given) as prepared:
+                save_source(folder, file)
+                return run.train(prepared, fleets=fleets)
+    except (MemberFailed, CheckpointError) as failure:
+        return continue_or_raise(failure, folder, own_platform, on_event, fleets)
 
 
 def _search(

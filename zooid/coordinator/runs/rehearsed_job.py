@@ -9,11 +9,13 @@ from typing import Any
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.plans.plan_forecast import with_prediction
 from zooid.coordinator.plans.plan_validation import check_given, check_memory, check_predicted
+from zooid.coordinator.runs.continued_run import continue_or_raise
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.new_run import claim_folder
 from zooid.coordinator.runs.relay import OnEvent
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
+from zooid.core.errors import CheckpointError, MemberFailed
 from zooid.core.jobs.job import Job
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits, Plan
@@ -63,6 +65,9 @@ def rehearse_job(
     folder.put(keys.PACE, encode_record(pace))
     if steering is not None:
         folder.put(keys.STEERING, encode_record(steering))
-    with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
-        save_source(folder, file)
-        return run.train(prepared, fleets=fleets)
+    try:
+        with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
+            save_source(folder, file)
+            return run.train(prepared, fleets=fleets)
+    except (MemberFailed, CheckpointError) as failure:
+        return continue_or_raise(failure, folder, own_platform, on_event, fleets)

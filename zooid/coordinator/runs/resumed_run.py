@@ -18,6 +18,7 @@ from zooid.coordinator.plans.plan_validation import check_continues, check_given
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
 from zooid.coordinator.runs.cleanup import clear_earlier
+from zooid.coordinator.runs.continued_run import continue_or_raise
 from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
@@ -25,7 +26,7 @@ from zooid.coordinator.runs.run_limits import limited
 from zooid.coordinator.runs.run_pace import find_pace
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
-from zooid.core.errors import InputError, ObjectNotFound, RecordError, ZooidError
+from zooid.core.errors import CheckpointError, InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
@@ -99,35 +100,39 @@ def resume(
         if orphans is not None:
             return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
     claim = limited(claim, number, limits, before, _last_ledger(folder), folder)
-    with Run(folder, claim, number, own_platform, on_event) as run:
-        if was_killed:  # until they see the claim, its members may write checkpoints and prune others
-            run.wait_for_earlier_members()
-        manifest = _last_checkpoint(folder, past_stop=past_stop)
-        run.carry_over_costs(last_plan)
-        sweep_incomplete(folder)  # nobody else writes under the newest claim
-        clear_earlier(folder, claim.run, number)
-        clear(folder, keys.PROBES)
-        if plan is None and limits is None and goal is None and on is None:
-            followed = _followed_plan(folder, last_plan)
-            plan = _on_this_machine(followed) if find_pace(folder) is None else followed
-        if plan is None:
-            chosen = offer or resolve_offer(last_plan.offers[0].name)
-            measured = _profile(folder, manifest, chosen, run)
-            run.enter("plan")
-            limits = limits or Limits(insured=last_plan.insured)
-            limits = structs.replace(
-                limits,
-                transport=limits.transport or last_plan.transport,
-                reproducible=limits.reproducible or last_plan.reproducible,
-            )
-            peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
-            learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
-            profile = structs.replace(learned.profiles[chosen.name], links=())
-            plan = plan_the_rest(profile, manifest, chosen, run.remaining(limits), goal or "balanced", learned.links)
-        check_continues(plan, manifest, folder.url)
-        run.check(plan)
-        save_source(folder, file)
-        return run.train(plan, manifest.step)
+    try:
+        with Run(folder, claim, number, own_platform, on_event) as run:
+            if was_killed:  # until they see the claim, its members may write checkpoints and prune others
+                run.wait_for_earlier_members()
+            manifest = _last_checkpoint(folder, past_stop=past_stop)
+            run.carry_over_costs(last_plan)
+            sweep_incomplete(folder)  # nobody else writes under the newest claim
+            clear_earlier(folder, claim.run, number)
+            clear(folder, keys.PROBES)
+            if plan is None and limits is None and goal is None and on is None:
+                followed = _followed_plan(folder, last_plan)
+                plan = _on_this_machine(followed) if find_pace(folder) is None else followed
+            if plan is None:
+                chosen = offer or resolve_offer(last_plan.offers[0].name)
+                measured = _profile(folder, manifest, chosen, run)
+                run.enter("plan")
+                limits = limits or Limits(insured=last_plan.insured)
+                limits = structs.replace(
+                    limits,
+                    transport=limits.transport or last_plan.transport,
+                    reproducible=limits.reproducible or last_plan.reproducible,
+                )
+                peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
+                learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
+                profile = structs.replace(learned.profiles[chosen.name], links=())
+                remaining = run.remaining(limits)
+                plan = plan_the_rest(profile, manifest, chosen, remaining, goal or "balanced", learned.links)
+            check_continues(plan, manifest, folder.url)
+            run.check(plan)
+            save_source(folder, file)
+            return run.train(plan, manifest.step)
+    except (MemberFailed, CheckpointError) as failure:
+        return continue_or_raise(failure, folder, own_platform, on_event)
 
 
 def _adopt(
