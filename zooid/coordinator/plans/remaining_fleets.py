@@ -5,14 +5,13 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from zooid.coordinator.plans.earlier_runs import learn_from_runs
+from zooid.coordinator.plans.earlier_runs import learn_so_far
 from zooid.coordinator.plans.markets import market_for
 from zooid.coordinator.plans.remaining_steps import as_whole_run, rest_of
-from zooid.core.errors import InputError, ObjectNotFound, PlanError
+from zooid.core.errors import ObjectNotFound, PlanError
 from zooid.core.plans.pace import RehearsalPace
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
-from zooid.core.resources.link import Link
 from zooid.core.runs import keys
 from zooid.core.runs.steering import Steering
 from zooid.planner import search
@@ -41,14 +40,14 @@ def remaining_fleets(
     offers = [offer for offer in steering.offers if quotas.get(offer.name, 1) > 0]
     if not offers:
         raise PlanError("no offer can be had now")
-    profiles, links = _knowledge(store, plan)
+    learned = learn_so_far(_profiles(store, plan), plan.links, store)
     samples = samples_of(read_manifest(store, last_step(store)))
-    rest = {name: rest_of(profile, samples, step) for name, profile in profiles.items()}
+    rest = {name: rest_of(profile, samples, step) for name, profile in learned.profiles.items()}
     names = {offer.name for offer in offers}
     market, _ = market_for(
         offers,
         rest,
-        links=links,
+        links=learned.links,
         store_at=plan.store_at or None,
         quotas={**steering.quotas, **{name: quota for name, quota in quotas.items() if name in names}},
         transport=plan.transport,
@@ -63,15 +62,6 @@ def remaining_fleets(
     if len(plan.stages) == 1 and plan.num_copies == 0:
         found += plans_with(market, present, limits, plan.grain_size, plan.transport)
     return tuple(as_whole_run(structs.replace(each, links=plan.links), samples, step) for each in found)
-
-
-def _knowledge(store: ObjectStore, plan: Plan) -> tuple[dict[str, Profile], tuple[Link, ...]]:
-    """Return the profiles of the run by offer, and its links, as the run has corrected them so far."""
-    profiles = _profiles(store, plan)
-    with contextlib.suppress(InputError):  # members have not measured enough steps yet
-        learned = learn_from_runs(profiles, plan.links, [store.url])
-        return learned.profiles, learned.links
-    return profiles, plan.links
 
 
 def _profiles(store: ObjectStore, plan: Plan) -> dict[str, Profile]:
