@@ -27,5 +27,6 @@ def test_a_slowdown_that_grows_with_the_size_stays() -> None:
 
 def test_sizes_that_were_not_measured_with_neighbours_are_left_out() -> None:
     assert steadied(points(1.0, 2.0, 4.0), points(1.5, 3.0)) == tuple(points(1.5, 3.0))
+    assert steadied(points(1.0, 2.0), points(1.5, 3.0, 6.0)) == tuple(points(1.5, 3.0))
     assert steadied(points(1.0), []) == ()
     assert steadied(points(0.0), points(0.0)) == tuple(points(0.0))

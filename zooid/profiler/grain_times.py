@@ -81,9 +81,10 @@ def steadied(alone: Sequence[TimePoint], crowded: Sequence[TimePoint]) -> tuple[
     """Return the times of one layer on a busy machine, without the outliers of single grain sizes.
 
     Fewer repeats are measured with busy neighbours than without. How much these slow a layer down changes little from
-    one size to the next. So each size gets the median slowdown of three neighbouring sizes.
+    one size to the next. So each size gets the median slowdown of three neighbouring sizes. Sizes that were measured
+    in one way only are left out.
     """
-    base = alone[: len(crowded)]
+    base, crowded = alone[: len(crowded)], crowded[: len(alone)]
 
     def slowdowns(seconds_of: Callable[[TimePoint], float]) -> list[float]:
         pairs = [(seconds_of(busy), seconds_of(quiet)) for busy, quiet in zip(crowded, base, strict=True)]

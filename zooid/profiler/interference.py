@@ -10,13 +10,15 @@ import ctypes
 import os
 import signal
 import statistics
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from zooid.comm.echo import StoreProbe
+import torch
+from torch import distributed as dist
+
+from zooid.comm.echo import EchoGroup
 from zooid.core.environment import profile_effort, rough_repeats
 from zooid.core.errors import TrainingError
 from zooid.profiler.grain_times import median_is_known
@@ -26,6 +28,7 @@ _SMALL_BYTES = 4 * 2**10
 _LARGE_BYTES = 2**20
 _PAUSE_S = 0.005
 """Pause between two messages, about that of a pipeline with small grains."""
+_NUM_IN_FLIGHT = 2
 _MIN_ROUNDS = 3
 _MAX_ROUNDS = 8
 _ROUND_S = 0.1
@@ -103,12 +106,12 @@ def _cost_s(work: Callable[[], None], store: ObjectStore, num_bytes: int, num_co
 
 def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, float]:
     """Return the mean seconds of one run of `work`, and the seconds of all runs."""
-    if chatter is not None:
-        chatter.num_ends = 0
     begin_s = time.perf_counter()
     count = 0
     round_s = min(_ROUND_S, profile_effort())  # shorter in rough profiles only
     while time.perf_counter() - begin_s < round_s:
+        if chatter is not None:
+            chatter.exchange()
         work()
         count += 1
     total_s = time.perf_counter() - begin_s
@@ -116,41 +119,33 @@ def _pace(work: Callable[[], None], chatter: "_Chatter | None") -> tuple[float, 
 
 
 class _Chatter:
-    """Two threads, like the lanes of a member: one sends messages at intervals, the other receives them."""
+    """Messages in flight while something is computed. As in a pipeline, nobody waits for the newest ones."""
 
     def __init__(self, store: ObjectStore, num_bytes: int) -> None:
         self.num_ends = 0
-        self._probe = StoreProbe(store)
-        self._data = memoryview(bytearray(num_bytes))
-        self._num_sent: int | None = None
-        """Number of all messages, once it is known."""
-        self._stopping = threading.Event()
-        self._threads = ThreadPoolExecutor(2)
-        self._lanes: list[Future[None]] = []
+        self._group = EchoGroup(store)
+        self._message = torch.zeros(num_bytes, dtype=torch.uint8)
+        self._last_s = 0.0
+        self._in_flight: deque[list[dist.Work]] = deque()
 
     def __enter__(self) -> "_Chatter":
-        self._lanes = [self._threads.submit(lane) for lane in (self._send, self._receive)]
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        self._stopping.set()
-        for lane in self._lanes:
-            lane.result()
-        self._threads.shutdown()
-        self._probe.close()
+        self._finish(0)
+        self._group.close()
 
-    def _send(self) -> None:
-        number = 0
-        while not self._stopping.wait(_PAUSE_S):
-            self._probe.send(number, self._data)
-            self.num_ends += 1
-            number += 1
-        self._num_sent = number + 1
-        self._probe.send(number, self._data)
+    def exchange(self) -> None:
+        """Send and receive one more message, unless the last one has just begun."""
+        now_s = time.perf_counter()
+        if now_s - self._last_s < _PAUSE_S:
+            return
+        self._last_s = now_s
+        self._finish(_NUM_IN_FLIGHT - 1)
+        self._in_flight.append(self._group.begin(self._message, torch.empty_like(self._message)))
+        self.num_ends += 2
 
-    def _receive(self) -> None:
-        number = 0
-        while number != self._num_sent:
-            self._probe.receive(number, self._data.nbytes)
-            self.num_ends += 1
-            number += 1
+    def _finish(self, num_left: int) -> None:
+        while len(self._in_flight) > num_left:
+            for work in self._in_flight.popleft():
+                work.wait()
