@@ -90,8 +90,11 @@ class Poller(Threads[PolledReceive]):
         self._lags = Lags()
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
         """Receives from each rank in a folder of this machine, in the order in which they were asked for."""
-        self._line_lags: dict[int, float] = {}
-        """The usual time from one message of a rank to its next, in a folder of this machine."""
+        self._line_lags: dict[tuple[int, int], float] = {}
+        """The usual time from one message of a rank to its next, by rank and tag, in a folder of this machine.
+
+        The first message of a pipeline comes sooner than others, because nobody has to wait for its counterpart.
+        """
         self._alarm_s = math.inf
         """When a waiting thread will wake up by itself. Without it, all threads would wake up for every poll."""
         self.trouble: str | None = None
@@ -309,7 +312,7 @@ class Poller(Threads[PolledReceive]):
         line = self._lines.get(receive.line)
         if line and line[0] is not receive:
             return LOCAL_BEHIND_S
-        return local_pause(waited_s, self._line_lags.get(receive.line, 0.0))
+        return local_pause(waited_s, self._line_lags.get(_place(receive), 0.0))
 
     def _leave(self, receive: PolledReceive) -> None:
         """Let other receives begin, since this one has its message."""
@@ -326,9 +329,9 @@ class Poller(Threads[PolledReceive]):
             now_s, was_first = time.monotonic(), line[0] is receive
             line.remove(receive)
             if was_first:
-                assert receive.line is not None
                 waited_s = 0.0 if receive.expected_s is None else now_s - receive.expected_s
-                self._line_lags[receive.line] = local_lag_after(self._line_lags.get(receive.line, 0.0), waited_s)
+                place = _place(receive)
+                self._line_lags[place] = local_lag_after(self._line_lags.get(place, 0.0), waited_s)
             if was_first and line:
                 line[0].expected_s = line[0].next_poll_s = now_s
 
@@ -336,6 +339,13 @@ class Poller(Threads[PolledReceive]):
         """Count a receive as no longer in flight. The lock is held."""
         self._num_active -= 1
         self._active_bytes -= receive.num_bytes
+
+
+def _place(receive: PolledReceive) -> tuple[int, int]:
+    """Where messages come at about the same time in every step: the rank that sends them, and their tag."""
+    assert receive.message is not None
+    assert receive.line is not None
+    return receive.line, receive.message.tag
 
 
 def _always(source: int, message: Message) -> bool:
