@@ -28,7 +28,6 @@ from zooid.core.runs.events import (
     RunStarted,
     StepCommitted,
 )
-from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.steering import Steering
 from zooid.platforms.local.spot_market import SpotMarket
 
@@ -86,15 +85,14 @@ class MarketRun:
         while True:
             now_s = time.time()
             deadline_s, since_s = self.limits.deadline_s, self._since_opening_s(now_s)
-            claim = RunClaim(
-                run="",
-                nonce="",
+            move = ask_without_members(
+                self.steering,
+                market,
+                plans,
+                num_steps_left=self.job.whole.num_steps,
                 deadline_at_s=None if deadline_s is None else now_s - since_s + deadline_s,
                 budget_usd=self.limits.budget_usd,
-            )
-            num_steps = self.job.whole.num_steps
-            move = ask_without_members(
-                self.steering, market, plans, claim, num_steps_left=num_steps, excess_s=self.excess_s
+                excess_s=self.excess_s,
             )
             if move.warning and self.warned_s is None:
                 self.warned_s = since_s

@@ -27,18 +27,19 @@ from torch.utils.data import TensorDataset
 
 import zooid
 
-torch.set_default_dtype(torch.float64)
-
 
 def build_model():
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).double()
 
 
 def build_data():
     chance = torch.Generator().manual_seed(1)
     num_samples = NUM_STEPS * NUM_GRAINS
-    return TensorDataset(torch.rand(num_samples, 16, generator=chance), torch.rand(num_samples, 4, generator=chance))
+    inputs, targets = (
+        torch.rand(num_samples, size, generator=chance, dtype=torch.float64) for size in (16, 4)
+    )
+    return TensorDataset(inputs, targets)
 
 
 job = zooid.Job(

@@ -30,7 +30,6 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.allowance import EXIT_S, PriceList
 from zooid.core.runs.events import LimitsEndangered, PhaseStarted, RosterChanged, RunStarted, StepCommitted
-from zooid.core.runs.spec import RunClaim
 from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
@@ -69,9 +68,10 @@ def ask_without_members(
     rules: Steering,
     market: FleetMarket,
     plans: Mapping[FleetKey, Plan],
-    claim: RunClaim,
     *,
     num_steps_left: int,
+    deadline_at_s: float | None,
+    budget_usd: float | None,
     spent_usd: float = 0.0,
     losses: Sequence[Loss] = (),
     excess_s: float = 0.0,
@@ -89,8 +89,8 @@ def ask_without_members(
         current=None,
         offers=market.offers(list(plans.values()), {}),
         losses=tuple(losses),
-        deadline_at_s=claim.deadline_at_s,
-        budget_usd=claim.budget_usd,
+        deadline_at_s=deadline_at_s,
+        budget_usd=budget_usd,
         closing_s=EXIT_S + max((option.step_s for option in options), default=0.0),
         time_factor=rules.time_factor,
     )
@@ -180,8 +180,9 @@ class _ContinuedRun:
             self.rules,
             self._market,
             plans,
-            claim,
             num_steps_left=samples_of(manifest).num_steps - manifest.step,
+            deadline_at_s=claim.deadline_at_s,
+            budget_usd=claim.budget_usd,
             spent_usd=spent_before(self.store, number + 1),
             losses=earlier_losses(self.store, self.rules),
             excess_s=self._excess_s(),
