@@ -14,7 +14,7 @@ from zooid.core.runs.roster import Joining, Roster
 from zooid.core.runs.spec import WorkerSpec
 from zooid.core.runs.store_rules import CHANGE_LOOK_S, SEAT_LOOK_S, look_s
 from zooid.store import ObjectStore
-from zooid.store.planned_changes import find_newest_change
+from zooid.store.planned_changes import find_newest_change, read_change
 from zooid.store.rosters import find_roster
 from zooid.worker.peers import Peers
 
@@ -58,6 +58,8 @@ def _await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: A
     began_s = looked_s = time.monotonic()
     while True:
         while (newer := find_roster(store, roster.number, roster.change + 1)) is not None:
+            if spec.member in {seat.name for seat in newer.guests}:  # between two looks, the members have changed over
+                return read_change(store, roster, newer.attempt), roster
             roster, known = newer, 0
         change = None if roster.guests else find_newest_change(store, roster, known)
         if change is not None:
