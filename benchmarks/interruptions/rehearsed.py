@@ -7,7 +7,7 @@ left, the run is resumed from its last checkpoint at once. Members are spared un
 resume, as in the replay of a spot trace.
 
 The prediction is that of any plan: from a profile, offers and links, before anything runs. A rehearsal without losses
-first measures how long a process takes to start. A case lasts for some dozens of losses or hand-overs, in one run.
+first measures how long a process takes to start. A case has some dozens of losses or hand-overs, in three runs.
 """
 
 import multiprocessing
@@ -43,6 +43,8 @@ from zooid.store import open_store
 
 RUN_S = {True: 15.0, False: 100.0}
 """Time of a case without losses, in the quick form and in the long one."""
+NUM_REPEATS = {True: 1, False: 3}
+"""Rehearsals of each case, whose means are compared with a prediction, which is a mean, too."""
 LAYOUTS = ((1, 1), (1, 2), (1, 2), (2, 1), (2, 1), (2, 2), (3, 1), (4, 1))
 SITE = "lab"
 NUM_LAYERS = 4
@@ -229,33 +231,61 @@ def begin_worker() -> None:
     process_start_s()
 
 
-def row_of(number: int, seed: int, run_s: float, process_s: float) -> Row:
-    """Predict and rehearse one case."""
+@dataclass(frozen=True)
+class Outcome:
+    """The numbers of one rehearsal."""
+
+    run_s: float
+    usd: float
+    losses: int
+    rollbacks: int
+    handovers: int
+    expired: int
+    redone_steps: int
+
+
+def outcome_of(number: int, repeat: int, seed: int, run_s: float, process_s: float) -> Outcome:
+    """Rehearse one case once."""
+    case = random_case(random.Random(f"{seed} {number}"), run_s, process_s)
+    rehearsed = rehearse(case, random.Random(f"losses {seed} {number} {repeat}"))
+    account, market = rehearsed.account, rehearsed.market
+    print(f"case {number}, {case.name}: {rehearsed.run_s:.1f} s and ${rehearsed.usd:.4f}", file=sys.stderr)
+    return Outcome(
+        rehearsed.run_s,
+        rehearsed.usd,
+        market.num_lost,
+        account.num_rollbacks,
+        account.num_handovers,
+        market.num_expired,
+        account.num_redone,
+    )
+
+
+def row_of(number: int, seed: int, run_s: float, process_s: float, outcomes: Sequence[Outcome]) -> Row:
+    """Put the means of some rehearsals of a case beside its prediction."""
     case = random_case(random.Random(f"{seed} {number}"), run_s, process_s)
     predicted = case.prediction
     losses = predicted.losses
     assert losses is not None
-    rehearsed = rehearse(case, random.Random(f"losses {seed} {number}"))
-    print(
-        f"case {number}, {case.name}: predicted {predicted.run_s:.1f} s and ${predicted.run_usd:.4f}, rehearsed "
-        f"{rehearsed.run_s:.1f} s and ${rehearsed.usd:.4f}",
-        file=sys.stderr,
-    )
+
+    def mean(name: str) -> float:
+        return statistics.fmean(getattr(outcome, name) for outcome in outcomes)
+
     return {
         "number": number,
         "case": case.name,
         "unlost_s": predicted.startup_s + predicted.step_s * case.num_steps,
         "predicted_s": predicted.run_s,
-        "rehearsed_s": rehearsed.run_s,
-        "error": predicted.run_s / rehearsed.run_s - 1,
+        "rehearsed_s": mean("run_s"),
+        "error": predicted.run_s / mean("run_s") - 1,
         "predicted_usd": predicted.run_usd,
-        "rehearsed_usd": rehearsed.usd,
-        "usd_error": predicted.run_usd / rehearsed.usd - 1,
-        "losses": f"{losses.num_losses:.3g} / {rehearsed.market.num_lost}",
-        "rollbacks": f"{losses.num_rollbacks:.3g} / {rehearsed.account.num_rollbacks}",
-        "handovers": f"{losses.num_handovers:.3g} / {rehearsed.account.num_handovers}",
-        "expired": rehearsed.market.num_expired,
-        "redone_steps": rehearsed.account.num_redone,
+        "rehearsed_usd": mean("usd"),
+        "usd_error": predicted.run_usd / mean("usd") - 1,
+        "losses": f"{losses.num_losses:.3g} / {mean('losses'):.3g}",
+        "rollbacks": f"{losses.num_rollbacks:.3g} / {mean('rollbacks'):.3g}",
+        "handovers": f"{losses.num_handovers:.3g} / {mean('handovers'):.3g}",
+        "expired": mean("expired"),
+        "redone_steps": mean("redone_steps"),
     }
 
 
@@ -266,7 +296,15 @@ def measure(chosen: Sequence[int], seed: int, num_parallel: int, *, quick: bool)
     context = multiprocessing.get_context("spawn")
     with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, begin_worker) as pool:
         try:
-            yield from pool.map(row_of, chosen, *((value,) * len(chosen) for value in (seed, RUN_S[quick], process_s)))
+            rehearsals = {
+                number: [
+                    pool.submit(outcome_of, number, repeat, seed, RUN_S[quick], process_s)
+                    for repeat in range(NUM_REPEATS[quick])
+                ]
+                for number in chosen
+            }
+            for number, futures in rehearsals.items():
+                yield row_of(number, seed, RUN_S[quick], process_s, [future.result() for future in futures])
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
