@@ -224,3 +224,15 @@ def test_a_fleet_that_is_chosen_ends_the_wait_for_lost_members() -> None:
         poll(changes)
     assert not changes.wanted
     assert scene.started == []
+
+
+def test_successors_of_members_with_the_same_stem_have_different_names() -> None:
+    """After a refill, a survivor may have the first seat, and the new member the stem of its former one."""
+    scene = Scene(open_store("memory://roster-changes-stems"))
+    first = scene.write(replicas("r1s0", "r1s0-1"))
+    changes = scene.changes()
+    changes.succeed({"r1s0", "r1s0-1"}, "their lives end")
+    poll(changes)
+    planned = find_newest_change(scene.store, first)
+    assert planned is not None
+    assert [seat.name for seat in planned.seats] == ["r1s0-2", "r1s0-3"]

@@ -162,7 +162,7 @@ class RosterChanges:
 
         def target(roster: Roster) -> Seats:
             leaving = [name for name in roster.stages if name in members]
-            return with_successors(roster, {name: self._name_of(name.partition("-")[0]) for name in leaving})
+            return with_successors(roster, {name: self._name_of(name, name.partition("-")[0]) for name in leaving})
 
         self.want(WantedChange(cause, target))
 
@@ -325,10 +325,10 @@ class RosterChanges:
                 self._running.discard(name)
                 self._planned = None
 
-    def _name_of(self, seat: str) -> str:
-        """The name of the process that waits for this seat, or a new name."""
+    def _name_of(self, seat: str, stem: str = "") -> str:
+        """The name of the process that waits for this seat, or a new name with this stem or that of the seat."""
         if seat not in self._started:
-            self._started[seat] = self.new_name(seat)
+            self._started[seat] = self.new_name(stem or seat)
         return self._started[seat]
 
     def new_name(self, stem: str) -> str:
