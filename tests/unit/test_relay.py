@@ -4,7 +4,7 @@ from zooid.coordinator.runs.relay import Relay
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, Event
-from zooid.core.runs.roster import Roster, RosterMember, Ruling
+from zooid.core.runs.roster import Roster, RosterMember, Ruling, StepNumbers
 from zooid.store import EventWriter, ObjectStore, open_store
 
 
@@ -54,3 +54,17 @@ def test_an_evaluation_that_is_made_again_after_a_rollback_is_relayed_again() ->
     tell(store, 1, 6)
     relay.flush()
     assert seen == [evaluated(3), evaluated(6), evaluated(6)]
+
+
+def test_an_event_that_a_leaving_member_writes_late_is_relayed_although_a_later_one_was() -> None:
+    store = open_store("memory://relay-late")
+    seen: list[int] = []
+    relay = Relay(store, lambda event: seen.append(event.step) if isinstance(event, Evaluated) else None)
+    write_roster(store, 0)
+    write_roster(store, 1, Ruling(kind="planned", numbers=StepNumbers(loss_sum=0.0, weight=0.0, square_sums=())))
+    tell(store, 1, 2)
+    relay.flush()
+    tell(store, 0, 1)
+    relay.flush()
+    relay.flush()
+    assert seen == [2, 1]

@@ -25,6 +25,8 @@ OnEvent = Callable[[Event], None]
 _LOCAL_INTERVAL_S = 0.1
 _ONCE = (StepCommitted, Evaluated, BatchChanged, ScalingWanted)
 """Events of a step that are relayed once, though the first member of the next roster may tell them again."""
+_NUM_REMEMBERED = 1000
+"""Number of steps that are remembered of each kind of event."""
 _NUM_RECENT = 3
 """Number of rosters whose events each poll looks for: members that leave write a little later. Each is a listing, and a
 run whose members are replaced every few minutes has many rosters."""
@@ -50,6 +52,33 @@ class ProgressSum:
         return take
 
 
+class _Relayed:
+    """The last steps of which events of one kind were relayed.
+
+    A member that leaves may write its last events when others have written later ones already.
+    """
+
+    def __init__(self) -> None:
+        self._steps: dict[int, None] = {}
+        self._last_forgotten = -1
+
+    def add(self, step: int) -> bool:
+        """Note a step, and return whether it is new."""
+        if step <= self._last_forgotten or step in self._steps:
+            return False
+        self._steps[step] = None
+        if len(self._steps) > _NUM_REMEMBERED:
+            first = next(iter(self._steps))
+            del self._steps[first]
+            self._last_forgotten = max(self._last_forgotten, first)
+        return True
+
+    def forget_from(self, step: int) -> None:
+        """Forget this step and all later ones, because they are trained again."""
+        self._steps = {each: None for each in self._steps if each < step}
+        self._last_forgotten = min(self._last_forgotten, step - 1)
+
+
 class Relay:
     """Calls back for every event of a run in the caller's thread."""
 
@@ -72,8 +101,8 @@ class Relay:
         self._store = store
         self._readers = [EventReader(store, roster, begin=self.told)]
         """One reader for each roster of the claim. Members may still replace the last roster."""
-        self._last_steps: dict[type[Event], int] = {}
-        """The step of the last event of each kind in `_ONCE`; what a later roster repeats is not relayed again."""
+        self._relayed = {kind: _Relayed() for kind in _ONCE}
+        """Steps of the events that a later roster may repeat, and that are relayed once."""
         self._on_event = on_event
         self._interval_s = look_interval_s(store)
         self._last_s = 0.0
@@ -96,7 +125,8 @@ class Relay:
         while (roster := find_roster(self._store, self.roster, len(self._readers))) is not None:
             self._relay(self._readers[-1])  # events from before the roster was replaced
             if roster.ruling is not None and roster.ruling.kind == "rolled_back":
-                self._last_steps = dict.fromkeys(_ONCE, roster.resume_step - 1)
+                for steps in self._relayed.values():
+                    steps.forget_from(roster.resume_step)
             self._readers.append(EventReader(self._store, roster.number, roster.change, self.told))
             self._relay(self._readers[-1])
         self.told = {folder: number for reader in self._readers for folder, number in reader.next_numbers.items()}
@@ -104,11 +134,8 @@ class Relay:
 
     def _relay(self, reader: EventReader) -> None:
         for event in reader.read_new():
-            if isinstance(event, _ONCE):
-                if event.step <= self._last_steps.get(type(event), -1):
-                    continue
-                self._last_steps[type(event)] = event.step
-            self._on_event(event)
+            if not isinstance(event, _ONCE) or self._relayed[type(event)].add(event.step):
+                self._on_event(event)
 
 
 def look_interval_s(store: ObjectStore) -> float:
