@@ -19,7 +19,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs.events import Event, Metered, RunFinished, StepCommitted
 from zooid.store import open_store, read_history
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(240)
 
 STORE_AT = "aws.us-east-1"
 USD_PER_PUT, USD_PER_GET = 5e-6, 4e-7

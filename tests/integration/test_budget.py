@@ -36,7 +36,7 @@ from zooid.core.runs.spec import MemberHandle
 from zooid.store import open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(240)
 
 NUM_STEPS = 200
 STEP_S = 0.2

@@ -24,7 +24,6 @@ from zooid.store.member_measurements import read_measurements
 MADE = a_profile(links=store_links(20e6, 0.003))
 
 
-@pytest.mark.alone
 @pytest.mark.timeout(180)
 def test_a_run_feeds_the_next_plan(tmp_path: Path) -> None:
     job = tmp_path / "job.py"

@@ -12,7 +12,7 @@ from lab.window_picture import draw as draw_window
 from lab.window_replay import Calibration, WindowReplay, holds
 from zooid.core.runs.events import MemberExited, StepCommitted
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(120)
 
 CALIBRATION = Calibration(start_s=0.5, excess_s=0.02, prepare_s=20.0)
 """It allows for a busy machine."""

@@ -11,7 +11,7 @@ from benchmarks.shares import EVEN, QUOTA, Watched
 from lab.quotas import why_no_quotas
 from zooid.core.jobs.job import load_job
 
-pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 TOLERANCE = 1e-9
 CALM_STEPS, NUM_SLOW_STEPS, NUM_FREE_STEPS = 4, 12, 10

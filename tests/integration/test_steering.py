@@ -29,7 +29,7 @@ from zooid.platforms import Launch
 from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(180)
 
 NUM_STEPS = 72
 EARLY_STEP = 10
