@@ -148,15 +148,7 @@ class _ContinuedRun:
         from zooid.coordinator.plans.remaining_fleets import remaining_fleets  # it imports the planner
 
         market, losses = self._market, earlier_losses(self.store, self.rules)
-        avoided = {
-            offer.name
-            for offer in self.rules.offers
-            if is_avoided(offer.name, losses, time.time(), self.rules.time_factor)
-        }
-        quotas = {
-            offer.name: 0 if offer.name in avoided else market.num_available(offer.name, 0, self.rules.max_members)
-            for offer in self.rules.offers
-        }
+        quotas = market.quotas({}, lambda offer: is_avoided(offer, losses, time.time(), self.rules.time_factor))
         with contextlib.suppress(PlanError):
             found = remaining_fleets(self.store, last, market.priced_steering(), {}, quotas, last_step(self.store))
             return [*found, *known]
@@ -189,7 +181,10 @@ class _ContinuedRun:
         )
 
     def _excess_s(self) -> float:
-        """By how much longer than predicted steps took, with all members of a plan; 0 if nobody knows."""
+        """Return the median excess of measured over predicted step times, where all members of a plan have trained.
+
+        It is 0 if there are no such steps, or if they were faster.
+        """
         excesses: list[float] = []
         predicted_s: float | None = None
         for event in read_history(self.store):

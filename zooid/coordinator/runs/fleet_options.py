@@ -120,6 +120,15 @@ class FleetMarket:
             num_more -= 1
         return num_running + max(0, num_more)
 
+    def quotas(self, running: Mapping[str, int], avoids: Callable[[str], bool]) -> dict[str, int]:
+        """Return how many members each offer may have now. An avoided offer gets none beside those that run."""
+        return {
+            offer.name: running.get(offer.name, 0)
+            if avoids(offer.name)
+            else self.num_available(offer.name, running.get(offer.name, 0), self.steering.max_members)
+            for offer in self.steering.offers
+        }
+
     def priced_steering(self) -> Steering:
         """Return the rules with the present prices of all offers."""
         offers = tuple(structs.replace(offer, usd_per_hour=self.usd_per_hour(offer)) for offer in self.steering.offers)

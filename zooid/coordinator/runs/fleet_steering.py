@@ -168,12 +168,7 @@ class FleetSteering:
         """Let the planner look for fleets while the run trains on."""
         self._is_news = False
         running = Counter(offer.name for offer in self.present())
-        quotas = {
-            offer.name: running[offer.name]
-            if self.avoids(offer.name)
-            else self.market.num_available(offer.name, running[offer.name], self.steering.max_members)
-            for offer in self.steering.offers
-        }
+        quotas = self.market.quotas(running, self.avoids)
         arguments = (self.market.priced_steering(), running, quotas, self.guard.num_done)
         self._searching = self._pool.submit(self.find_fleets, *arguments)
 

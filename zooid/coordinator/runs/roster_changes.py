@@ -326,7 +326,7 @@ class RosterChanges:
                 self._planned = None
 
     def _name_of(self, seat: str, stem: str = "") -> str:
-        """The name of the process that waits for this seat, or a new name with this stem or that of the seat."""
+        """The name of the process that waits for this seat. A new name has this stem, or that of the seat."""
         if seat not in self._started:
             self._started[seat] = self.new_name(stem or seat)
         return self._started[seat]
