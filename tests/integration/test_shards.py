@@ -82,7 +82,9 @@ def test_an_epoch_is_read_through_a_small_cache(num_workers: int, shards: str, t
         for at in range(step, plan.num_steps):
             yield from ((at, number, grain.tolist()) for number, grain in enumerate(plan.grains(at)))
 
-    reader = GrainReader(READING_JOB, data, upcoming, num_workers=num_workers)
+    reader = GrainReader(
+        READING_JOB, data, upcoming, lambda at, grain: plan.grains(at)[grain].tolist(), num_workers=num_workers
+    )
     seen = []
     for step, grain, indices in upcoming(0):
         batch = reader.read(step, grain)
@@ -103,7 +105,9 @@ def test_the_next_window_is_fetched_while_one_is_read(shards: str, tmp_path: Pat
     )
     in_order = list(dict.fromkeys((plan.order(0) // 10).tolist()))
     grains = [(step, 0, plan.grains(step)[0].tolist()) for step in range(plan.num_steps)]
-    reader = GrainReader(READING_JOB, data, lambda step: iter(grains[step:]), num_workers=0)
+    reader = GrainReader(
+        READING_JOB, data, lambda step: iter(grains[step:]), lambda step, _: grains[step][2], num_workers=0
+    )
     reader.read(0, 0)
     wait_until(lambda: cached(tmp_path / "cache") == set(in_order[: 2 * SHARDS_PER_WINDOW]))
     for step in range(1, 8):

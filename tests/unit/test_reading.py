@@ -21,6 +21,7 @@ from torch import nn
 from tests.processes import children, is_gone, wait_until
 from zooid.core.errors import JobError, TrainingError
 from zooid.core.jobs.job import Job
+from zooid.core.runs.batch_history import BatchPiece
 from zooid.layers import Batch
 from zooid.schedule.samples import SamplePlan
 from zooid.worker.samples.sample_reader import GrainReader
@@ -97,12 +98,16 @@ def upcoming(step: int) -> Iterator[tuple[int, int, Sequence[int]]]:
                 yield at, number, indices.tolist()
 
 
+def samples_of(step: int, grain: int) -> list[int]:
+    return list(PLAN.grains(step)[grain].tolist())
+
+
 @pytest.fixture
 def reader() -> Iterator[Callable[..., GrainReader]]:
     opened = []
 
     def open_reader(data: Any, num_workers: int, seed: int = SEED) -> GrainReader:
-        opened.append(GrainReader(replace(JOB, seed=seed), data, upcoming, num_workers=num_workers))
+        opened.append(GrainReader(replace(JOB, seed=seed), data, upcoming, samples_of, num_workers=num_workers))
         return opened[-1]
 
     yield open_reader
@@ -202,7 +207,7 @@ def test_a_process_that_dies_is_an_error_of_the_next_read_and_of_nothing_else(re
 @pytest.mark.parametrize("has_died", [False, True])
 def test_closing_ends_the_processes(has_died: bool) -> None:
     others = set(children())
-    ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=2)
+    ahead = GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=2)
     ahead.read(0, 0)
     pids = set(children()) - others
     assert len(pids) == 2
@@ -215,7 +220,7 @@ def test_closing_ends_the_processes(has_died: bool) -> None:
 
 def test_closing_does_not_wait_for_what_a_killed_process_has_locked() -> None:
     others = set(children())
-    ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=2)
+    ahead = GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=2)
     ahead.read(0, 0)
     assert ahead._processes is not None
     # As if it had been killed while it looked whether it should end.
@@ -233,7 +238,7 @@ def test_processes_end_with_a_member_that_is_killed() -> None:
     ours, theirs = context.Pipe()
 
     def member(pipe: Connection) -> None:
-        GrainReader(JOB, Augmented(), upcoming, num_workers=2).read(0, 0)
+        GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=2).read(0, 0)
         pipe.send(children())
         signal.pause()
 
@@ -269,7 +274,7 @@ def test_a_thread_may_own_the_reader() -> None:
     read: list[Any] = []
 
     def work() -> None:
-        ahead = GrainReader(JOB, Augmented(), upcoming, num_workers=1)
+        ahead = GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=1)
         read.extend(flat(ahead.read(step, grain))[-1] for step, grain, _ in upcoming(0))
         ahead.close()
 
@@ -294,18 +299,62 @@ def test_shards_are_announced_before_they_are_read(reader: Readers, num_workers:
     assert data.is_closed, "so that nothing fetches any more"
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_grain_of_somebody_else_is_a_mistake(reader: Readers, num_workers: int) -> None:
+def test_a_grain_of_somebody_else_is_a_mistake(reader: Readers) -> None:
     with pytest.raises(AssertionError, match="grain 1 of step 0 is not among those"):
-        reader(Augmented(), num_workers).read(0, 1)
+        reader(Augmented(), 1).read(0, 1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_what_was_read_ahead_for_other_shares_is_not_used(num_workers: int) -> None:
+    """The first grain of every step stays this member's, so only the rest tells that something has changed."""
+    plan, data, own = PLAN, Sharded(), [0, 1]
+
+    def of_share(step: int) -> Iterator[tuple[int, int, Sequence[int]]]:
+        for at in range(step, plan.num_steps):
+            yield from (
+                (at, number, plan.grains(at)[number].tolist()) for number in own if number < plan.num_grains(at)
+            )
+
+    reading = GrainReader(JOB, data, of_share, samples_of, num_workers=num_workers)
+    for step, shares in enumerate([[0, 1], [0], [0], [0, 1, 2], [0, 2], [0]]):
+        own[:] = shares
+        for grain in shares:
+            if grain < plan.num_grains(step):
+                samples = samples_of(step, grain)
+                assert reading.read(step, grain).target.tolist() == samples, (step, grain)
+                assert {sample // 10 for sample in samples} <= set(data.prefetched)
+    reading.close()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+@pytest.mark.parametrize("batch_sizes", [(16, 30, 7), (30, 6, 25)])
+def test_what_was_read_ahead_for_another_batch_size_is_not_used(num_workers: int, batch_sizes: list[int]) -> None:
+    plan = replace(PLAN, batch_size=batch_sizes[0])
+
+    def all_grains(step: int) -> Iterator[tuple[int, int, Sequence[int]]]:
+        while step < plan.num_steps:
+            yield from ((step, number, indices.tolist()) for number, indices in enumerate(plan.grains(step)))
+            step += 1
+
+    reading = GrainReader(
+        JOB, Augmented(), all_grains, lambda at, grain: plan.grains(at)[grain].tolist(), num_workers=num_workers
+    )
+    pieces: tuple[BatchPiece, ...] = ()
+    for step in range(9):
+        if step in (3, 6):
+            pieces += (BatchPiece(first_step=step, batch_size=batch_sizes[step // 3]),)
+            plan.follow(pieces)
+        for number, indices in enumerate(plan.grains(step) if step < plan.num_steps else []):
+            assert reading.read(step, number).target.tolist() == indices.tolist(), (step, number)
+    reading.close()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batches_for_a_gpu_are_pinned(num_workers: int) -> None:
     torch.zeros(1, device="cuda")  # processes are forked from one that uses the GPU, and must not touch it
-    plain = GrainReader(JOB, Augmented(), upcoming, num_workers=0)
-    pinned = GrainReader(JOB, Augmented(), upcoming, num_workers=num_workers, pin=True)
+    plain = GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=0)
+    pinned = GrainReader(JOB, Augmented(), upcoming, samples_of, num_workers=num_workers, pin=True)
     for step, grain, _ in upcoming(0):
         batch = pinned.read(step, grain)
         assert all(value.is_pinned() for value in (*batch.kwargs.values(), batch.target))
@@ -317,7 +366,7 @@ def test_batches_for_a_gpu_are_pinned(num_workers: int) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA GPU")
 def test_a_sample_that_raises_is_named_where_batches_are_pinned() -> None:
-    broken = GrainReader(JOB, Broken(), upcoming, num_workers=1, pin=True)
+    broken = GrainReader(JOB, Broken(), upcoming, samples_of, num_workers=1, pin=True)
     with pytest.raises(JobError, match=r"job.data\(\)\[17\] raised OSError"):
         [broken.read(step, grain) for step, grain, _ in upcoming(0)]
     broken.close()

@@ -106,7 +106,7 @@ def test_the_collators_of_transformers_are_taken(tmp_path: Any) -> None:
 
 def test_processes_that_read_ahead_collate_as_well() -> None:
     job = job_of(SAMPLES, collate=padded)
-    reader = GrainReader(job, SAMPLES, lambda step: iter([(0, 0, [0, 1])]), num_workers=1)
+    reader = GrainReader(job, SAMPLES, lambda step: iter([(0, 0, [0, 1])]), lambda step, grain: [0, 1], num_workers=1)
     try:
         assert in_lists(reader.read(0, 0)) == ([], {"input_ids": [[5, 6, 7], [8, 9, 0]]}, [0, 1])
     finally:

@@ -6,7 +6,6 @@ that follow an evaluation. So all members change at the same step.
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from msgspec import structs
@@ -44,21 +43,12 @@ def known_changes(total: Vote, numbers: StepNumbers) -> Vote:
 class BatchChanges:
     """Asks the policy under one roster, and changes the state that outlives it."""
 
-    def __init__(
-        self,
-        job: Job,
-        plan: Plan,
-        state: StageState,
-        seat: Seat,
-        callbacks: Callbacks,
-        restart_reading: Callable[[], None],
-    ) -> None:
+    def __init__(self, job: Job, plan: Plan, state: StageState, seat: Seat, callbacks: Callbacks) -> None:
         self._job = job
         self._policy = job.policy
         self._state = state
         self._seat = seat
         self._callbacks = callbacks
-        self._restart_reading = restart_reading
         self._keeps_single = plan.survives_losses and not plan.reproducible
         self._foreseen_from: int | None = None
         """The step from which this member has looked ahead under this roster; None before the first look."""
@@ -164,7 +154,6 @@ class BatchChanges:
             state.training.rate_factor = batches[-1].rate_factor if batches else 1.0
             state.training.make_room(state.samples.max_grains)
             state.history.ledger = structs.replace(state.history.ledger, batches=batches)
-            self._restart_reading()
         if batch is not None:
             batch_size, rate_factor = batch
             self._callbacks.tell_change(

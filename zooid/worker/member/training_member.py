@@ -247,7 +247,7 @@ class Member:
         is_first, tensors = seat.rank == 0, state.model_tensors
         self._stop.take_seat(is_first=is_first, checkpoint_s=lambda: keeper.checkpoint_s)
         callbacks = Callbacks(role.job, self.events.write, tensors, is_first, self._recent, state.log, self._stop)
-        batches = BatchChanges(role.job, role.plan, state, seat, callbacks, self._supply.restart)
+        batches = BatchChanges(role.job, role.plan, state, seat, callbacks)
         assignment = Assignment(role.job, state.samples, self._schedules, seat, role.device, batches)
         runner = self._new_runner(seat)
         meter = StepMeter(self._store, seat, keeper.pauses_s)

@@ -167,7 +167,7 @@ class RehearsedMember(Member):
         )
 
     def _open_supply(self, stage: Stage) -> SampleSupply:
-        return SampleSupply(_nothing, _nothing, None, lambda: None)
+        return SampleSupply(_nothing, _nothing, None)
 
     def _new_runner(self, seat: Seat) -> SleepingRunner:
         assert isinstance(self._state.training, ZeroGradients)

@@ -7,6 +7,7 @@ import signal
 import threading
 import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -24,6 +25,8 @@ from zooid.schedule.shard_order import ShardsAhead
 
 Grain: TypeAlias = tuple[int, int, Sequence[int]]
 """A step, the number of a grain in it, and the grain's samples."""
+SamplesOf: TypeAlias = Callable[[int, int], Sequence[int]]
+"""(step, grain) -> the grain's samples, as far as is known now."""
 ReadGrain: TypeAlias = Callable[[int, int], Batch]
 """(step, grain) -> the grain's samples."""
 
@@ -37,6 +40,9 @@ _PR_SET_PDEATHSIG = 1
 class GrainReader:
     """Reads grains in the order in which a member will ask for them.
 
+    The order may change at any time: with the shares of members, with the batch size, or when a step is run again. So
+    what was read ahead is used only if it is what is asked for, down to the samples; otherwise it is read anew.
+
     Every grain has its own random numbers, so its batch does not depend on who reads it. Processes are forked in the
     constructor. Call it before you open anything that they must not inherit, such as connections to other members.
     """
@@ -46,6 +52,7 @@ class GrainReader:
         job: Job,
         data: Any,
         upcoming: Callable[[int], Iterable[Grain]],
+        samples_of: SamplesOf,
         *,
         num_workers: int,
         pin: bool = False,
@@ -54,39 +61,27 @@ class GrainReader:
         self._data = data
         self._job = job
         self._upcoming = upcoming
+        self._samples_of = samples_of
         self._pin = pin
-        self._order: Iterator[Grain] = iter(())
         self._is_sharded = is_sharded(data)
+        self._announced = _Given(())
         self._ahead = ShardsAhead((), ())
         self._processes = _Processes(job, data, num_workers, pin) if num_workers else None
 
     def read(self, step: int, grain: int) -> Batch:
-        """Read a grain. If it is not the next in order, as when a step is run again, restart reading from it."""
-        expected = next(self._order, None)
-        is_next = expected is not None and expected[0] == step and expected[1] == grain
-        if not is_next:
-            self._order = self._from(step, grain)
-            expected = next(self._order)
-            if self._is_sharded:
-                self._ahead = ShardsAhead(
-                    self._data.shard_sizes, (indices for _, _, indices in self._from(step, grain))
-                )
-        assert expected is not None
-        if self._is_sharded and (shards := self._ahead.read()):
-            self._data.prefetch(shards)
+        """Read a grain, and ahead what comes after it."""
+        wanted = (step, grain, self._samples_of(step, grain))
+        if self._is_sharded:
+            self._announce(wanted)
         if self._processes is None:
-            batch = read_grain(self._job, self._data, expected)
+            batch = read_grain(self._job, self._data, wanted)
             return batch.pin_memory() if self._pin else batch
-        if not is_next:
-            self._processes.start(lambda: self._from(step, grain))
+        if not self._processes.has_next(wanted):
+            self._processes.start(self._from(step, grain))
         batch = self._processes.take()
         # So that other random numbers, such as those of a loss, depend on the grain alone, as if it were read here.
         seed_data(self._job.seed, step, grain)
         return batch
-
-    def restart(self) -> None:
-        """Forget the order of grains, which has changed. The next grain is read anew."""
-        self._order = iter(())
 
     def close(self) -> None:
         """End all processes, including those that fetch shards."""
@@ -94,6 +89,17 @@ class GrainReader:
             self._processes.close()
         if self._is_sharded:
             self._data.close()
+
+    def _announce(self, wanted: Grain) -> None:
+        """Have the shards fetched that this grain and those after it need."""
+        shards = self._ahead.read()
+        if self._announced.next() != wanted:
+            self._announced = _Given(self._from(*wanted[:2]))
+            self._ahead = ShardsAhead(self._data.shard_sizes, (samples for _, _, samples in self._announced))
+            shards = self._ahead.read()
+            self._announced.next()
+        if shards:
+            self._data.prefetch(shards)
 
     def _from(self, step: int, grain: int) -> Iterator[Grain]:
         grains = iter(self._upcoming(step))
@@ -117,6 +123,23 @@ def read_grain(job: Job, data: Any, grain: Grain) -> Batch:
     step, number, indices = grain
     seed_data(job.seed, step, number)
     return collate(data, indices, job)
+
+
+class _Given:
+    """Grains that were given to somebody who works ahead, as they were then."""
+
+    def __init__(self, grains: Iterable[Grain]) -> None:
+        self._grains = iter(grains)
+        self._given: deque[Grain] = deque()
+
+    def __iter__(self) -> Iterator[Grain]:
+        for grain in self._grains:
+            self._given.append(grain)
+            yield grain
+
+    def next(self) -> Grain | None:
+        """Remove and return the first grain that was given; None if there is none."""
+        return self._given.popleft() if self._given else None
 
 
 class _Processes:
@@ -144,11 +167,16 @@ class _Processes:
             warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             self._results: Any = iter(self._loader)
 
-    def start(self, grains: Callable[[], Iterator[Grain]]) -> None:
+    def has_next(self, grain: Grain) -> bool:
+        """Whether `take` will return this grain. Call it once for each grain."""
+        return self._grains.given.next() == grain
+
+    def start(self, grains: Iterator[Grain]) -> None:
         """Drop what was read ahead, and read these grains from now on."""
-        self._grains.begin = grains
+        self._grains.given = _Given(grains)
         with self._watched():
             self._results = iter(self._loader)
+        self._grains.given.next()
 
     def take(self) -> Batch:
         """Wait for the next grain, and return it."""
@@ -213,13 +241,13 @@ class _Grains(Dataset[Any]):
 
 
 class _Upcoming(Sampler[Grain]):
-    """The grains to read, in order; none before `begin` is set."""
+    """The grains to read, in order; none at first."""
 
     def __init__(self) -> None:
-        self.begin: Callable[[], Iterator[Grain]] = lambda: iter(())
+        self.given = _Given(())
 
     def __iter__(self) -> Iterator[Grain]:
-        return self.begin()
+        return iter(self.given)
 
 
 @dataclass(frozen=True)

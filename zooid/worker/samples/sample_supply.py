@@ -25,8 +25,6 @@ class SampleSupply:
     evaluate: ReadGrain
     evaluation_sizes: "EvaluationSizes | None"
     """Sizes of the evaluation data; None where the job evaluates nothing."""
-    restart: Callable[[], None]
-    """Forgets what was read ahead for training, since the batch size has changed."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,8 @@ def open_supply(
 ) -> Iterator[SampleSupply]:
     """Readers for one member, whose processes end with the context; `reads` says whether its stage needs samples.
 
-    `own_grains` is called for every step, so that readers follow a roster that gives the member other grains.
+    `own_grains` and `samples` are asked for every step, so that readers follow a roster that gives the member other
+    grains, and other batch sizes.
     """
     evaluation = check_evaluation(job)
     sizes = EvaluationSizes(len(evaluation), samples.batch_size, samples.grain_size) if evaluation is not None else None
@@ -71,12 +70,21 @@ def open_supply(
                 yield batch, grain, grains[grain].tolist()
             batch += 1
 
+    def training_samples(step: int, grain: int) -> list[int]:
+        return list(samples.grains(step)[grain].tolist())
+
+    def evaluation_samples(batch: int, grain: int) -> list[int]:
+        assert sizes is not None
+        return list(sizes.grains(batch)[grain].tolist())
+
     num_workers = job.data_workers if reads else 0
-    training = GrainReader(job, data, training_grains, num_workers=num_workers, pin=pin)
+    training = GrainReader(job, data, training_grains, training_samples, num_workers=num_workers, pin=pin)
     num_evaluating = num_workers if evaluation is not None else 0
-    evaluating = GrainReader(job, evaluation, evaluation_grains, num_workers=num_evaluating, pin=pin)
+    evaluating = GrainReader(
+        job, evaluation, evaluation_grains, evaluation_samples, num_workers=num_evaluating, pin=pin
+    )
     try:
-        yield SampleSupply(training.read, evaluating.read, sizes, training.restart)
+        yield SampleSupply(training.read, evaluating.read, sizes)
     finally:
         training.close()
         evaluating.close()
