@@ -77,6 +77,7 @@ job = zooid.Job(
     batch_size={batch_size},
     grain_size={grain_size},
     epochs={num_steps},
+    data_workers={data_workers},
 )
 """
 GRAIN_SIZE = 16
@@ -96,6 +97,7 @@ class Watched:
     """Quotas in cores, None to lift it, each with the step after which it comes."""
     quota_at_start: float | None = None
     period_us: int = PERIOD_US
+    data_workers: int = 0
     seen: list[StepCommitted | RosterChanged] = field(default_factory=list)
     changed_at_s: list[float] = field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Watched:
 
     def train(self, plan: Plan | None = None) -> "Watched":
         """Train with equal shares, or with other shares by a plan of the same job."""
-        job_file = write_job(self.folder, self.rows, self.num_steps)
+        job_file = write_job(self.folder, self.rows, self.num_steps, self.data_workers)
         if plan is not None:
             how: dict[str, Any] = {"plan": structs.replace(plan, shares=self.shares)}
         else:
@@ -164,10 +166,10 @@ class _Platform(LocalPlatform):
         return handle
 
 
-def write_job(folder: Path, rows: int, num_steps: int) -> Path:
+def write_job(folder: Path, rows: int, num_steps: int, data_workers: int = 0) -> Path:
     file = folder / "job.py"
-    batch_size = NUM_GRAINS * GRAIN_SIZE
-    file.write_text(_JOB.format(batch_size=batch_size, grain_size=GRAIN_SIZE, rows=rows, num_steps=num_steps))
+    sizes = {"batch_size": NUM_GRAINS * GRAIN_SIZE, "grain_size": GRAIN_SIZE, "rows": rows}
+    file.write_text(_JOB.format(**sizes, num_steps=num_steps, data_workers=data_workers))
     return file
 
 

@@ -34,8 +34,20 @@ def test_shares_follow_a_quota_and_its_end(tmp_path: Path) -> None:
     assert run.split_after(freed_s, MAX_STEPS)[0] < slowed[0]
     steps_s = run.steps_s(slowed_s, freed_s)
     assert statistics.median(steps_s[MAX_STEPS - 1 :]) < 0.85 * statistics.median(steps_s[1:4])
-    trained, plain = zooid.load_checkpoint(run.url), plain_weights(tmp_path / "job.py", num_steps)
-    assert max(float((trained[name] - plain[name]).abs().max()) for name in plain) < TOLERANCE
+    assert weight_difference(run, num_steps) < TOLERANCE
+
+
+@pytest.mark.skipif(why_no_quotas() != "", reason=why_no_quotas())
+def test_samples_that_were_read_ahead_for_other_shares_are_not_used(tmp_path: Path) -> None:
+    num_steps = CALM_STEPS + NUM_SLOW_STEPS
+    run = Watched(tmp_path, ROWS, num_steps, changes=((CALM_STEPS, QUOTA),), period_us=PERIOD_US, data_workers=1)
+    assert len(run.train().splits()) > 1
+    assert weight_difference(run, num_steps) < TOLERANCE
+
+
+def weight_difference(run: Watched, num_steps: int) -> float:
+    trained, plain = zooid.load_checkpoint(run.url), plain_weights(run.folder / "job.py", num_steps)
+    return max(float((trained[name] - plain[name]).abs().max()) for name in plain)
 
 
 def plain_weights(job_file: Path, num_steps: int) -> dict[str, torch.Tensor]:
