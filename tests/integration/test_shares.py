@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 
 TOLERANCE = 1e-9
 CALM_STEPS, NUM_SLOW_STEPS, NUM_FREE_STEPS = 4, 12, 10
-ROWS = 6
+ROWS = 10
 PERIOD_US = 10_000
 """A short period of the quota, with which the steps of this test are about equally long."""
 MAX_STEPS = 10
