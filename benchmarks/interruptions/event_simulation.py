@@ -117,11 +117,11 @@ class _Run:
         was_held, seat.held, seat.is_guest = seat.held, False, False
         if was_held:
             seat.lives_s.append(at_s - seat.launched_s)
-            seat.pending_s = at_s if seat.pending_s is None else seat.pending_s
+            seat.pending_s = at_s + self.risk.loss_pause_s if seat.pending_s is None else seat.pending_s
         else:
             assert seat.pending_s is not None
-            seat.lives_s.append(at_s - seat.pending_s)
-            seat.pending_s = at_s
+            seat.lives_s.append(max(0.0, at_s - seat.pending_s))
+            seat.pending_s = max(at_s, seat.pending_s)
         return was_held
 
     def _take_seat(self, seat: _Seat) -> None:
@@ -212,6 +212,9 @@ class _Run:
         if self.writing is not None and self.writing[1] <= at_s:
             self.saved = self.writing[0]
         begin_s = at_s + risk.loss_pause_s
+        if len(risk.stages) == 1:
+            begin_s = at_s
+            self._start_all_again(at_s)
         while True:
             # everybody waits until each stage has somebody, and then reads the checkpoint
             together_s = max(begin_s, *(self._stage_ready_s(stage) for stage in range(len(risk.stages))))
@@ -229,9 +232,19 @@ class _Run:
             if not each.held and each.ready_s <= together_s:
                 self._take_seat(each)
 
+    def _start_all_again(self, at_s: float) -> None:
+        """End the members that still start, and start all at this moment, since nobody else is left."""
+        for seat in self.seats:
+            if seat.pending_s is not None and seat.pending_s < at_s:
+                seat.lives_s.append(at_s - seat.pending_s)
+            if seat.held:  # of a run that ends with any of its members
+                seat.lives_s.append(at_s - seat.launched_s)
+            seat.held, seat.pending_s = False, at_s
+
     def _stage_ready_s(self, stage: int) -> float:
         ready = [seat.ready_s for seat in self.seats if seat.stage == stage]
-        return min(ready) if self.risk.survives_losses else max(ready)
+        is_complete = not self.risk.survives_losses or len(self.risk.stages) == 1
+        return max(ready) if is_complete else min(ready)
 
     def _save_last(self) -> bool:
         """Write the last checkpoint; return False if a loss meanwhile has cost a rollback."""

@@ -45,7 +45,6 @@ class Instance:
 class RandomMarket:
     """Kills members without notice at constant rates, also while they boot, and when their lifetime ends.
 
-    Nobody is lost while the market is closed, as before the first step of a run: members do not survive losses then.
     Members are lost independently of one another: the next loss comes when the sum of all rates, integrated over time,
     reaches a random number, and hits a member with a probability in proportion to its rate.
     """
@@ -64,16 +63,6 @@ class RandomMarket:
         self._times = times_to_loss(self.numbers)
         self._until_loss = next(self._times)
         self._looked_s = time.monotonic()
-        self._is_open = False
-
-    def open(self) -> None:
-        """Lose members from now on."""
-        self._pass_time()
-        self._is_open = True
-
-    def close(self) -> None:
-        """Lose no members until the market is opened again. Lifetimes still end."""
-        self._is_open = False
 
     def launch(self, launch: Launch) -> Instance:
         self._pass_time()
@@ -120,9 +109,9 @@ class RandomMarket:
             elif instance.process is None and age_s >= self.boot_s:
                 instance.process = self.platform.launch(replace(instance.launch, lifetime_s=None))
         rates = [self.losses_per_s(instance.launch.member) for instance in self._running]
-        self._until_loss -= (now_s - self._looked_s) * sum(rates) * self._is_open
+        self._until_loss -= (now_s - self._looked_s) * sum(rates)
         self._looked_s = now_s
-        if self._is_open and self._running and self._until_loss <= 0:
+        if self._running and self._until_loss <= 0:
             [instance] = self.numbers.choices(self._running, rates)
             self._kill(instance)
             self.num_lost += 1

@@ -3,11 +3,11 @@
 A case has a layout, a transport, rates of losses, perhaps a lifetime, a boot delay, a checkpoint rule, and prices. Its
 members are processes that sleep when others compute. They are killed without notice at random moments, also while they
 boot, and those with a lifetime when that has passed. Who is lost is replaced while the others train. If too few are
-left, the run is resumed from its last checkpoint at once. Members are spared until the first step after a start or a
-resume, as in the replay of a spot trace.
+left, or if one is lost before all have started, the run is resumed from its last checkpoint at once.
 
-The prediction is that of any plan: from a profile, offers and links, before anything runs. A rehearsal without losses
-first measures how long a process takes to start. A case has some dozens of losses or hand-overs, in three runs.
+The prediction is that of any plan: from a profile, offers and links, before anything runs. Rehearsals without losses,
+as many at a time as later, first measure how long a process takes to start over each transport. A case has some dozens
+of losses or hand-overs, in three runs.
 """
 
 import multiprocessing
@@ -18,9 +18,10 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from msgspec import structs
@@ -46,6 +47,7 @@ RUN_S = {True: 15.0, False: 100.0}
 NUM_REPEATS = {True: 1, False: 3}
 """Rehearsals of each case, whose means are compared with a prediction, which is a mean, too."""
 LAYOUTS = ((1, 1), (1, 2), (1, 2), (2, 1), (2, 1), (2, 2), (3, 1), (4, 1))
+TRANSPORTS: tuple[TransportName, ...] = ("tcp", "store")
 SITE = "lab"
 NUM_LAYERS = 4
 DATE = "2026-01-01"
@@ -93,8 +95,12 @@ def links() -> tuple[Link, ...]:
     )
 
 
-def random_case(numbers: random.Random, run_s: float, process_s: float) -> RehearsedCase:
-    """Draw a case that takes about `run_s` without losses. A process takes `process_s` until its first step.
+ProcessTimes = Mapping[TransportName, float]
+"""Seconds from the start of a process to its first step, over each transport."""
+
+
+def random_case(numbers: random.Random, run_s: float, process_s: ProcessTimes) -> RehearsedCase:
+    """Draw a case that takes about `run_s` without losses.
 
     Times of spot machines and functions are scaled down by about a hundred: losses come after minutes instead of hours.
     """
@@ -146,7 +152,9 @@ def random_case(numbers: random.Random, run_s: float, process_s: float) -> Rehea
         insured=insured,
         offers=offers,
     )
-    profile = made_profile("interruptions", layers, batch_size=num_grains, num_steps=num_steps, startup_cpu_s=process_s)
+    profile = made_profile(
+        "interruptions", layers, batch_size=num_grains, num_steps=num_steps, startup_cpu_s=process_s[transport]
+    )
     rule = numbers.choice(
         [CheckpointRule(every_steps=numbers.randint(8, 25)), CheckpointRule(every_s=numbers.uniform(3.0, 8.0))]
     )
@@ -157,7 +165,6 @@ def random_case(numbers: random.Random, run_s: float, process_s: float) -> Rehea
 class Account:
     """What happens in a run, from its events."""
 
-    market: RandomMarket
     members: frozenset[str] = frozenset()
     steps: set[int] = field(default_factory=set)
     num_redone: int = 0
@@ -168,7 +175,6 @@ class Account:
     def take(self, event: Event) -> None:
         match event:
             case StepCommitted():
-                self.market.open()
                 self.first_step_at_s = self.first_step_at_s or event.at_s - event.step_s
                 self.num_redone += event.step in self.steps
                 self.steps.add(event.step)
@@ -195,7 +201,7 @@ class Rehearsed:
 def rehearse(case: RehearsedCase, numbers: random.Random) -> Rehearsed:
     """Run a case to its end, resuming it whenever too few members are left."""
     market = RandomMarket(case.boot_s, case.losses_per_s, numbers)
-    account = Account(market)
+    account = Account()
     pace = RehearsalPace(profiles=case.profiles, num_steps=case.num_steps)
     with tempfile.TemporaryDirectory(prefix="zooid-interruptions-") as folder:
         run = SleepingRun(open_store(Path(folder, "run").as_uri()), case.plan, pace, case.rule)
@@ -207,28 +213,34 @@ def rehearse(case: RehearsedCase, numbers: random.Random) -> Rehearsed:
                 result = attempt(market, account.take)
                 break
             except (MemberFailed, CheckpointError):
-                market.close()
                 account.num_rollbacks += 1
                 attempt = run.resume
         run_s = time.monotonic() - begin_s
     return Rehearsed(run_s, account.first_step_at_s - began_at_s, result.usd, account, market)
 
 
-def process_start_s() -> float:
-    """Time from the start of a process to its first step, without boot delay and losses.
-
-    Members are forked from a process that has imported torch, which is there from the first rehearsal on.
-    """
-    case = random_case(random.Random(0), 2.0, 0.0)
+def start_once(transport: TransportName) -> float:
+    """Measure the time from the start of two processes to their first step, without boot delay and losses."""
+    case = random_case(random.Random(0), 1.0, dict.fromkeys(TRANSPORTS, 0.0))
     offers = tuple(structs.replace(offer, interruptions_per_hour=0.0, lifetime_s=None) for offer in case.plan.offers)
-    quiet = replace(case, plan=structs.replace(case.plan, offers=offers), boot_s=0.0)
-    return statistics.median(rehearse(quiet, random.Random(0)).startup_s for _ in range(3))
+    plan = structs.replace(case.plan, offers=offers, transport=transport, num_replicas=2)
+    return rehearse(replace(case, plan=plan, boot_s=0.0), random.Random(0)).startup_s
 
 
-def begin_worker() -> None:
-    """End all members when this process is ended, and import torch for them before anything is measured."""
+def process_times(pool: ProcessPoolExecutor, num_parallel: int) -> ProcessTimes:
+    """Measure the start of processes over each transport, side by side."""
+    times: dict[TransportName, float] = {}
+    for transport in TRANSPORTS:
+        starts = [pool.submit(start_once, transport) for _ in range(3 * num_parallel)]
+        times[transport] = statistics.median(start.result() for start in starts)
+    return times
+
+
+def begin_worker(all_begun: Barrier) -> None:
+    """End all members when this process is ended. Import torch for them before anything is measured in any worker."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
-    process_start_s()
+    start_once("tcp")
+    all_begun.wait()
 
 
 @dataclass(frozen=True)
@@ -244,7 +256,7 @@ class Outcome:
     redone_steps: int
 
 
-def outcome_of(number: int, repeat: int, seed: int, run_s: float, process_s: float) -> Outcome:
+def outcome_of(number: int, repeat: int, seed: int, run_s: float, process_s: ProcessTimes) -> Outcome:
     """Rehearse one case once."""
     case = random_case(random.Random(f"{seed} {number}"), run_s, process_s)
     rehearsed = rehearse(case, random.Random(f"losses {seed} {number} {repeat}"))
@@ -261,7 +273,7 @@ def outcome_of(number: int, repeat: int, seed: int, run_s: float, process_s: flo
     )
 
 
-def row_of(number: int, seed: int, run_s: float, process_s: float, outcomes: Sequence[Outcome]) -> Row:
+def row_of(number: int, seed: int, run_s: float, process_s: ProcessTimes, outcomes: Sequence[Outcome]) -> Row:
     """Put the means of some rehearsals of a case beside its prediction."""
     case = random_case(random.Random(f"{seed} {number}"), run_s, process_s)
     predicted = case.prediction
@@ -291,11 +303,13 @@ def row_of(number: int, seed: int, run_s: float, process_s: float, outcomes: Seq
 
 def measure(chosen: Sequence[int], seed: int, num_parallel: int, *, quick: bool) -> Iterator[Row]:
     """Yield a row for each of these cases. Some are rehearsed at the same time, since their members sleep."""
-    process_s = process_start_s()
-    print(f"a process takes {process_s:.2f} s to start", file=sys.stderr)
     context = multiprocessing.get_context("spawn")
-    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, begin_worker) as pool:
+    begin = (begin_worker, (context.Barrier(num_parallel),))
+    with ForeignLoad() as foreign, ProcessPoolExecutor(num_parallel, context, *begin) as pool:
         try:
+            process_s = process_times(pool, num_parallel)
+            for transport, seconds in process_s.items():
+                print(f"a process takes {seconds:.2f} s to start over {transport}", file=sys.stderr)
             rehearsals = {
                 number: [
                     pool.submit(outcome_of, number, repeat, seed, RUN_S[quick], process_s)

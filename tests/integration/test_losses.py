@@ -156,9 +156,12 @@ class KillingPlatform(RecordingPlatform):
 
 
 @pytest.mark.timeout(60)
-def test_a_member_that_is_lost_before_it_connects_ends_the_run_at_once(job_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["tcp", "store"])
+def test_a_member_that_is_lost_before_it_connects_ends_the_run_at_once(
+    job_file: Path, tmp_path: Path, transport: TransportName
+) -> None:
     """The others would wait for it until their timeout, which is two minutes."""
-    run = Run(tmp_path, (3, 1), platform=KillingPlatform())
+    run = Run(tmp_path, (3, 1), transport=transport, platform=KillingPlatform())
     with pytest.raises(MemberFailed, match="r1s0 was killed by signal 9"):
         run.train(job_file)
     assert [event.member for event in run.of(MemberExited)] == ["r1s0"]

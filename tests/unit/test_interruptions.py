@@ -344,7 +344,7 @@ class TestSearches:
         assert not search(single(long_profile(), never), limits, "fastest").pick.insured
 
     def test_a_market_where_no_run_ends_says_why(self) -> None:
-        with pytest.raises(PlanError, match=r"members are lost 1.2s after their launch on average, but take 1m16s to"):
+        with pytest.raises(PlanError, match=r"members are lost 1.2s after their launch on average, but take 1m20s to"):
             search(single(long_profile(), structs.replace(RATED, interruptions_per_hour=3000.0)), Limits(max_members=1))
         with pytest.raises(PlanError, match="members live for 1m1s, but a successor needs"):
             search(single(long_profile(), structs.replace(RATED, lifetime_s=61.0)), Limits(max_members=2))

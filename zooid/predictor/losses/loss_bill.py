@@ -1,7 +1,7 @@
 """What lost members and hand-overs cost: a longer run, more starts, and two members that are paid for one seat.
 
-All members of a run are paid while it stands still. A replacement is paid from the moment at which its predecessor is
-lost, and a successor beside its predecessor until it has taken over.
+All members of a run are paid while it stands still, except the lost one: its replacement is started, and paid, when the
+others have agreed to continue. A successor is paid beside its predecessor until it has taken over.
 """
 
 import math
@@ -27,6 +27,8 @@ class PaidSeat:
     risk: SeatRisk
     num_losses: float
     num_handovers: float
+    unpaid_s: float = 0.0
+    """Time after a loss for which nobody is paid for the seat."""
 
 
 def paid_seats(offers: Sequence[Offer], risk: RunRisk, run: RiskyRun) -> list[PaidSeat]:
@@ -34,9 +36,17 @@ def paid_seats(offers: Sequence[Offer], risk: RunRisk, run: RiskyRun) -> list[Pa
     num_stages, run_s = len(risk.stages), run.run_s
     by_stage = [offer for stage in range(num_stages) for offer in offers[stage::num_stages]]
     return [
-        PaidSeat(offer, seat, seat.losses_per_s * run_s, num_handovers)
+        PaidSeat(offer, seat, seat.losses_per_s * run_s, num_handovers, _unpaid_s(risk, run))
         for offer, seat, num_handovers in zip(by_stage, risk.seats, run.handovers.by_seat, strict=True)
     ]
+
+
+def _unpaid_s(risk: RunRisk, run: RiskyRun) -> float:
+    """Mean time after a loss for which nobody is paid for the seat. It is 0 if nobody is left who has to agree."""
+    if len(risk.stages) > 1 or not run.num_losses:
+        return risk.loss_pause_s
+    is_survived = 0.0 if len(risk.seats) == 1 else max(0.0, 1 - run.num_rollbacks / run.num_losses)
+    return is_survived * risk.loss_pause_s
 
 
 def loss_terms(
@@ -54,7 +64,9 @@ def loss_terms(
         offer = seat.offer
         handovers_usd.append(member_time_usd(offer, changed_s) - member_time_usd(offer, unlost_s))
         losses_usd.append(member_time_usd(offer, run_s) - member_time_usd(offer, changed_s))
-        losses_usd.append(more * seat.num_losses * (offer.usd_per_start + _unused_usd(offer, seat.risk.losses_per_s)))
+        each_usd = offer.usd_per_start + _unused_usd(offer, seat.risk.losses_per_s)
+        each_usd -= seat.unpaid_s * offer.usd_per_hour / SECONDS_PER_HOUR
+        losses_usd.append(more * seat.num_losses * each_usd)
         if seat.num_handovers:
             handovers_usd.append(seat.num_handovers * _handover_usd(seat, run_s, step_s))
     return (

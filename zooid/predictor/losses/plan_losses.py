@@ -66,10 +66,15 @@ def between_rollbacks_s(plan: Plan) -> float | None:
     if unknown_offers(offers) or not any(offer.losses_per_s for offer in offers):
         return None
     startup_s = 0.0 if plan.predicted is None else plan.predicted.startup_s
-    joining_s = 0.0 if plan.predicted is None else JOINING_STEPS * plan.predicted.step_s
+    step_s = 0.0 if plan.predicted is None else plan.predicted.step_s
     seats = seat_risks(plan, lambda offer: max(startup_s, offer.startup_s or 0.0))
-    rate = rollbacks_per_s(seats, joining_s, survives_losses=plan.survives_losses)
+    rate = rollbacks_per_s(seats, _missing_s(plan, step_s), survives_losses=plan.survives_losses)
     return 1 / rate if rate > RAREST_PER_S else None
+
+
+def _missing_s(plan: Plan, step_s: float) -> float:
+    """Time for which a seat is empty after a loss, beside the start-up of the replacement."""
+    return JOINING_STEPS * step_s + LOSS_PAUSE_S.get(plan.transport, 0.0)
 
 
 def run_risk(
@@ -118,7 +123,7 @@ def checkpoint_timing(
         interval_s: float | None = max(rule.every_steps - 0.5, 0.5) * step_s  # the model adds half a step
     else:
         interval_s = interval_of(rule)
-        rate = rollbacks_per_s(seats, JOINING_STEPS * step_s, survives_losses=plan.survives_losses)
+        rate = rollbacks_per_s(seats, _missing_s(plan, step_s), survives_losses=plan.survives_losses)
         if rule.is_automatic and rule.between_rollbacks_s is None and rate > RAREST_PER_S:
             interval_s = best_interval_s(pause_s, 1 / rate)
     return CheckpointTiming(

@@ -1,13 +1,15 @@
 """The expected time of a run whose members are lost or run out of time, as a sum of terms.
 
 It is assumed that members are lost independently of one another, at constant rates, and also while they start; that a
-replacement on the same offer starts at once, and can be had; and that a run is long compared with a start-up. Then:
+replacement on the same offer can be had, and starts as soon as the others have agreed to continue without it; and that
+a run is long compared with a start-up. Then:
 
 - A lost member whose stage others still hold costs a pause. The others take over its grains until a replacement has
   joined, which makes steps slower (`availability`).
 - A lost member whose stage nobody else holds costs a rollback: waiting for a replacement, reading the checkpoint, and
   everything since that checkpoint once more (`restarts`). This is exact if no stage has replicas or copies. With them,
-  rollbacks are rare, and are taken to come at random moments at their mean rate.
+  rollbacks are rare, and are taken to come at random moments at their mean rate. If a run has only one stage, nobody is
+  left, and all members are started again.
 - A member whose lifetime ends costs a pause, since its successor is ready before (`handovers`).
 """
 
@@ -98,7 +100,8 @@ def risky_run(risk: RunRisk) -> RiskyRun:
     """The expected course of a run. HopelessPlan says why a run would hardly advance."""
     joining_s = JOINING_STEPS * risk.step_s if risk.survives_losses else 0.0
     loss_rate = losses_per_s(risk.stages)
-    rollback_rate = rollbacks_per_s(risk.stages, joining_s, survives_losses=risk.survives_losses)
+    missing_s = joining_s + risk.loss_pause_s
+    rollback_rate = rollbacks_per_s(risk.stages, missing_s, survives_losses=risk.survives_losses)
     steps_s = risk.num_steps * risk.step_s
     slower_s = steps_s / mean_speed(risk.stages, risk.num_replicas, joining_s, risk.slowdown) - steps_s
     paused = _paused(risk, joining_s, rollback_rate)
@@ -157,10 +160,14 @@ def _paused(risk: RunRisk, joining_s: float, rollback_rate: float) -> float:
 def _recovery(risk: RunRisk, loss_rate: float) -> Moments:
     """Time from a rollback's loss until steps run again; another loss meanwhile begins it again.
 
-    All seats of the stage are empty then. If there are several, the first replacement has started before.
+    All seats of the stage are empty then. If there are several, the first replacement has started before. A run with
+    one stage has nobody left who could agree on anything: it ends at once, and all members are started again.
     """
     if not loss_rate:
         return Moments(0.0)
+    if len(risk.stages) == 1:
+        longest_s = max(seat.startup_s for seat in risk.seats)
+        return restarted(longest_s + risk.checkpoints.read_s, loss_rate).time
     weighted_s = math.fsum(
         seat.losses_per_s * seat.startup_s / (len(seats) if risk.survives_losses else 1)
         for seats in risk.stages

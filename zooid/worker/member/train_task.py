@@ -85,7 +85,13 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[M
     with ExitStack() as stack:
         fence = Fence(store, spec.roster)
         stop = StopListener(store, spec.roster, has_limits=spec.has_limits)
-        start = StartWatch(store, spec.roster, abort)
+        member: Member | None = None
+
+        def has_begun() -> bool:
+            is_joiner = spec.joins_stage is not None  # which connects to members that train
+            return is_joiner or (member is not None and member.has_begun)
+
+        start = StartWatch(store, spec.roster, abort, has_begun)
 
         def look() -> None:
             start.look()
@@ -97,26 +103,25 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[M
         if spec.joins_stage is None:
             role, roster = kind.learn_role(spec, store, abort)
             peers = open_peers(spec, store, role.plan, roster, role.device, abort)
-            start.is_connected = True
-            yield stack.enter_context(kind(spec, store, abort, events, role, stop, roster, peers))
+            member = kind(spec, store, abort, events, role, stop, roster, peers)
+            yield stack.enter_context(member)
             return
-        start.is_connected = True  # it connects to members that train
         role, roster, loaded = _learn_as_joiner(spec, store, abort, kind)
         store_peers = None
         if role.plan.transport == "store":  # its heartbeats begin before anybody counts on this process
             store_peers = open_peers(spec, store, role.plan, roster, role.device, abort)
-        member = stack.enter_context(kind(spec, store, abort, events, role, stop, roster, store_peers, loaded))
-        member.warm_up()
+        joiner = stack.enter_context(kind(spec, store, abort, events, role, stop, roster, store_peers, loaded))
+        joiner.warm_up()
 
         def connect(change: PlannedChange, roster: Roster, connecting: Abort) -> Peers:
-            member.get_ready(roster, change)
+            joiner.get_ready(roster, change)
             if store_peers is not None:
                 return store_peers
             return open_peers(spec, store, role.plan, roster, role.device, abort, change, connecting)
 
         hosts, peers = await_seat(spec, store, roster, connect, abort)
-        member.join(hosts, peers)
-        yield member
+        joiner.join(hosts, peers)
+        yield joiner
 
 
 def _learn_as_joiner(

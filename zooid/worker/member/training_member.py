@@ -108,6 +108,8 @@ class Member:
         """
         self.role = role
         self.first_roster = roster
+        self.has_begun = False
+        """Whether all members of a roster, this one among them, were there."""
         self.events = events
         self._records = ChangeRecords(store, spec.roster)
         self._schedules = StepSchedules(role.shape)
@@ -219,6 +221,7 @@ class Member:
         self._tell_start(seat)
         if not roster.is_planned:
             seat.barrier()  # nobody's clock starts before all are here
+        self.has_begun = True
         return trainer, keeper
 
     def _confirm(self) -> None:
