@@ -111,7 +111,8 @@ class TestGoingOn:
         assert (result.plan.grain_size, result.plan.batch_size) == (SAMPLES.grain_size, SAMPLES.batch_size)
         prediction = result.plan.prediction
         assert prediction.num_steps == NUM_STEPS
-        assert prediction.run_s == pytest.approx(prediction.startup_s + NUM_STEPS * prediction.step_s)
+        training_s = prediction.startup_s + NUM_STEPS * prediction.step_s
+        assert training_s < prediction.run_s < training_s + 0.5, "and the end of four members"
 
     def test_not_with_more_replicas_than_a_step_has_grains(self, store: ObjectStore) -> None:
         store.put(keys.PROFILE, encode_record(a_profile([layer(0.01)], local_links())))

@@ -34,6 +34,8 @@ P95 = 1.645
 """The 95th percentile of a normal distribution, in standard deviations above its mean."""
 
 
+_ENDING_S = 0.08
+"""Time in which a member writes the last checkpoint of a small model and its process ends, on one ARM core."""
 _FEW_STEPS = 50
 """Of an epoch with more full steps, the short one is not simulated, since it hardly matters."""
 
@@ -159,7 +161,7 @@ def predict(
     )
     full_steps = _full_steps(plan, world, step_s)
     starting_s = startup_s(plan, world)
-    run_s = starting_s + step_s * full_steps
+    run_s = starting_s + step_s * full_steps + _ending_s(plan, world)
     # differences between steps average out over a run; differences of a run from what was measured do not
     unsure_s = P95 * math.hypot(spread.of_runs * step_s * full_steps, (step_p95_s - step_s) / P95 * full_steps**0.5)
     checkpoints = _checkpoints(plan, profile, num_checkpoints(rule, samples.num_steps, run_s - starting_s), rule)
@@ -289,10 +291,20 @@ def host_cores(plan: Plan, world: World) -> float | None:
 
 def startup_s(plan: Plan, world: World) -> float:
     """Start-up time of the slowest member. Members of one machine compete for its cores meanwhile."""
-    cores = host_cores(plan, world)
-    crowd = max(1.0, plan.num_members / cores) if cores else 1.0
+    crowd = _crowd(plan, world)
     offers = {offer.name: offer for row in plan.offer_rows for offer in row}.values()
     return max(_member_startup_s(offer, world, crowd) for offer in offers)
+
+
+def _crowd(plan: Plan, world: World) -> float:
+    """How many members there are for each core, if they share those of one machine and are more; otherwise 1."""
+    cores = host_cores(plan, world)
+    return max(1.0, plan.num_members / cores) if cores else 1.0
+
+
+def _ending_s(plan: Plan, world: World) -> float:
+    """Time from the last step to the end of members that share the cores of this machine."""
+    return 0.0 if host_cores(plan, world) is None else _ENDING_S * _crowd(plan, world)
 
 
 def _member_startup_s(offer: Offer, world: World, crowd: float = 1.0) -> float:

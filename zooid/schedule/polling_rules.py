@@ -119,6 +119,17 @@ def local_pause(waited_s: float, lag_s: float = 0.0) -> float:
     return max(min(max(min_s, _LOCAL_FRACTION * waited_s), max_s), _LOCAL_EARLIEST * lag_s - waited_s)
 
 
+def call_pause(waited_s: float, lag_s: float) -> float:
+    """Seconds until the next look in a folder for a message of a collective call, such as a vote.
+
+    Calls differ, and one may come much sooner than those before it. So there are few looks long before, not none.
+
+    >>> call_pause(0.0, lag_s=0.2), call_pause(0.15, lag_s=0.2)
+    (0.05, 0.01)
+    """
+    return max(local_pause(waited_s), min(local_pause(waited_s, lag_s), LOCAL_BEHIND_S))
+
+
 def local_lag_after(lag_s: float, waited_s: float) -> float:
     """Update the usual lag in a folder, given that of the last message. It shrinks at once and grows slowly."""
     return min(waited_s, lag_s + (waited_s - lag_s) * _PACE_GAIN)

@@ -4,7 +4,7 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from zooid.comm.store.envelope import Opened, unseal
@@ -16,6 +16,7 @@ from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.polling_rules import (
     LOCAL_BEHIND_S,
     Lags,
+    call_pause,
     impatient_pause,
     is_urgent,
     local_lag_after,
@@ -88,6 +89,8 @@ class Poller(Threads[PolledReceive]):
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
+        self._local_lags: dict[Hashable, float] = {}
+        """The usual time until a message of a collective call comes, by edge, in a folder of this machine."""
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
         """Receives from each rank in a folder of this machine, in the order in which they were asked for."""
         self._line_lags: dict[tuple[int, int], float] = {}
@@ -282,10 +285,12 @@ class Poller(Threads[PolledReceive]):
         """Learn the lag of such messages from when the message was there, however long its download took."""
         assert receive.expected_s is not None
         self._counter.add(waited_s=time.monotonic() - receive.expected_s)
-        if self._is_local or receive.message is None or receive.source is None:
+        if receive.message is None or receive.source is None:
             return
         edge = edge_of(receive.message, receive.source, receive.num_bytes, receive.is_answer)
-        if receive.num_misses == 0:
+        if self._is_local:
+            self._local_lags[edge] = local_lag_after(self._local_lags.get(edge, 0.0), asked_s - receive.expected_s)
+        elif receive.num_misses == 0:
             self._lags.was_there(edge)
         else:
             self._lags.came_late(edge, asked_s - receive.expected_s)
@@ -307,8 +312,11 @@ class Poller(Threads[PolledReceive]):
                 self._add(receive)  # this thread looks at the queue next, so that nobody else has to wake up
 
     def _local_pause(self, receive: PolledReceive, waited_s: float) -> float:
-        if receive.line is None:
+        if receive.message is None or receive.source is None:
             return local_pause(waited_s)
+        if receive.line is None:
+            edge = edge_of(receive.message, receive.source, receive.num_bytes, receive.is_answer)
+            return call_pause(waited_s, self._local_lags.get(edge, 0.0))
         line = self._lines.get(receive.line)
         if line and line[0] is not receive:
             return LOCAL_BEHIND_S
