@@ -40,7 +40,9 @@ _MIN_RTT_S = 1e-5
 _PRIOR = 0.003
 """A bandwidth that is wrong by a factor of e weighs as much as a step that is wrong by this fraction."""
 _RTT_PRIOR = 0.01
-"""The same for round trips, which are known better: a probe of them needs only a few small messages."""
+"""The same for round trips, which are known better: a probe of them needs only a few small messages. Factors above e
+weigh much more, by the third power of their logarithm. Otherwise the time of a slow link is often divided into a round
+trip that is 50 times as long and a faster link."""
 _SYMMETRY = 0.05
 """The same for bandwidths that change by a factor of e in one direction only. It is larger, so that a cause that
 explains both directions is preferred. Messages that cross a link in one direction outweigh it."""
@@ -196,7 +198,7 @@ class _Fit:
         ]
         num_links = len(factors.ends)
         of_unknowns = [_PRIOR * log for log in factors.logs[:num_links]]
-        of_unknowns += [_RTT_PRIOR * log for log in factors.logs[num_links:]]
+        of_unknowns += [_RTT_PRIOR * (log + log**3) for log in factors.logs[num_links:]]
         logs = dict(zip(factors.ends, factors.logs, strict=False))
         of_unknowns += [_SYMMETRY * (logs[a, b] - logs[b, a]) for a, b in factors.ends if a < b and (b, a) in logs]
         return np.array([*of_starts, *of_messages, *of_reduces, _log_ratio(step.step_s, measured.step_s), *of_unknowns])
