@@ -13,7 +13,6 @@ from zooid.layers.disk_tensors import give_back_freed
 from zooid.profiler.grain_times import is_throttled
 
 _CACHE_BYTES = 32 * 2**20
-"""So much other memory is used before each update, which finds little of its own in the caches after a backward."""
 
 
 def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) -> tuple[float, int]:
@@ -28,7 +27,7 @@ def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) 
     gradients = [torch.zeros_like(parameter) for _, parameter in named]
     optimizer = job.optimizer(named)
     times = []
-    others = torch.empty(_CACHE_BYTES, dtype=torch.uint8)
+    others = _other_memory(weights)
     for _ in range(5):
         for (_, parameter), gradient in zip(named, gradients, strict=True):
             parameter.grad = gradient.zero_()
@@ -46,6 +45,14 @@ def measure_optimizer(job: Job, parameters: Sequence[tuple[str, nn.Parameter]]) 
     return _typical(times), state_bytes
 
 
+def _other_memory(own: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Memory to write before each update, which after a backward finds little of its own in the caches.
+
+    Updates of large models fill the caches themselves.
+    """
+    return torch.empty(max(0, _CACHE_BYTES - sum(tensor.nbytes for tensor in own)), dtype=torch.uint8)
+
+
 def measure_reduction(parameters: Sequence[nn.Parameter]) -> float:
     """Return the time to gather all gradients into one buffer and to add those of one other replica."""
     if not parameters:
@@ -56,7 +63,7 @@ def measure_reduction(parameters: Sequence[nn.Parameter]) -> float:
     received = wire_view(buffer.clone())
     reduction = reduction_of(torch.distributed.ReduceOp.SUM, buffer.dtype)
     times = []
-    others = torch.empty(_CACHE_BYTES, dtype=torch.uint8)
+    others = _other_memory(gradients)
     for _ in range(5):
         others.zero_()
         begin_s = time.perf_counter()
