@@ -76,9 +76,7 @@ class GrainReader:
         if self._processes is None:
             batch = read_grain(self._job, self._data, wanted)
             return batch.pin_memory() if self._pin else batch
-        if not self._processes.has_next(wanted):
-            self._processes.start(self._from(step, grain))
-        batch = self._processes.take()
+        batch = self._processes.take(wanted, self._from(step, grain))
         # So that other random numbers, such as those of a loss, depend on the grain alone, as if it were read here.
         seed_data(self._job.seed, step, grain)
         return batch
@@ -167,20 +165,17 @@ class _Processes:
             warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
             self._results: Any = iter(self._loader)
 
-    def has_next(self, grain: Grain) -> bool:
-        """Whether `take` will return this grain. Call it once for each grain."""
-        return self._grains.given.next() == grain
+    def take(self, wanted: Grain, from_wanted: Iterator[Grain]) -> Batch:
+        """Wait for a grain, and return it.
 
-    def start(self, grains: Iterator[Grain]) -> None:
-        """Drop what was read ahead, and read these grains from now on."""
-        self._grains.given = _Given(grains)
+        If another one was to be read next, drop what was read ahead, and read `from_wanted` from now on.
+        """
+        is_next = self._grains.given.next() == wanted
         with self._watched():
-            self._results = iter(self._loader)
-        self._grains.given.next()
-
-    def take(self) -> Batch:
-        """Wait for the next grain, and return it."""
-        with self._watched():
+            if not is_next:
+                self._grains.given = _Given(from_wanted)
+                self._results = iter(self._loader)
+                self._grains.given.next()
             result = next(self._results)
         if isinstance(result, _Failure):
             error = result.kind(result.message)
