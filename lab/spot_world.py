@@ -135,8 +135,8 @@ class SimulatedRun:
             move = policy(self._situation(number), self.world.options())
             if move.warning and self.warned_s is None:
                 self.warned_s = self.now_s
-            if move.kind == "stop":
-                self.stopped = move.because
+            if move.kind == "stop" or (move.warning and self.usd == 0):  # what cannot hold its limits is not begun
+                self.stopped = move.warning or move.because
                 break
             self._advance(move.fleet, gap_s)
             number += 1

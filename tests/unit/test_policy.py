@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lab.spot_world import ON_DEMAND, SPOT, SimulatedRun, Trace, World, fleets
@@ -103,6 +103,19 @@ class TestDeadlines:
         assert run.holds_deadline
         assert run.usd == pytest.approx((STARTUP_S + 1000) * SPOT_USD / 3600)
 
+    @given(available=st.lists(st.integers(0, 1), min_size=20, max_size=20), factor=st.floats(1.0, 2.0))
+    @example(available=[0] * 20, factor=1.1)
+    @settings(max_examples=40, deadline=None)
+    def test_it_holds_if_steps_are_a_little_longer_than_predicted(self, available: list[int], factor: float) -> None:
+        limited = world(available, 290, factor)
+
+        def predicting_too_little(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
+            move = decide(situation, [replace(option, step_s=option.step_s / 1.04) for option in options])
+            chosen = next((option for option in options if move.fleet and option.key == move.fleet.key), None)
+            return replace(move, fleet=chosen)
+
+        assert SimulatedRun(limited).play(predicting_too_little).holds_deadline
+
     def test_without_a_deadline_it_never_waits(self) -> None:
         run = SimulatedRun(world([0] * 5, 50)).play()
         assert run.is_complete
@@ -171,7 +184,7 @@ class TestBudgets:
         assert moves[0].warning == "the cheapest fleet, 1 × spot, costs $7.75 of $1.00"
         assert moves[0].would_hold == "a budget of $7.75 (1 × spot) would hold"
         assert run.stopped
-        assert run.usd == pytest.approx(1.0), "members stop at the hard limit"
+        assert run.usd == 0, "what cannot hold its limits is not begun"
 
 
 class TestMoves:

@@ -1,9 +1,10 @@
 """The policy of a run: on which fleet it goes on, so that its limits hold at the lowest cost.
 
 A fleet is *safe* until the next look if the run could then lose all members that can be preempted, and some fleet on
-demand would still hold the limits, with its start-up and with repeated steps counted. Of the safe fleets, the cheapest
-is chosen. Waiting for a cheaper offer is one of them. So the deadline holds wherever a fleet on demand from the start
-would hold it.
+demand would still hold the limits, with its start-up and with repeated steps counted, and even if its steps took a
+little longer than predicted. Of the safe fleets, the cheapest is chosen. Waiting for a cheaper offer is one of them. If
+none is safe, a fleet on demand that holds the limits as predicted is taken at once. So the deadline holds wherever a
+fleet on demand from the start would hold it.
 """
 
 import math
@@ -17,6 +18,8 @@ from zooid.core.units import format_duration, format_usd
 MoveKind = Literal["keep", "switch", "wait", "stop"]
 _WORTH_SWITCHING = 0.02
 """Part of the remaining cost that a switch must save, since predictions are not exact."""
+_LONGER_STEPS = 0.05
+"""Part by which steps on demand may be longer than predicted, for which safe fleets leave time and money."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,19 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     now = [option for option in _with_current(situation, options) if can_be_had(situation, option)]
     fallbacks = [option for option in options if _is_reliable(situation, option)]
     ranked = sorted((project(situation, option) for option in now), key=lambda each: _preference(situation, each))
-    judged = _judged_for_safety(situation, fallbacks)
-    best = next((each for each in ranked if _is_safe(judged, each.option, fallbacks)), None)
+    judged = _judged_for_safety(situation, ranked)
+    slower = [replace(fallback, step_s=fallback.step_s * (1 + _LONGER_STEPS)) for fallback in fallbacks]
+    best = next((each for each in ranked if _is_safe(judged, each.option, slower)), None)
+    best = best or next((each for each in ranked if _is_certain(judged, each)), None)
     is_safe = best is not None
     best = best or next(iter(ranked), None)
-    can_wait = _is_safe(judged, None, fallbacks)
+    can_wait = _is_safe(judged, None, slower)
     if _should_wait(situation, options, best, is_safe=is_safe, can_wait=can_wait):
         return NextMove("wait", None, "a cheaper fleet may come, and there is time for it", warning, would_hold)
     if best is None:
         return NextMove("wait", None, "no fleet can be had now", warning, would_hold)
     kept = next((each for each in ranked if each.option == situation.current), None)
-    if kept is not None and is_safe and not _is_safe(judged, kept.option, fallbacks):
+    if kept is not None and is_safe and not (_is_safe(judged, kept.option, slower) or _is_certain(judged, kept)):
         kept = None
     if kept is not None and not situation.seeks_savings and _holds(situation, kept.end_at_s, kept.usd):
         return NextMove("keep", situation.current, "the present fleet holds the limits", warning, would_hold)
@@ -104,15 +109,14 @@ def can_be_had(situation: Situation, option: FleetOption) -> bool:
     return True
 
 
-def _judged_for_safety(situation: Situation, fallbacks: Sequence[FleetOption]) -> Situation:
+def _judged_for_safety(situation: Situation, projections: Sequence[Projection]) -> Situation:
     """Return the situation by which fleets are safe or not: without the budget if no fleet on demand could be paid.
 
     A run that can pay for such a fleet keeps it so. One that cannot yet would waste its budget by switching as soon as
     it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects the budget anyway.
     """
-    timed = replace(situation, budget_usd=None)
-    is_only_dear = not _is_safe(situation, None, fallbacks) and _is_safe(timed, None, fallbacks)
-    return timed if is_only_dear else situation
+    can_pay = any(_is_certain(situation, projection) for projection in projections)
+    return situation if can_pay else replace(situation, budget_usd=None)
 
 
 def _is_reliable(situation: Situation, option: FleetOption) -> bool:
@@ -142,6 +146,11 @@ def _is_safe(situation: Situation, option: FleetOption | None, fallbacks: Sequen
         if _holds(situation, end_at_s, usd + needed_s * situation.usd_per_s(fallback)):
             return True
     return False
+
+
+def _is_certain(situation: Situation, projection: Projection) -> bool:
+    """Whether a fleet cannot be preempted and holds the limits as predicted."""
+    return _is_reliable(situation, projection.option) and _holds(situation, projection.end_at_s, projection.usd)
 
 
 def _holds(situation: Situation, end_at_s: float, usd: float) -> bool:
