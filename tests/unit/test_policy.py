@@ -172,6 +172,12 @@ class TestBudgets:
                 return True
         return False
 
+    def test_cheap_members_stay_when_the_rest_could_be_paid_on_demand(self) -> None:
+        made = replace(world([1] * 20, 300, 2.0), checkpoint_s=60.0)
+        run = SimulatedRun(replace(made, budget_usd=0.5 * made.on_demand_usd)).play()
+        assert run.holds_deadline
+        assert run.usd == pytest.approx((STARTUP_S + 300 * STEP_S) * SPOT_USD / 3600)
+
     def test_what_would_hold_is_said(self) -> None:
         limited = replace(world([1] * 9, 300, 1.0), budget_usd=1.0)
         moves: list[NextMove] = []

@@ -53,7 +53,7 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     now = [option for option in _with_current(situation, options) if can_be_had(situation, option)]
     fallbacks = [option for option in options if _is_reliable(situation, option)]
     ranked = sorted((project(situation, option) for option in now), key=lambda each: _preference(situation, each))
-    judged = _judged_for_safety(situation, ranked)
+    judged = _judged_for_safety(situation, fallbacks)
     slower = [replace(fallback, step_s=fallback.step_s * (1 + _LONGER_STEPS)) for fallback in fallbacks]
     best = next((each for each in ranked if _is_safe(judged, each.option, slower)), None)
     best = best or next((each for each in ranked if _is_certain(judged, each)), None)
@@ -109,14 +109,17 @@ def can_be_had(situation: Situation, option: FleetOption) -> bool:
     return True
 
 
-def _judged_for_safety(situation: Situation, projections: Sequence[Projection]) -> Situation:
+def _judged_for_safety(situation: Situation, fallbacks: Sequence[FleetOption]) -> Situation:
     """Return the situation by which fleets are safe or not: without the budget if no fleet on demand could be paid.
 
-    A run that can pay for such a fleet keeps it so. One that cannot yet would waste its budget by switching as soon as
-    it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects the budget anyway.
+    A run that can pay for such a fleet, or has one, keeps it so. One that cannot yet would waste its budget by switching
+    as soon as it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects the budget
+    anyway.
     """
-    can_pay = any(_is_certain(situation, projection) for projection in projections)
-    return situation if can_pay else replace(situation, budget_usd=None)
+    current, timed = situation.current, replace(situation, budget_usd=None)
+    has_one = current is not None and _is_certain(situation, project(situation, current))
+    is_only_dear = not _is_safe(situation, None, fallbacks) and _is_safe(timed, None, fallbacks)
+    return timed if is_only_dear and not has_one else situation
 
 
 def _is_reliable(situation: Situation, option: FleetOption) -> bool:
