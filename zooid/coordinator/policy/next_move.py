@@ -112,9 +112,9 @@ def can_be_had(situation: Situation, option: FleetOption) -> bool:
 def _judged_for_safety(situation: Situation, fallbacks: Sequence[FleetOption]) -> Situation:
     """Return the situation by which fleets are safe or not: without the budget if no fleet on demand could be paid.
 
-    A run that can pay for such a fleet, or has one, keeps it so. One that cannot yet would waste its budget by switching
-    as soon as it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects the budget
-    anyway.
+    A run that can pay for such a fleet, or has one, keeps it so. One that cannot yet would waste its budget if it
+    switched as soon as it can: on cheap members, what is left shrinks faster than the budget. The hard limit protects
+    the budget anyway.
     """
     current, timed = situation.current, replace(situation, budget_usd=None)
     has_one = current is not None and _is_certain(situation, project(situation, current))
