@@ -20,6 +20,8 @@ _WORTH_SWITCHING = 0.02
 """Part of the remaining cost that a switch must save, since predictions are not exact."""
 _LONGER_STEPS = 0.05
 """Part by which steps on demand may be longer than predicted, for which safe fleets leave time and money."""
+_LONGER_STEPS_AT_FIRST = 0.075
+"""The same for fleets that are chosen anew, so that a run does not change to and fro when its pace varies a little."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,17 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     fallbacks = [option for option in options if _is_reliable(situation, option)]
     ranked = sorted((project(situation, option) for option in now), key=lambda each: _preference(situation, each))
     judged = _judged_for_safety(situation, fallbacks)
-    slower = [replace(fallback, step_s=fallback.step_s * (1 + _LONGER_STEPS)) for fallback in fallbacks]
-    best = next((each for each in ranked if _is_safe(judged, each.option, slower)), None)
+    best = next((each for each in ranked if _is_safe(judged, each.option, fallbacks)), None)
     best = best or next((each for each in ranked if _is_certain(judged, each)), None)
     is_safe = best is not None
     best = best or next(iter(ranked), None)
-    can_wait = _is_safe(judged, None, slower)
+    can_wait = _is_safe(judged, None, fallbacks)
     if _should_wait(situation, options, best, is_safe=is_safe, can_wait=can_wait):
         return NextMove("wait", None, "a cheaper fleet may come, and there is time for it", warning, would_hold)
     if best is None:
         return NextMove("wait", None, "no fleet can be had now", warning, would_hold)
     kept = next((each for each in ranked if each.option == situation.current), None)
-    if kept is not None and is_safe and not (_is_safe(judged, kept.option, slower) or _is_certain(judged, kept)):
+    if kept is not None and is_safe and not (_is_safe(judged, kept.option, fallbacks) or _is_certain(judged, kept)):
         kept = None
     if kept is not None and not situation.seeks_savings and _holds(situation, kept.end_at_s, kept.usd):
         return NextMove("keep", situation.current, "the present fleet holds the limits", warning, would_hold)
@@ -142,8 +143,9 @@ def _is_safe(situation: Situation, option: FleetOption | None, fallbacks: Sequen
     usd = situation.spent_usd + situation.look_s * max(
         situation.usd_per_s(option), situation.usd_per_s(situation.current)
     )
+    longer = 1 + (_LONGER_STEPS if option == situation.current else _LONGER_STEPS_AT_FIRST)
     for fallback in fallbacks:
-        needed_s = max(0.0, num_left) * fallback.step_s + situation.closing_s
+        needed_s = max(0.0, num_left) * fallback.step_s * longer + situation.closing_s
         needed_s += situation.startup_s(fallback, reliable)
         end_at_s = situation.now_s + situation.look_s + needed_s
         if _holds(situation, end_at_s, usd + needed_s * situation.usd_per_s(fallback)):
