@@ -45,7 +45,7 @@ SETTINGS = ((1.5, None), (2.0, BUDGET_FRACTION))
 STEP_S = 0.1
 """Time of a step on all wanted members, on this machine."""
 CALIBRATION_FACTOR = 100.0
-MAX_FACTOR = 120.0
+MAX_FACTOR = 90.0
 
 
 def rental() -> Rental:
