@@ -97,7 +97,7 @@ def compare(replay: WindowReplay, folder: Path, seed: int, picture: Path | None 
         "usd_vs_oracle": round(real.usd / world.least_usd, 3),
         "restart_vs_on_demand": round(restarted.usd / world.on_demand_usd, 3),
         "simulated_vs_on_demand": round(simulated.usd / world.on_demand_usd, 3),
-        "real_vs_simulated": round(real.usd / simulated.usd, 3),
+        "real_vs_simulated": round(real.usd / simulated.usd, 3) if simulated.usd else None,
         "time_vs_on_demand": round(real.end_s * replay.factor / world.on_demand_s, 3),
         "change_s": round(max(real.changes_s(), default=0.0), 2),
         "sample_s": round(replay.window.trace.gap_s / replay.factor, 2),

@@ -187,7 +187,8 @@ def _should_wait(
     """Whether to have no members until the next look, because a fleet that cannot be had now may come.
 
     If there is a safe fleet, waiting must be safe, too, and the other fleet must be cheaper by enough. If there is
-    none, the run waits only for a fleet that would hold the limits while no present one does.
+    none, the run waits only for a fleet that would hold the limits while no present one does. A run that has not begun
+    waits until nothing can hold them, because it is then not begun at all.
     """
     absent = [option for option in options if not can_be_had(situation, option)]
     holds = best is not None and _holds(situation, best.end_at_s, best.usd)
@@ -199,7 +200,8 @@ def _should_wait(
     if holds:
         return False
     later = [project(situation, option) for option in absent]
-    return any(_holds(situation, each.end_at_s + situation.look_s, each.usd) for each in later)
+    wait_s = situation.look_s if situation.has_begun else 0.0
+    return any(_holds(situation, each.end_at_s + wait_s, each.usd) for each in later)
 
 
 def _is_worth_switching(situation: Situation, kept: Projection, best: Projection) -> bool:

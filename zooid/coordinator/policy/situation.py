@@ -73,6 +73,11 @@ class Situation:
     time_factor: float = 1.0
     """Number of seconds of the market that pass in one second of the run, in a rehearsal of a longer one."""
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the run has or had members."""
+        return self.current is not None or self.spent_usd > 0
+
     def is_avoided(self, offer: str) -> bool:
         """Whether an offer was preempted so lately that nothing is started on it."""
         return is_avoided(offer, self.losses, self.now_s, self.time_factor)
