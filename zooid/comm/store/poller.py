@@ -4,17 +4,20 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from zooid.comm.store.envelope import Opened, unseal
-from zooid.comm.store.send_clock import Progress, edge_of
+from zooid.comm.store.send_clock import Progress
 from zooid.comm.store.threads import Threads
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.polling_rules import (
+    LARGE_BYTES,
     LOCAL_BEHIND_S,
+    SMALL_BYTES,
     Lags,
     call_pause,
     impatient_pause,
@@ -34,6 +37,9 @@ _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.02, 1.0
 """The backoff between two requests while the store fails."""
 _RANDOM = random.SystemRandom()
 """Not Python's global generator, from which the job may draw at the same time."""
+
+
+Edge: TypeAlias = tuple[int, int, int, bool]
 
 
 @dataclass(eq=False)
@@ -68,6 +74,18 @@ class PolledReceive:
         return self.source if self.message is not None and self.message.kind == POINT_TO_POINT else None
 
     @property
+    def edge(self) -> Edge | None:
+        """The messages that share a learned lag with this one; None if messages of all ranks are received.
+
+        They are alike in source, kind of call, size and `is_answer`. Answers differ because a rank that begins a call
+        late is late with its own parts, but not with answers.
+        """
+        if self.message is None or self.source is None:
+            return None
+        kind = self.message.kind if self.message.kind == COLLECTIVE else 1 + self.message.tag
+        return self.source, kind, (self.num_bytes > SMALL_BYTES) + (self.num_bytes > LARGE_BYTES), self.is_answer
+
+    @property
     def is_urgent(self) -> bool:
         return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
 
@@ -89,7 +107,7 @@ class Poller(Threads[PolledReceive]):
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
-        self._local_lags: dict[Hashable, float] = {}
+        self._local_lags: dict[Edge, float] = {}
         """The usual time until a message of a collective call comes, by edge, in a folder of this machine."""
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
         """Receives from each rank in a folder of this machine, in the order in which they were asked for."""
@@ -213,12 +231,11 @@ class Poller(Threads[PolledReceive]):
     def _expect(self, receive: PolledReceive, now_s: float) -> None:
         if receive.expected_s is not None:
             return
-        if self._is_local or receive.message is None or receive.source is None:
+        if self._is_local or receive.message is None:
             receive.expected_s = receive.next_poll_s = now_s
         elif receive.expected_after is None or self._progress.has_sent(receive.message.number, receive.expected_after):
             receive.expected_s = receive.last_poll_s = now_s
-            edge = edge_of(receive.message, receive.source, receive.num_bytes, receive.is_answer)
-            receive.lag_s = self._lags.of(edge)
+            receive.lag_s = self._lags.of(receive.edge)
             receive.next_poll_s = now_s + receive.lag_s
 
     def _poll(self, receive: PolledReceive) -> None:
@@ -285,9 +302,9 @@ class Poller(Threads[PolledReceive]):
         """Learn the lag of such messages from when the message was there, however long its download took."""
         assert receive.expected_s is not None
         self._counter.add(waited_s=time.monotonic() - receive.expected_s)
-        if receive.message is None or receive.source is None:
+        edge = receive.edge
+        if edge is None:
             return
-        edge = edge_of(receive.message, receive.source, receive.num_bytes, receive.is_answer)
         if self._is_local:
             self._local_lags[edge] = local_lag_after(self._local_lags.get(edge, 0.0), asked_s - receive.expected_s)
         elif receive.num_misses == 0:
@@ -312,11 +329,10 @@ class Poller(Threads[PolledReceive]):
                 self._add(receive)  # this thread looks at the queue next, so that nobody else has to wake up
 
     def _local_pause(self, receive: PolledReceive, waited_s: float) -> float:
-        if receive.message is None or receive.source is None:
+        if receive.edge is None:
             return local_pause(waited_s)
         if receive.line is None:
-            edge = edge_of(receive.message, receive.source, receive.num_bytes, receive.is_answer)
-            return call_pause(waited_s, self._local_lags.get(edge, 0.0))
+            return call_pause(waited_s, self._local_lags.get(receive.edge, 0.0))
         line = self._lines.get(receive.line)
         if line and line[0] is not receive:
             return LOCAL_BEHIND_S

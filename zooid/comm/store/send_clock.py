@@ -3,21 +3,8 @@
 import threading
 import time
 from collections import defaultdict
-from typing import TypeAlias
 
-from zooid.comm.transport_protocol import COLLECTIVE, Message
-from zooid.schedule.polling_rules import LARGE_BYTES, SMALL_BYTES, pace_after
-
-Edge: TypeAlias = tuple[int, int, int, bool]
-
-
-def edge_of(message: Message, source: int, num_bytes: int, is_answer: bool) -> Edge:
-    """Return the class of messages that share a learned lag: those alike in source, kind of call, size and `is_answer`.
-
-    Answers differ because a rank that begins a call late is late with its own parts, but not with answers.
-    """
-    kind = message.kind if message.kind == COLLECTIVE else 1 + message.tag
-    return source, kind, (num_bytes > SMALL_BYTES) + (num_bytes > LARGE_BYTES), is_answer
+from zooid.schedule.polling_rules import pace_after
 
 
 class Progress:
