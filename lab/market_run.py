@@ -94,14 +94,13 @@ class MarketRun:
                 budget_usd=self.limits.budget_usd,
                 excess_s=self.excess_s,
             )
-            if move.warning:  # what cannot hold its limits is not begun
-                self.stopped, self.warned_s = move.warning, since_s
-            elif move.kind == "stop":
-                self.stopped = move.because
-            elif move.fleet is not None:
-                return plans[move.fleet.key]
-            if self.stopped:
+            if move.warning:
+                self.warned_s = since_s
+            if move.warning or move.kind == "stop":  # what cannot hold its limits is not begun
+                self.stopped = move.warning or move.because
                 return None
+            if move.fleet is not None:
+                return plans[move.fleet.key]
             self._open(now_s)
             time.sleep(self.steering.look_s)
 

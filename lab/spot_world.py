@@ -132,10 +132,12 @@ class SimulatedRun:
         gap_s, number = self.world.trace.gap_s, self.world.first_sample
         while not (self.is_complete or self.stopped) and number < len(self.world.trace.available):
             self._lose(self.world.trace.at(number))
-            move = policy(self._situation(number), self.world.options())
+            situation = self._situation(number)
+            move = policy(situation, self.world.options())
             if move.warning and self.warned_s is None:
                 self.warned_s = self.now_s
-            if move.kind == "stop" or (move.warning and self.usd == 0):  # what cannot hold its limits is not begun
+            is_refused = bool(move.warning) and not situation.has_begun  # what cannot hold its limits is not begun
+            if is_refused or move.kind == "stop":
                 self.stopped = move.warning or move.because
                 break
             self._advance(move.fleet, gap_s)

@@ -40,6 +40,7 @@ _RANDOM = random.SystemRandom()
 
 
 Edge: TypeAlias = tuple[int, int, int, bool]
+"""Source, kind of call, size from small to large, and whether they are answers, of messages that are alike."""
 
 
 @dataclass(eq=False)

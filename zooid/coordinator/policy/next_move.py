@@ -58,7 +58,7 @@ def decide(situation: Situation, options: Sequence[FleetOption]) -> NextMove:
     judged = _judged_for_safety(situation, fallbacks)
     best = next((each for each in ranked if _is_safe(judged, each.option, fallbacks)), None)
     best = best or next((each for each in ranked if _is_certain(judged, each)), None)
-    is_safe = best is not None
+    is_safe = best is not None  # or at least certain, if there is no time to be safe
     best = best or next(iter(ranked), None)
     can_wait = _is_safe(judged, None, fallbacks)
     if _should_wait(situation, options, best, is_safe=is_safe, can_wait=can_wait):

@@ -246,7 +246,7 @@ class RunningMember(Record, frozen=True, kw_only=True):
     usd_per_start: float = 0.0
     """The part of the tariff that its start has cost."""
     prepares: bool = False
-    """Whether it does not train, but profiles the job, writes the initial weights, or checks a resumed job."""
+    """Whether it profiles the job, writes the initial weights, or checks a resumed job. It does not train then."""
 
 
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):
