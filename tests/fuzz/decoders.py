@@ -1,8 +1,10 @@
 """The table of decoders: everything that reads bytes which a store, a socket, a file or a user hands over."""
 
 import atexit
+import gzip
 import io
 import itertools
+import os
 import shutil
 import tarfile
 import tempfile
@@ -51,6 +53,7 @@ from zooid.core.runs.step_parts import parts_by_member
 from zooid.core.runs.timeline import Timeline
 from zooid.core.text import has_credentials
 from zooid.core.units import parse_bytes, parse_duration_s, parse_usd
+from zooid.entry.code_entries import _MAX_TAR_BYTES, decode_code, read_entries
 from zooid.layers.record import decode_constants, decode_trace, rebuild
 from zooid.predictor import corrected
 from zooid.profiler.probes.probe_barrier import ProbeBarrier
@@ -82,6 +85,7 @@ def decoders() -> list[Decoder]:
         *_of_events(),
         *_of_names(),
         *_of_shards(),
+        *_of_code(),
         *_of_messages(),
         *_of_checkpoints(made),
         *_of_traces(),
@@ -246,6 +250,25 @@ def _of_shards() -> list[Decoder]:
         Decoder("tar, counted", count, whole),
         Decoder("tar, read", read, whole),
         Decoder("shard index", open_index, [index]),
+    ]
+
+
+def _of_code() -> list[Decoder]:
+    """Archives of code, whole and decompressed."""
+    whole = _tar(tarfile.GNU_FORMAT), _tar(tarfile.PAX_FORMAT)
+    link = tarfile.TarInfo("link")
+    link.type, link.linkname = tarfile.SYMTYPE, "down/there"
+    linked = link.tobuf(tarfile.GNU_FORMAT) + whole[0]
+
+    def stay_inside(data: bytes) -> None:
+        for name, entry in read_entries(data).items():
+            assert {"", ".."}.isdisjoint(name.split("/"))
+            path = os.path.normpath(os.path.join("/root", os.path.dirname(name), entry.link_target or "."))
+            assert path == "/root" or path.startswith("/root/")
+
+    return [
+        Decoder("code, compressed", decode_code, [gzip.compress(data) for data in whole], 2 * _MAX_TAR_BYTES),
+        Decoder("code", stay_inside, [*whole, linked]),
     ]
 
 

@@ -10,11 +10,13 @@ from zooid.core.plans.search_result import Search
 from zooid.core.plans.stage import Bucket, StageTimes, Tie
 from zooid.core.records import FileRecord
 from zooid.core.resources.link import Links, MissingLink
+from zooid.core.resources.size import Size
 from zooid.core.resources.tariff import Tariff
 from zooid.core.runs.allowance import Allowance, PriceList
 from zooid.core.runs.batch_history import BatchPiece
 from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Evaluation, Ledger, SampleFacts, Shard
 from zooid.core.runs.gradient_noise import NoiseEstimate
+from zooid.core.runs.member_records import Exit, MemberEnd, MemberHandle, MemberStart
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.requests import LayoutRequest, Notice
 from zooid.core.runs.roster import Answer, Joining, RosterMember, RosterSeat, Ruling, StepNumbers
@@ -22,7 +24,6 @@ from zooid.core.runs.shard import SampleFiles, ShardTable
 from zooid.core.runs.spec import (
     Adoption,
     Failure,
-    MemberHandle,
     ProbeMember,
     ProbeSpec,
     ProfilerSpec,
@@ -35,6 +36,7 @@ from zooid.core.runs.state_header import StateHeader, TensorHeader
 from zooid.core.runs.steering import Steering
 from zooid.core.runs.step_measurements import MessageTiming, ReduceTiming, StepMeasurements, Timing
 from zooid.core.runs.stop_request import StopRequest
+from zooid.core.runs.ticket import Ticket
 from zooid.core.runs.timeline import Interval, Timeline
 from zooid.planner import search, single
 
@@ -225,7 +227,15 @@ def records() -> list[FileRecord]:
             other_usd=0.5,
             other_usd_per_s=1e-6,
         ),
-        MemberHandle(member="r0s0", started_at_s=1.5, place={"pid": "7", "log": "r0s0.log"}),
+        MemberHandle(
+            run="7", member="r0s0", platform="local", offer="local", launched_at_s=1.5, place={"machine": "here"}
+        ),
+        MemberStart(member="r0s0", nonce="3f"),
+        MemberEnd(member="r0s0", exit=Exit(-9, 10**9, 10**9, 10**8, 1.5, "too large", "its last words")),
+        Ticket(
+            run="7", member="r0s0", roster=0, program="worker", spec_url="file:///run/specs/000000/r0s0.json",
+            spec_digest="3f", num_threads=1, size=Size(0.5, 10**9), lifetime_s=900.0, prefix=("env",),
+        ),
         WorkerSpec(task="train", roster=0, timeout_s=120.0, job_file="job.py", pace=(stage,), **_MEMBER),  # type: ignore[arg-type]
         ProfilerSpec(site="here", num_neighbours=1, memory_bytes=10**9, job_file="job.py", **_MEMBER),  # type: ignore[arg-type]
         ProbeSpec(

@@ -17,6 +17,11 @@ _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOI
 _READ_AT_START = ("GOMP_", "KMP_", "LANG", "LC_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH")
 """Prefixes of variables that the interpreter or a library reads only once, when it is loaded."""
 
+_REPOSITORY_VARIABLES = frozenset(
+    f"GIT_{name}"
+    for name in ("DIR", "WORK_TREE", "INDEX_FILE", "COMMON_DIR", "PREFIX", "NAMESPACE", "OBJECT_DIRECTORY")
+)
+
 
 def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str, str]:
     """Return the environment of a member on this machine: that of this process, credentials included.
@@ -24,12 +29,56 @@ def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str
     Sets the number of threads, and hides the GPUs from a member that computes on the CPU.
     """
     hidden = {} if uses_gpus else {"CUDA_VISIBLE_DEVICES": ""}
-    return {**os.environ, "OMP_NUM_THREADS": str(num_threads), **hidden}
+    return {**os.environ, **member_settings(num_threads), **hidden}
+
+
+def member_settings(num_threads: int) -> dict[str, str]:
+    """Return the variables that every member needs beside the environment of its machine."""
+    # Without the second one, oneDNN leaves a file in /tmp for every process that has compiled a kernel.
+    return {"OMP_NUM_THREADS": str(num_threads), "ONEDNN_JIT_PROFILE": os.environ.get("ONEDNN_JIT_PROFILE", "0")}
+
+
+_TRAVELLING = ("ZOOID_STORE_PATIENCE", "ZOOID_PROFILE_EFFORT", "AWS_REGION", "AWS_DEFAULT_REGION")
+"""Settings that members on other machines share with the coordinator. None of them is a secret."""
+
+
+def travelling_settings() -> dict[str, str]:
+    """Return the settings for members on other machines: endpoint and region of the store, and zooid's own.
+
+    Nothing else of this process's environment leaves this machine.
+    """
+    endpoint = s3_endpoint()
+    named = {name: value for name in _TRAVELLING if (value := os.environ.get(name))}
+    return named if endpoint is None else {**named, "AWS_ENDPOINT_URL_S3": endpoint}
+
+
+def assigned_gpus() -> str | None:
+    """Read CUDA_VISIBLE_DEVICES, with which a scheduler assigns GPUs to a process; None if nobody has."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+def machines_file() -> str:
+    """Read ZOOID_MACHINES: the path of the file that lists one's own machines and clusters."""
+    return os.environ.get("ZOOID_MACHINES") or os.path.expanduser("~/.config/zooid/machines.toml")
+
+
+def slurm_environment() -> dict[str, str]:
+    """Return the environment for Slurm's commands, which copy their own variables of an enclosing job into new jobs."""
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
 
 
 def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that take effect only at process start; a process with the same ones can be reused."""
     return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))
+
+
+def git_environment() -> dict[str, str]:
+    """Return the environment in which git finds the repository of a folder by itself, and answers in English.
+
+    Git's hooks, among others, set variables that name another repository.
+    """
+    return {**{name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}, "LC_ALL": "C"}
 
 
 def torch_number(name: str) -> int | None:

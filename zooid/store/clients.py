@@ -11,6 +11,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, S3Store
 from zooid.core import environment
 from zooid.core.errors import InputError
 from zooid.core.text import has_credentials, quoted
+from zooid.store.cloud_logins import aws_login
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
@@ -114,7 +115,11 @@ def new_client(url: str, parts: SplitResult, patience_s: float, *, is_large: boo
                 # obstore reads the endpoint itself; few services other than AWS have a host name for each bucket
                 options["allow_http"] = endpoint.startswith("http://")
                 config["virtual_hosted_style_request"] = False
-            return S3Store.from_url(url, config=config, client_options=options, retry_config=retries)
+            try:
+                login = aws_login()
+            except LookupError as error:
+                raise InputError(str(error)) from error
+            return S3Store.from_url(url, config=config, client_options=options, retry_config=retries, **login)
         case "gs":
             return GCSStore.from_url(url, client_options=options, retry_config=retries)
         case "az":

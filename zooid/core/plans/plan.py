@@ -91,8 +91,17 @@ class FixedLayout(Record, frozen=True, kw_only=True):
     transport: TransportName
     reproducible: bool = False
     insured: bool = False
-    offer: Offer
-    """The offer that every member runs on."""
+    offers: tuple[Offer, ...]
+    """The offer of every replica, or of every stage if there is a single replica; one stands for all."""
+
+    @property
+    def offer(self) -> Offer:
+        """The first offer, for members that only prepare."""
+        return self.offers[0]
+
+    def offer_at(self, index: int) -> Offer:
+        """The offer of the replica or stage with this number."""
+        return self.offers[index if len(self.offers) > 1 else 0]
 
 
 class StagePlan(Record, frozen=True, kw_only=True):

@@ -14,6 +14,9 @@ from zooid.core.units import SECONDS_PER_HOUR
 OfferKind = Literal["function", "container", "vm", "owned"]
 Market = Literal["on_demand", "spot", "owned"]
 
+OWN_PLATFORMS = ("ssh", "slurm")
+"""Platforms of other machines than this one on which members can be started."""
+
 MAX_USD_PER_GB = 0.5
 """The most expensive route costs about 0.25 dollars; the cheapest one, given in cents, would be 1."""
 MAX_USD_PER_PUT = 1e-4
@@ -60,6 +63,8 @@ class Offer(Record, frozen=True, kw_only=True):
     """Running time is rounded up to a multiple of this."""
     billing_minimum_s: float = 0.0
     """Minimum time that is charged for a start."""
+    max_members: int | None = None
+    """How many members can run on it at the same time, as on one's own machine; None if there is no such limit."""
     lifetime_s: float | None = None
     """Time after which the platform ends the member; None if it does not."""
     interruptions_per_hour: float | None = None
@@ -86,6 +91,11 @@ class Offer(Record, frozen=True, kw_only=True):
         )
         amounts = ("usd_per_hour", "usd_per_start", "billing_minimum_s", "num_gpus", "gpu_memory_bytes", "startup_s")
         require_at_least(0, self, *amounts, "interruptions_per_hour", of=self.name)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether members run on other machines of the user's own. Rented offers are rehearsed on this machine."""
+        return self.platform in OWN_PLATFORMS
 
     @property
     def losses_per_s(self) -> float | None:

@@ -246,7 +246,7 @@ class RunningMember(Record, frozen=True, kw_only=True):
     usd_per_start: float = 0.0
     """The part of the tariff that its start has cost."""
     prepares: bool = False
-    """Whether it profiles the job, writes the initial weights, or checks a resumed job. It does not train then."""
+    """Whether the member only prepares for training: it profiles, writes the initial weights, or checks a job."""
 
 
 class Metered(BaseEvent, frozen=True, kw_only=True, tag="metered"):

@@ -36,6 +36,9 @@ PLANS = "plans"
 ANSWERS = "answers"
 SPECS = "specs"
 HANDLES = "handles"
+STARTS = "starts"
+ENDS = "ends"
+LOGS = "logs"
 REQUESTS = "requests"
 FAILURES = "failures"
 EVENTS = "events"
@@ -48,6 +51,7 @@ CHECKPOINTS = "checkpoints"
 TIMELINES = "timelines"
 MEASUREMENTS = "measurements"
 TRACES = "traces"
+CODE = "code"
 CONSTANTS = f"{CHECKPOINTS}/constants.safetensors"
 """Tensors that no step changes, which belong to all checkpoints of a run."""
 
@@ -67,8 +71,23 @@ def spec(member: str, roster_number: int = 0) -> str:
 
 
 def handle(member: str, roster_number: int) -> str:
-    """Key of the record with which a member's process is found."""
+    """Key of the record with which a member is found."""
     return f"{HANDLES}/{label(roster_number)}/{member}.json"
+
+
+def start(member: str, roster_number: int) -> str:
+    """Key of the claim on a member's start."""
+    return f"{STARTS}/{label(roster_number)}/{member}.json"
+
+
+def end(member: str, roster_number: int) -> str:
+    """Key of the record of how a member ended."""
+    return f"{ENDS}/{label(roster_number)}/{member}.json"
+
+
+def log(member: str, roster_number: int) -> str:
+    """Key of the last lines that a member has printed."""
+    return f"{LOGS}/{label(roster_number)}/{member}.txt"
 
 
 def stop_request(roster_number: int) -> str:
@@ -277,6 +296,11 @@ def trace(digest: str) -> str:
 def trace_constants(digest: str) -> str:
     """Key of the file with the tensors that a traced model's code contains."""
     return f"{TRACES}/{digest}.safetensors"
+
+
+def code(digest: str) -> str:
+    """Key of an archive of code, which is named by its SHA-256 digest."""
+    return f"{CODE}/{digest}.tar.gz"
 
 
 def shard(step: int, kind: str, number: int, total: int, roster_number: int, change: int = 0) -> str:

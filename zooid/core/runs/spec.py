@@ -21,7 +21,11 @@ class RunClaim(FileRecord, frozen=True, kw_only=True, tag="run"):
     version: int = 2
     run: str
     job_file: str = ""
-    """Full path of the job file; empty if it is unknown."""
+    """Full path of the job file on the coordinator's machine; empty if it is unknown."""
+    code: str = ""
+    """Digest of the archive of the job's code; empty if members of the coordinator's machine alone train."""
+    code_file: str = ""
+    """Path of the job file in the archive."""
     checkpoints: CheckpointRule = DEFAULT_RULE
     nonce: str = ""
     """Random text of the writer, which distinguishes two writers of the same claim."""
@@ -55,19 +59,6 @@ class Adoption(FileRecord, frozen=True, kw_only=True, tag="adoption"):
         require_name("run", self.run)
 
 
-class MemberHandle(FileRecord, frozen=True, kw_only=True, tag="member_handle"):
-    """A handle with which another coordinator can find a member. It is written when the member is started."""
-
-    member: str
-    started_at_s: float
-    """Unix time on the clock of the coordinator that started it."""
-    place: dict[str, str]
-    """The platform's own data for finding the member; only the platform reads it."""
-
-    def __post_init__(self) -> None:
-        require_name("member", self.member)
-
-
 class MemberSpec(FileRecord, frozen=True, kw_only=True):
     """Fields that every program needs which a platform can start."""
 
@@ -88,6 +79,9 @@ class JobSpec(MemberSpec, frozen=True, kw_only=True):
     """Fields that every program needs which works on a job."""
 
     job_file: str
+    """Path of the job file: of this machine, or in the archive of its code."""
+    code: str = ""
+    """Digest of the archive of the job's code; empty if the job file lies on this machine."""
 
 
 class ProfilerSpec(JobSpec, frozen=True, kw_only=True, tag="profiler_spec"):
@@ -204,6 +198,8 @@ class WorkerSpec(JobSpec, frozen=True, kw_only=True, tag="worker_spec"):
     """Whether time or cost of the run is limited, so that the first member has to look at its allowance."""
     offer: str = ""
     """Name of the offer on which this member runs; empty in runs of earlier versions."""
+    predicted_bytes: int = 0
+    """Predicted peak memory of the member; 0 if nothing is predicted."""
     pace: tuple[StageTimes, ...] = ()
     """How long this member computes in each stage, in a rehearsal; empty if computing takes the time that it takes."""
 

@@ -1,0 +1,63 @@
+"""Tickets: the one argument of the program that every platform starts for a member.
+
+A ticket holds no secret, because command lines can be read by others. Credentials come from where the member runs.
+"""
+
+from typing import Literal
+
+from zooid.core.records import FileRecord, Record, require_name, require_positive
+from zooid.core.resources.size import Size
+from zooid.core.runs import keys
+
+Program = Literal["worker", "profiler"]
+
+
+class Versions(Record, frozen=True):
+    """Versions that must be the same on all machines of a run."""
+
+    python: str
+    """The first two numbers, such as `3.12`."""
+    torch: str
+    """Without the name of a build, such as `2.13.0`."""
+
+    def __str__(self) -> str:
+        return f"Python {self.python} and torch {self.torch}"
+
+
+class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
+    """The order to run one member: `python -m zooid.PROGRAM SPEC_URL`."""
+
+    run: str
+    member: str
+    roster: int
+    """Number of the claim under which the member works."""
+    program: Program
+    spec_url: str
+    spec_digest: str
+    """SHA-256 of the spec. A changed spec is not run."""
+    num_threads: int
+    size: Size | None = None
+    """The limits of the member; None means no limits of its own."""
+    uses_gpus: bool = False
+    """Whether the member may use the GPUs of the machine."""
+    lifetime_s: float | None = None
+    """The time after which the member is ended; None if it may run for any time."""
+    versions: Versions | None = None
+    """The coordinator's versions, for a member on another machine."""
+    prefix: tuple[str, ...] = ()
+    """A command that runs the member inside something, such as `ip netns exec NAME`."""
+
+    def __post_init__(self) -> None:
+        require_name("run", self.run)
+        require_name("member", self.member)
+        require_positive(self, "num_threads", "lifetime_s")
+
+    @property
+    def title(self) -> str:
+        """The name of the member among all members of the run, under all of its claims."""
+        return title_of(self.member, self.roster)
+
+
+def title_of(member: str, roster: int) -> str:
+    """Return the name of a member among all members of its run, under all claims."""
+    return f"{keys.label(roster)}.{member}"

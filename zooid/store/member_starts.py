@@ -1,0 +1,27 @@
+"""Claims on the start of a member, of which the store grants one: to whoever runs it, or to whoever gives it up."""
+
+import secrets
+
+from zooid.core.errors import ObjectExists
+from zooid.core.records import encode_record
+from zooid.core.runs import keys
+from zooid.core.runs.member_records import MemberStart
+from zooid.store.store_protocol import ObjectStore
+
+
+def claim_start(store: ObjectStore, member: str, roster: int) -> bool:
+    """Claim the start of a member, and return whether the calling process is the one that runs it."""
+    return _create(store, MemberStart(member=member, nonce=secrets.token_hex(8)), roster)
+
+
+def cancel_start(store: ObjectStore, member: str, roster: int) -> None:
+    """Keep a member from starting, however late its platform is; one that has started is not affected."""
+    _create(store, MemberStart(member=member, nonce=secrets.token_hex(8), is_cancelled=True), roster)
+
+
+def _create(store: ObjectStore, start: MemberStart, roster: int) -> bool:
+    try:
+        store.create(keys.start(start.member, roster), encode_record(start))
+    except ObjectExists:
+        return False
+    return True
