@@ -6,25 +6,24 @@ from typing import Generic, TypeVar
 import msgspec
 
 from zooid.core.records import Record
-from zooid.platforms.platform import Program
+from zooid.core.runs.ticket import Ticket
 
 
 class Birth(Record, frozen=True, kw_only=True):
-    """A request to fork a member."""
+    """A request to fork the program that attends a member."""
 
     number: int
     """Number of the member in the answers, which the platform counts."""
-    program: Program
-    spec_url: str
+    ticket: Ticket
     environment: dict[str, str]
     folder: str
     """The working directory of the member."""
     log: str
-    """The existing file for the output of the member."""
+    """The existing file for the output of the forked program. The member's own output goes elsewhere."""
 
 
 class News(Record, frozen=True, kw_only=True):
-    """A zygote's report on a member: first its process id, later its exit status."""
+    """A zygote's report on what it has forked: first the process id, later the exit status."""
 
     number: int
     pid: int | None = None

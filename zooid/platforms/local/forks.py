@@ -1,11 +1,11 @@
 """Members forked from a zygote, a process that has already imported torch, so that they start in milliseconds.
 
-All platforms of a process share its zygotes. An idle zygote ends after a while, and all end with the process.
+A zygote forks the program that attends a member, and that forks the member. All platforms of a process share its
+zygotes. An idle zygote ends after a while, and all end with the process.
 """
 
 import atexit
 import contextlib
-import math
 import os
 import signal
 import socket
@@ -13,21 +13,20 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from zooid.core.environment import settings_at_start
 from zooid.core.interrupts import uninterrupted
+from zooid.core.runs.liveness import ProcessMark, is_alive, mark_of
+from zooid.core.runs.ticket import Ticket
 from zooid.platforms.local.fork_messages import Birth, Lines, News, encode_line
-from zooid.platforms.platform import Launch
 
 _PROGRAM = "zooid.platforms.local.zygote"
 _PADDING = "-" * 4096
 """An argument that reserves room, in which a forked member shows its own command line."""
 _CHUNK_BYTES = 1 << 16
-_LOOK_S = 0.005
 IDLE_S = 60.0
 """Seconds without a member after which a zygote ends, since it occupies about 300 MB."""
 
@@ -36,12 +35,12 @@ _zygotes: dict[tuple[str, ...], "Zygote"] = {}
 _starting = threading.Lock()
 
 
-def fork_member(launch: Launch, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
+def fork_member(ticket: Ticket, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
     """Fork a member from a zygote, as soon as that has imported torch."""
     while True:
         zygote = ready_zygote(environment)
         with contextlib.suppress(ConnectionError):  # the zygote is ending because it was idle: ask another one
-            return zygote.fork(launch, environment, log)
+            return zygote.fork(ticket, environment, log)
 
 
 def ready_zygote(environment: Mapping[str, str]) -> "Zygote":
@@ -107,7 +106,7 @@ class Zygote:
         self.listen()
         return self._is_open and self._process.returncode is None
 
-    def fork(self, launch: Launch, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
+    def fork(self, ticket: Ticket, environment: Mapping[str, str], log: Path) -> "ForkedProcess":
         """Request a member; ConnectionError if the zygote accepts no more requests."""
         with self._lock:
             number = self._num_asked
@@ -115,8 +114,7 @@ class Zygote:
             member = self._members[number] = ForkedProcess(self, log)
         birth = Birth(
             number=number,
-            program=launch.program,
-            spec_url=launch.spec_url,
+            ticket=ticket,
             environment=dict(environment),
             folder=os.getcwd(),
             log=str(log),
@@ -151,7 +149,7 @@ class Zygote:
             except ConnectionError:
                 data = b""
             if not data:
-                self._kill_orphans()
+                self._leave_orphans()
                 return
             for news in self._lines.feed(data):
                 member = self._members[news.number]
@@ -161,25 +159,24 @@ class Zygote:
                     member.returncode = news.status
                     del self._members[news.number]
 
-    def _kill_orphans(self) -> None:
-        """Kill the members of a dead zygote, since nobody would report how they end."""
+    def _leave_orphans(self) -> None:
+        """Leave what a dead zygote has forked to itself; what it has not forked yet will never begin."""
         self._process.wait()
         self._words.seek(0)
         words = self._words.read()
         for member in self._members.values():
             if member.known_pid is None:
                 member.log.write_bytes(words)
+                member.returncode = -signal.SIGKILL
             else:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(member.known_pid, signal.SIGKILL)
-            member.returncode = -signal.SIGKILL
+                member.orphan = mark_of(member.known_pid)
         self._members.clear()
         self._end.close()
         self._words.close()
 
 
 class ForkedProcess:
-    """The part of subprocess.Popen that the platform uses, for a forked member."""
+    """The part of subprocess.Popen that the platform uses, for a forked program."""
 
     def __init__(self, zygote: Zygote, log: Path) -> None:
         self._zygote = zygote
@@ -187,24 +184,12 @@ class ForkedProcess:
         self.known_pid: int | None = None
         """The process id; None until the zygote has forked it."""
         self.returncode: int | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """The process id, once the zygote has forked the member; None if the zygote died before."""
-        while self.known_pid is None and self.returncode is None:
-            self._zygote.listen()
-            time.sleep(_LOOK_S)
-        return self.known_pid
+        self.orphan: ProcessMark | None = None
+        """The identity of the process, if its zygote has died and cannot report its end."""
 
     def poll(self) -> int | None:
-        if self.returncode is None:
+        if self.returncode is None and self.orphan is None:
             self._zygote.listen()
+        if self.orphan is not None and is_alive(self.orphan) is False:
+            self.returncode = 0
         return self.returncode
-
-    def wait(self, timeout: float = math.inf) -> int:
-        deadline_s = time.monotonic() + timeout
-        while (status := self.poll()) is None:
-            if time.monotonic() > deadline_s:
-                raise subprocess.TimeoutExpired(_PROGRAM, timeout)
-            time.sleep(_LOOK_S)
-        return status

@@ -1,35 +1,38 @@
 """Members as processes of this machine, each in its own session, so that Ctrl-C reaches only the coordinator."""
 
-import os
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-import threading
-import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import structs
 
 from zooid.core.environment import member_environment
-from zooid.platforms.local.adopted import AdoptedProcess, location_of, process_at
-from zooid.platforms.local.cgroups import Confinement, confine
-from zooid.platforms.local.forks import ForkedProcess, fork_member, ready_zygote
-from zooid.platforms.platform import Exit, Launch
+from zooid.core.runs.liveness import own_mark
+from zooid.core.runs.member_records import Exit, MemberHandle
+from zooid.core.runs.ticket import Ticket
+from zooid.entry import machine_folder
+from zooid.entry.attendant import GRACE_S
+from zooid.entry.cgroups import confine
+from zooid.platforms.local.forks import fork_member, ready_zygote
+from zooid.platforms.platform import Launch, not_started
 
-_GRACE_S = 2.0
-"""Seconds between SIGTERM and SIGKILL."""
+_GONE = Exit(None)
+_RECORD_S = 1.0
+"""Seconds that a process has after its member's end to record it, when both are to end."""
+
+_PATIENCE_S = 10.0
+"""The longest time that a process may take to begin or to end, before it is left to itself."""
+_LOOK_S = 0.005
 
 
-@dataclass(frozen=True)
-class LocalHandle:
-    """A process, the file with its output, and the cgroups that limit it."""
+class _Process(Protocol):
+    """The part of subprocess.Popen that is needed of a process that attends a member."""
 
-    process: "subprocess.Popen[bytes] | ForkedProcess | AdoptedProcess"
-    log: Path
-    confinement: Confinement | None = None
+    def poll(self) -> int | None: ...
 
 
 class LocalPlatform:
@@ -40,111 +43,94 @@ class LocalPlatform:
     limit.
     """
 
+    name = "local"
+    look_s = 0.05
+
     def __init__(self, prefix: Callable[[Launch], Sequence[str]] | None = None, *, forks: bool = True) -> None:
         """`forks` says whether members may be forked from zygotes."""
         self._prefix = prefix or (lambda launch: ())
         self._forks = forks
-        self._logs = Path(tempfile.mkdtemp(prefix="zooid-logs-"))
-        self._confinements: set[Confinement] = set()
-        weakref.finalize(self, shutil.rmtree, self._logs, ignore_errors=True)
-        weakref.finalize(self, _remove_all, self._confinements)  # also at the end of the interpreter
+        self._started: dict[str, dict[str, _Process]] = {}
+        """Processes that this process has started, by run and title."""
 
     def expect(self, num_threads: int, *, uses_gpus: bool = False) -> None:
         """Prepare a zygote for such members in the background, so that they can start at once."""
         if self._forks:
             ready_zygote(member_environment(num_threads, uses_gpus=uses_gpus))
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        """Start a process; one with a size is limited from its first instruction, or rejected."""
-        log = self._logs / f"{launch.member}.log"
-        log.write_bytes(b"")
-        environment = member_environment(launch.num_threads, uses_gpus=launch.uses_gpus)
-        prefix = list(self._prefix(launch))
-        if self._forks and launch.size is None and not prefix:
-            return _mortal(LocalHandle(fork_member(launch, environment, log), log), launch.lifetime_s)
-        command = [*prefix, sys.executable, "-m", f"zooid.{launch.program}", launch.spec_url]
-        confinement = None
-        if launch.size is not None:
-            confinement = confine(launch.size)
-            self._confinements.add(confinement)
-            command = [*confinement.prefix, *command]  # outermost, since a network namespace may hide the cgroups
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command,
+    def create(self, launches: Sequence[Launch]) -> None:
+        """Start processes; one with a size is limited from its first instruction, or rejected."""
+        for size in {launch.ticket.size for launch in launches if launch.ticket.size is not None}:
+            confine(size).remove()  # whether this process may limit others is best found out by doing it
+        for run in {launch.ticket.run for launch in launches}:
+            machine_folder.keep(run)  # its members might not be there yet
+        for launch in launches:
+            if self.members(launch.ticket.run).get(launch.ticket.title, _GONE) is None:
+                continue
+            ticket = structs.replace(launch.ticket, prefix=(*self._prefix(launch), *launch.ticket.prefix))
+            self._started.setdefault(ticket.run, {})[ticket.title] = self._start(ticket)
+
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        listed = machine_folder.states(run)
+        for title, process in self._started.get(run, {}).items():
+            listed[title] = None if process.poll() is None else machine_folder.last_words(run, title)
+        return {title: not_started(words) for title, words in listed.items() if words != ""}
+
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        """End the whole sessions of the members, with all processes that they have started."""
+        own = self._started.get(run, {})
+        ending = {title: process for title, process in own.items() if title in titles}
+        # one that has not taken its place yet cannot be found by its title
+        _wait_until(
+            lambda: all(
+                process.poll() is not None or machine_folder.list_members(run).get(title)
+                for title, process in ending.items()
+            )
+        )
+        machine_folder.end_members(run, list(titles), GRACE_S + _RECORD_S)
+        _wait_until(lambda: all(process.poll() is not None for process in ending.values()))
+        for title in ending:
+            del own[title]
+        if all(process.poll() is not None for process in own.values()):
+            self._started.pop(run, None)
+            machine_folder.leave(run)
+
+    def kill(self, run: str, title: str) -> bool:
+        """Kill a member and all that belongs to it without notice, as a machine that is lost; False if it was gone."""
+        is_alive = machine_folder.list_members(run).get(title, False)
+        machine_folder.end_members(run, [title], grace_s=0.0)
+        return is_alive
+
+    def release(self) -> None:
+        pass
+
+    def has_room(self, num_members: int, offer: str) -> bool:
+        return True
+
+    def place(self, offer: str) -> dict[str, str]:
+        return {"machine": own_mark().machine}
+
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        machine = handle.place.get("machine")
+        return bool(machine) and machine == own_mark().machine
+
+    def _start(self, ticket: Ticket) -> _Process:
+        environment = member_environment(ticket.num_threads, uses_gpus=ticket.uses_gpus)
+        words = Path(machine_folder.open_words(ticket.run, ticket.title))
+        if self._forks and ticket.size is None and not ticket.prefix:
+            return fork_member(ticket, environment, words)
+        with words.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "zooid.entry", msgspec.json.encode(ticket).decode()],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
-        return _mortal(LocalHandle(process, log, confinement), launch.lifetime_s)
-
-    def has_room(self, num_members: int, offer: str) -> bool:
-        return True
-
-    def locate(self, handle: LocalHandle) -> dict[str, str]:
-        pid = handle.process.pid
-        return {} if pid is None else location_of(pid, handle.log)
-
-    def find(self, location: Mapping[str, str]) -> LocalHandle | None:
-        adopted = process_at(location)
-        return None if adopted is None else LocalHandle(*adopted)
-
-    def poll(self, handle: LocalHandle) -> Exit | None:
-        if isinstance(handle.process, AdoptedProcess):
-            return None if handle.process.is_alive else Exit(None)
-        status = handle.process.poll()
-        if status is None or handle.confinement is None:
-            return None if status is None else Exit(status)
-        if handle.confinement.remove_if_empty():
-            self._confinements.discard(handle.confinement)
-        return Exit(status, handle.confinement.exceeded_bytes() if status == -signal.SIGKILL else None)
-
-    def logs(self, handle: LocalHandle) -> str:
-        with suppress(OSError):  # the process that started an adopted member may have removed the log
-            return handle.log.read_text(errors="replace")
-        return ""
-
-    def leave(self, handle: LocalHandle) -> None:
-        """A member with a size keeps it; its cgroups are swept after its end, when the next ones are made."""
-        if handle.confinement is not None:
-            self._confinements.discard(handle.confinement)
-
-    def terminate(self, handle: LocalHandle) -> None:
-        """End the whole session of the member, with all processes that it has started."""
-        session = handle.process.pid
-        _signal_session(session, signal.SIGTERM)
-        try:
-            handle.process.wait(_GRACE_S)
-        except subprocess.TimeoutExpired:
-            _signal_session(session, signal.SIGKILL)
-            handle.process.wait()
-        _signal_session(session, signal.SIGKILL)  # its children may have outlived it
-        if handle.confinement is not None:
-            handle.confinement.remove()
-            self._confinements.discard(handle.confinement)
 
 
-def _mortal(handle: LocalHandle, lifetime_s: float | None) -> LocalHandle:
-    """End the member after its lifetime, as a platform of functions does."""
-    if lifetime_s is not None:
-
-        def end() -> None:
-            if handle.process.poll() is None:
-                _signal_session(handle.process.pid, signal.SIGKILL)
-
-        timer = threading.Timer(lifetime_s, end)
-        timer.daemon = True
-        timer.start()
-    return handle
-
-
-def _remove_all(confinements: set[Confinement]) -> None:
-    while confinements:
-        confinements.pop().remove()
-
-
-def _signal_session(session: int | None, number: signal.Signals) -> None:
-    if session is not None:
-        with suppress(ProcessLookupError):
-            os.killpg(session, number)
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while not is_so() and time.monotonic() < deadline_s:
+        time.sleep(_LOOK_S)

@@ -1,17 +1,18 @@
 """Members as rented instances of this machine: they boot for a while, and spot traces kill those that are too many."""
 
-import os
 import random
 import signal
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zooid.core.errors import InputError
 from zooid.core.resources.spot_trace import SpotTrace
-from zooid.platforms.local.processes import LocalHandle, LocalPlatform
-from zooid.platforms.platform import Exit, Launch
+from zooid.core.runs.member_records import Exit, MemberHandle
+from zooid.platforms.local.processes import LocalPlatform
+from zooid.platforms.platform import Launch
+
+_GONE = Exit(None)
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,14 @@ class Supply:
 
 @dataclass(eq=False)
 class Instance:
-    """A member that was launched, whether its process has begun or its machine still boots."""
+    """A member that was created, whether its process has begun or its machine still boots."""
 
-    launch: Launch | None
-    """What was launched; None for a member of another process, which was found."""
-    begins_s: float = 0.0
+    launch: Launch
+    begins_s: float
     """When its process begins, by the monotonic clock."""
-    process: LocalHandle | None = None
-    """Its process; None while its machine boots."""
+    has_begun: bool = False
     end: Exit | None = None
-    """How it ended, if it did while its machine booted."""
+    """How it ended, if it did while its machine booted, or was killed by the market."""
 
 
 @dataclass
@@ -58,10 +57,12 @@ class SpotMarket:
     """Whether the launch of the first member that trains opens the market, before that member boots."""
     platform: LocalPlatform = field(default_factory=LocalPlatform)
     num_killed: int = 0
+    name: str = "local"
+    look_s: float = LocalPlatform.look_s
     _opened_s: float | None = None
     _is_open: bool = False
-    _running: dict[str, Instance] = field(default_factory=dict)
-    """Members that have not ended, as far as that is known."""
+    _instances: dict[str, dict[str, Instance]] = field(default_factory=dict)
+    """Members that train, by run and title."""
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
@@ -97,51 +98,46 @@ class SpotMarket:
                 return (at_s - now_s) / self.speed
             at_s = max(known)
 
+    def release(self) -> None:
+        self.platform.release()
+
     def has_room(self, num_members: int, offer: str) -> bool:
         trace = self._supply(offer).trace
         if trace is None:
             return True
-        self._forget_ended()
-        return len(self._members_of(trace)) + num_members <= trace.num_up(self.trace_s)
+        return len(self._living(trace)) + num_members <= trace.num_up(self.trace_s)
 
-    def launch(self, launch: Launch) -> Instance:
-        if not launch.trains:
-            return Instance(launch, process=self.platform.launch(launch))
-        if self.opens_with_members and self._opened_s is None:
-            self.open()
-        supply = self._supply(launch.offer)
-        boot_s = 0.0 if self._opened_s is None else supply.boot_s / self.speed
-        instance = self._running[launch.member] = Instance(launch, time.monotonic() + boot_s)
-        self._begin(instance)
-        return instance
+    def create(self, launches: Sequence[Launch]) -> None:
+        self.platform.create([launch for launch in launches if not launch.trains])
+        for launch in launches:
+            if launch.trains:
+                if self.opens_with_members and self._opened_s is None:
+                    self.open()
+                supply = self._supply(launch.offer)
+                boot_s = 0.0 if self._opened_s is None else supply.boot_s / self.speed
+                instances = self._instances.setdefault(launch.ticket.run, {})
+                instances[launch.ticket.title] = Instance(launch, time.monotonic() + boot_s)
+        self._begin_booted()
 
-    def locate(self, handle: Instance) -> dict[str, str]:
-        self._begin(handle)
-        return {} if handle.process is None else self.platform.locate(handle.process)
-
-    def find(self, location: Mapping[str, str]) -> Instance | None:
-        process = self.platform.find(location)
-        return None if process is None else Instance(None, process=process)
-
-    def poll(self, handle: Instance) -> Exit | None:
+    def members(self, run: str) -> Mapping[str, Exit | None]:
         if self._is_open:
             self._follow_traces()
-        self._begin(handle)
-        return self._end_of(handle)
+        self._begin_booted()
+        own = {title: each.end for title, each in self._instances.get(run, {}).items() if self._is_told_here(each)}
+        return {**self.platform.members(run), **own}
 
-    def logs(self, handle: Instance) -> str:
-        self._begin(handle)
-        return "" if handle.process is None else self.platform.logs(handle.process)
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        for title in titles:
+            instance = self._instances.get(run, {}).get(title)
+            if instance is not None and not instance.has_begun and instance.end is None:
+                instance.end = Exit(-signal.SIGTERM)
+        self.platform.delete(run, titles)
 
-    def leave(self, handle: Instance) -> None:
-        if handle.process is not None:
-            self.platform.leave(handle.process)
+    def place(self, offer: str) -> dict[str, str]:
+        return self.platform.place(offer)
 
-    def terminate(self, handle: Instance) -> None:
-        if handle.process is not None:
-            self.platform.terminate(handle.process)
-        elif handle.end is None:
-            handle.end = Exit(-signal.SIGTERM)
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        return self.platform.watch(handle, title)
 
     def _supply(self, offer: str) -> Supply:
         if offer not in self.supplies:
@@ -156,15 +152,25 @@ class SpotMarket:
             for trace in traces.values()
         ]
 
-    def _begin(self, instance: Instance) -> None:
-        """Start the process of a member whose machine has booted, at the first look at it after that."""
-        is_waiting = instance.process is None and instance.end is None
-        if is_waiting and time.monotonic() >= instance.begins_s:
-            assert instance.launch is not None, "who was found has begun"
-            instance.process = self.platform.launch(instance.launch)
+    def _begin_booted(self) -> None:
+        """Start the processes of members whose machines have booted since the last look."""
+        booted = [
+            instance
+            for instance in self._all
+            if not instance.has_begun and instance.end is None and time.monotonic() >= instance.begins_s
+        ]
+        for instance in booted:
+            instance.has_begun = True
+        self.platform.create([instance.launch for instance in booted])
 
-    def _end_of(self, instance: Instance) -> Exit | None:
-        return instance.end if instance.process is None else self.platform.poll(instance.process)
+    @property
+    def _all(self) -> list[Instance]:
+        return [instance for instances in self._instances.values() for instance in instances.values()]
+
+    @staticmethod
+    def _is_told_here(instance: Instance) -> bool:
+        """Whether the platform does not know a member, because its process has not begun or the market killed it."""
+        return not instance.has_begun or instance.end is not None
 
     def _follow_traces(self) -> None:
         """Kill the members that are too many."""
@@ -172,29 +178,26 @@ class SpotMarket:
             if trace is None:
                 continue
             num_up = trace.num_up(self.trace_s)
-            if num_up >= len(self._members_of(trace)):  # the usual case, without a look at every process
-                continue
-            self._forget_ended()
-            members = self._members_of(trace)
-            for member in self._random.sample(members, max(0, len(members) - num_up)):
-                self._kill(self._running.pop(member))
+            living = self._living(trace)
+            if num_up < len(living):
+                by_name = sorted(living, key=lambda instance: instance.launch.member)
+                for instance in self._random.sample(by_name, len(living) - num_up):
+                    self._kill(instance)
 
-    def _members_of(self, trace: SpotTrace) -> list[str]:
-        """Names of the running members whose offers have this trace."""
-        return sorted(
-            member
-            for member, instance in self._running.items()
-            if instance.launch is not None and self._supply(instance.launch.offer).trace is trace
-        )
+    def _living(self, trace: SpotTrace) -> list[Instance]:
+        """The members whose offers have this trace, and that have not ended."""
+        listed = {run: self.platform.members(run) for run in self._instances}
+        return [
+            instance
+            for run, instances in self._instances.items()
+            for title, instance in instances.items()
+            if instance.end is None
+            and (not instance.has_begun or listed[run].get(title, _GONE) is None)
+            and self._supply(instance.launch.offer).trace is trace
+        ]
 
     def _kill(self, instance: Instance) -> None:
-        if instance.process is None:
-            instance.end = Exit(-signal.SIGKILL)
+        instance.end = Exit(-signal.SIGKILL)
+        ticket = instance.launch.ticket
+        if not instance.has_begun or self.platform.kill(ticket.run, ticket.title):
             self.num_killed += 1
-        elif (pid := instance.process.process.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
-                self.num_killed += 1
-
-    def _forget_ended(self) -> None:
-        self._running = {name: each for name, each in self._running.items() if self._end_of(each) is None}

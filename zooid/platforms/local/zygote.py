@@ -1,5 +1,7 @@
 """`python -m zooid.platforms.local.zygote FD IDLE_S PADDING`: imports the modules of members, and forks members.
 
+What it forks for a member first becomes the program that attends it, and forks once more.
+
 A zygote opens no store, starts no thread and computes nothing, so that a forked member is as good as a new process. It
 ends when the platform's process closes its socket or dies, while its members continue. It also ends after IDLE_S
 seconds without a member.
@@ -18,8 +20,10 @@ import traceback
 from pathlib import Path
 from typing import get_args
 
+from zooid.core.runs.ticket import Program, Ticket
+from zooid.entry.attendant import attend
+from zooid.entry.member_process import WaitingFork
 from zooid.platforms.local.fork_messages import Birth, Lines, News, encode_line
-from zooid.platforms.platform import Program
 from zooid.store.member_program import end_process
 
 _CHUNK_BYTES = 1 << 16
@@ -132,22 +136,30 @@ class _Nursery:
 
 
 def _become(birth: Birth) -> int:
-    """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC`."""
+    """Attend the member of a request, which is a fork of this process."""
     log = os.open(birth.log, os.O_WRONLY | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     os.chdir(birth.folder)
-    sys.path[0] = birth.folder
     os.environ.clear()
     os.environ.update(birth.environment)
     tempfile.tempdir = None  # it depends on the environment
+    fork = WaitingFork(lambda folder: _become_member(birth.ticket, folder))  # while this process has no threads
+    _show_command(["-m", "zooid.entry", birth.ticket.title])
+    return attend(birth.ticket, fork)
+
+
+def _become_member(ticket: Ticket, folder: str) -> int:
+    """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC`."""
+    os.chdir(folder)
+    sys.path[0] = folder
     _reseed()
-    name = f"zooid.{birth.program}"
-    _show_command(["-m", name, birth.spec_url])
+    name = f"zooid.{ticket.program}"
+    _show_command(["-m", name, ticket.spec_url])
     module = importlib.import_module(f"{name}.__main__")
     sys.modules["zooid.platforms.local.zygote"], sys.modules["__main__"] = sys.modules["__main__"], module
-    sys.argv = [str(module.__file__), birth.spec_url]
+    sys.argv = [str(module.__file__), ticket.spec_url]
     status: int = module.main()
     return status
 

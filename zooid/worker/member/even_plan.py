@@ -54,17 +54,30 @@ def even_plan(
         grain_size=grain_size,
         num_replicas=layout.num_replicas,
         stages=tuple(
-            StagePlan(first_layer=first, end_layer=end, offer=layout.offer.name, memory_bytes=0)
-            for first, end in zip((0, *ends), ends, strict=False)
+            StagePlan(
+                first_layer=first,
+                end_layer=end,
+                offer=layout.offer_at(stage if layout.num_replicas == 1 else 0).name,
+                memory_bytes=0,
+            )
+            for stage, (first, end) in enumerate(zip((0, *ends), ends, strict=False))
         ),
         schedule=layout.schedule,
         transport=layout.transport,
         all_reduce="auto",
         reproducible=layout.reproducible,
         insured=layout.insured,
-        offers=(layout.offer,),
+        offers=tuple({offer.name: offer for offer in layout.offers}.values()),
+        replica_offers=_replica_offers(layout),
         unpredicted_steps=SamplePlan.of(job, num_samples, grain_size).num_steps,
     )
+
+
+def _replica_offers(layout: FixedLayout) -> tuple[str, ...]:
+    """The offers of replicas, if they differ."""
+    if len(layout.offers) == 1 or layout.num_replicas == 1:
+        return ()
+    return tuple(layout.offer_at(replica).name for replica in range(layout.num_replicas))
 
 
 def even_cuts(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:

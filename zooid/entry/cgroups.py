@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from zooid.core.errors import InputError
-from zooid.core.resources.machine import SELF, Cgroup, own_cgroup
+from zooid.core.resources.machine import SELF, Cgroup, memory_bytes, own_cgroup
+from zooid.core.resources.size import Size
 from zooid.core.units import format_bytes
-from zooid.platforms.platform import Size
 
 _PERIOD_US = 10_000
 """In every period a member may run for its quota, and then waits for the next period.
@@ -55,6 +55,14 @@ class Confinement:
         self._look_at_memory()
         return self._memory_bytes if self._ran_out_of_memory else None
 
+    def peak_bytes(self) -> int | None:
+        """The most memory that the processes inside have had together; None if the kernel does not say."""
+        for folder in self.folders:
+            for file in ("memory.max_usage_in_bytes", "memory.peak"):
+                with suppress(OSError):
+                    return int((folder / file).read_text())
+        return None
+
     def remove_if_empty(self) -> bool:
         """Remove the cgroups; False if a process still runs inside."""
         self._look_at_memory()
@@ -80,12 +88,24 @@ class Confinement:
             time.sleep(0.005)
 
     def _look_at_memory(self) -> None:
-        """Read the line `oom_kill 1`: version 1 has it in `memory.oom_control`, version 2 in `memory.events`."""
-        for folder in self.folders:
-            for file in ("memory.oom_control", "memory.events"):
-                with suppress(OSError):
-                    counts = dict(line.split() for line in (folder / file).read_text().splitlines())
-                    self._ran_out_of_memory |= counts.get("oom_kill", "0") != "0"
+        self._ran_out_of_memory |= any(map(_num_killed, self.folders))
+
+
+class SharedLimit:
+    """The memory limit of this process, which also holds for a member without limits of its own."""
+
+    def __init__(self, process: Path = SELF) -> None:
+        """To be called before the member starts."""
+        self._process = process
+        self._num_before = self._num_now()
+
+    def exceeded_bytes(self) -> int | None:
+        """The limit, if the kernel has killed a process of this cgroup for exceeding it; else None."""
+        return memory_bytes(self._process) if self._num_now() > self._num_before else None
+
+    def _num_now(self) -> int:
+        group = own_cgroup("memory", self._process)
+        return 0 if group is None else _num_killed(group.folder)
 
 
 def confine(size: Size, process: Path = SELF) -> Confinement:
@@ -163,6 +183,15 @@ def _sweep(parent: Path) -> None:
         if owner.isdigit() and not Path("/proc", owner).exists():
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _num_killed(folder: Path) -> int:
+    """Read the line `oom_kill 1`: version 1 has it in `memory.oom_control`, version 2 in `memory.events`."""
+    for file in ("memory.oom_control", "memory.events"):
+        with suppress(OSError):
+            counts = dict(line.split() for line in (folder / file).read_text().splitlines())
+            return int(counts.get("oom_kill", "0"))
+    return 0
 
 
 def _kill_all(folder: Path) -> None:
