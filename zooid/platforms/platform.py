@@ -1,96 +1,78 @@
-"""The operations that zooid needs of a platform: launch, has_room, locate, find, poll, logs, leave and terminate."""
+"""The operations that zooid needs of a platform: create members, list them, delete them."""
 
-import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol
 
-from zooid.core.units import format_bytes
-
-Program = Literal["worker", "profiler"]
-
-
-@dataclass(frozen=True)
-class Size:
-    """Limits of a member: processor time, in cores, and memory."""
-
-    vcpus: float
-    memory_bytes: int
+from zooid.core.runs.member_records import Exit, MemberHandle
+from zooid.core.runs.ticket import Ticket
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A member to start as `python -m zooid.PROGRAM SPEC_URL`."""
+    """A member to start."""
 
-    member: str
-    program: Program
-    spec_url: str
-    num_threads: int
-    size: Size | None = None
-    """The limits of the member; None means no limits of its own."""
-    uses_gpus: bool = False
-    """Whether the member may use the GPUs of the machine."""
+    ticket: Ticket
     offer: str = ""
     """Name of the offer on which the member runs."""
     trains: bool = True
     """Whether the member trains; otherwise it only prepares, checks or plans a run."""
-    lifetime_s: float | None = None
-    """The time after which the platform ends the member; None if it never does."""
-
-
-@dataclass(frozen=True)
-class Exit:
-    """How a member ended."""
-
-    status: int | None
-    """The exit status, negative for a signal, as in subprocess; None if it is unknown."""
-    exceeded_bytes: int | None = None
-    """The memory limit, if the kernel killed the member for exceeding it; else None."""
+    platform: str = "local"
+    """Name of the platform of the offer."""
+    package: str = ""
+    """Digest of the archive of zooid in the run's folder; empty for a member of this machine."""
 
     @property
-    def is_success(self) -> bool:
-        return self.status == 0
-
-    def __str__(self) -> str:
-        if self.exceeded_bytes is not None:
-            return f"was ended by the kernel: it used more than its {format_bytes(self.exceeded_bytes)} of memory"
-        if self.status is None:
-            return "is gone; how it ended is not known"
-        if self.status >= 0:
-            return f"exited with status {self.status}"
-        try:
-            name = signal.Signals(-self.status).name
-        except ValueError:
-            name = "unknown"
-        return f"was killed by signal {-self.status} ({name})"
+    def member(self) -> str:
+        return self.ticket.member
 
 
-Handle = TypeVar("Handle")
+def not_started(words: str | None) -> Exit | None:
+    """Return the exit of a member whose start ended with these words; None if it was not said that it has ended."""
+    if words is None:
+        return None
+    return Exit(None, reason=f"could not be started: {words.strip().splitlines()[-1].strip()}", output=words)
 
 
-class Platform(Protocol[Handle]):
-    """Starts members, which are never imported; a handle is valid in this process only, a location in any."""
+class Platform(Protocol):
+    """Starts members through `zooid.entry`, which records in the store how they end.
 
-    def launch(self, launch: Launch) -> Handle:
-        """Start a member."""
+    Members have titles, which are unique within a run. Any process can list and delete the members of a run, whoever
+    has created them.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the platform in offers and handles."""
+
+    @property
+    def look_s(self) -> float:
+        """Seconds between two calls of `members`."""
+
+    def create(self, launches: Sequence[Launch]) -> None:
+        """Start members, all at once. A title that already runs is not started again.
+
+        A member that cannot be started is listed with the reason. Raises InputError, before any is started, for
+        launches that can never work here.
+        """
+
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        """List the members of a run by title: None while a member exists, or how it ended if the platform knows.
+
+        A member that is gone may be missing.
+        """
+
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        """End members, by force if necessary, and return when they are gone. They may be gone already."""
+
+    def release(self) -> None:
+        """Release what this process holds to reach the members, who live on."""
 
     def has_room(self, num_members: int, offer: str) -> bool:
         """Whether so many more members can be started now on the offer of this name."""
 
-    def locate(self, handle: Handle) -> dict[str, str]:
-        """The location of a member, by which another process can find it."""
+    def place(self, offer: str) -> dict[str, str]:
+        """Data for the handles of members on the offer of this name, with which `watch` finds them."""
 
-    def find(self, location: Mapping[str, str]) -> Handle | None:
-        """A handle for a member of another process; None if it cannot be seen from here."""
-
-    def poll(self, handle: Handle) -> Exit | None:
-        """How a member ended; None while it runs."""
-
-    def logs(self, handle: Handle) -> str:
-        """The output of a member, also after its end."""
-
-    def leave(self, handle: Handle) -> None:
-        """Leave a member to another process, which has adopted it, so that it outlives this one."""
-
-    def terminate(self, handle: Handle) -> None:
-        """End a member, by force if necessary, and return when it is gone; it may be gone already."""
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        """Let `members` list a member that another process has created; False if that is not possible from here."""
