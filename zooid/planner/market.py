@@ -21,7 +21,7 @@ class Market:
     world: World
     quotas: Mapping[str, int] = field(default_factory=dict)
     """Maximum number of members, by the name of an offer or by the dotted beginning of several names, which then share
-    the quota. Other offers are unlimited."""
+    the quota. The room that offers have themselves also limits them. Other offers are unlimited."""
     left_out: tuple[LeftOut, ...] = ()
     """Offers that the user named, but that no plan can use."""
 
@@ -29,6 +29,9 @@ class Market:
         if not self.offers:
             raise PlanError("no offer is given; give one or more, for example local, or aws.lambda.1769")
         names = [offer.name for offer in self.offers]
+        rooms = {offer.name: offer.max_members for offer in self.offers if offer.max_members is not None}
+        limits = {name: min(room, self.quotas.get(name, room)) for name, room in rooms.items()}
+        object.__setattr__(self, "quotas", {**self.quotas, **limits})
         for name, quota in self.quotas.items():
             if not any(is_named(offer, name) for offer in names):
                 raise PlanError(f"a quota is given for {name!r}, but the offers are {', '.join(names)}; name one")

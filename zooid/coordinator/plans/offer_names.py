@@ -7,27 +7,33 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from zooid.catalog import local_offer, offer
+from zooid.coordinator.plans.own_offers import own_offer
 from zooid.core.errors import InputError
 from zooid.core.resources.machine import cpu_quota, memory_bytes
-from zooid.core.resources.offer import Offer
+from zooid.core.resources.offer import OWN_PLATFORMS, Offer
+from zooid.core.resources.size import Size
 from zooid.core.units import format_bytes
-from zooid.platforms.platform import Size
 
 LOCAL = "local"
 LIMITED = "limited"
+PLATFORMS = (LOCAL, *OWN_PLATFORMS)
+"""Platforms on which members can be started."""
 
 
 def resolve_offer(on: str) -> Offer:
     """Return the offer that `on` names.
 
     `local` is this machine at no cost, and `local:OFFER` this machine at the prices of a catalog offer. `limited:OFFER`
-    also limits every member to the offer's vCPUs and memory.
+    also limits every member to the offer's vCPUs and memory. `ssh.NAME` is another machine.
     """
     form, _, model_name = on.partition(":")
+    if form.partition(".")[0] in OWN_PLATFORMS:
+        return own_offer(on)
     if form not in (LOCAL, LIMITED):
         raise InputError(
             f"members cannot be started on {form!r}; give local, or local:OFFER for the prices of a catalog offer, or "
-            "limited:OFFER for its size as well, for example limited:aws.lambda.1769"
+            "limited:OFFER for its size as well, for example limited:aws.lambda.1769; or one of your own machines, for "
+            "example ssh.gpu1"
         )
     this_machine = local_offer(memory_bytes(), datetime.date.today().isoformat())
     if form == LIMITED and not model_name:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from msgspec import structs
 
@@ -46,7 +46,7 @@ class PlanOptions(TypedDict, total=False):
     interruptions: Mapping[str, float] | None
     """Losses of a member per hour, by the offer's name or its beginning; by default those of the offers."""
     on_event: OnEvent
-    platform: Platform[Any] | None
+    platform: Platform | None
 
 
 def plan(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Plan:

@@ -1,6 +1,8 @@
 """Checks of a given plan or layout, before anything is started."""
 
-from zooid.coordinator.plans.offer_names import LOCAL
+from collections.abc import Sequence
+
+from zooid.coordinator.plans.offer_names import LOCAL, PLATFORMS
 from zooid.core.errors import InputError, PlanError
 from zooid.core.plans.plan import FixedLayout, Limits, Plan
 from zooid.core.plans.search_result import Goal
@@ -30,9 +32,9 @@ def check_given(
             "when planning, or leave out the plan"
         )
     for offer in plan.offers:
-        if offer.platform != LOCAL:
+        if offer.platform not in PLATFORMS:
             raise InputError(
-                f"the plan uses {offer.name}, but members can be started only on {LOCAL}; plan for {LOCAL}"
+                f"the plan uses {offer.name}, but members can be started only on {', '.join(PLATFORMS)}; plan for these"
             )
     check_memory(plan)
     if reproducible and not plan.reproducible:  # its predicted time and memory would not apply
@@ -61,7 +63,7 @@ def check_predicted(plan: Plan, limits: Limits | None) -> None:
 
 
 def fixed_layout(
-    plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offer: Offer
+    plan: Plan | None, limits: Limits | None, goal: Goal | None, links: Links | None, offers: Sequence[Offer]
 ) -> FixedLayout:
     """Return the layout of a job that is not profiled; reject options that need a profile."""
     if plan is not None:
@@ -87,8 +89,29 @@ def fixed_layout(
         transport=limits.transport or "store",
         reproducible=limits.reproducible,
         insured=limits.insured,
-        offer=offer,
+        offers=_spread(limits.num_replicas, limits.num_stages, offers),
     )
+
+
+def _spread(num_replicas: int, num_stages: int, offers: Sequence[Offer]) -> tuple[Offer, ...]:
+    """Return the offer of every replica, or of every stage of a single one. Each offer is filled before the next.
+
+    Of offers without a limit, the first one has room for all.
+    """
+    num_parts, part_members = (num_replicas, num_stages) if num_replicas > 1 else (num_stages, 1)
+    parts = [
+        offer
+        for offer in offers
+        for _ in range(num_parts if offer.max_members is None else offer.max_members // part_members)
+    ]
+    if len(parts) < num_parts:
+        rooms = ", ".join(f"{offer.name} for {offer.max_members}" for offer in offers)
+        what = "a replica has all its stages on one offer" if num_replicas > 1 else "give more offers, or fewer stages"
+        raise InputError(
+            f"the layout {num_replicas}x{num_stages} needs room for {num_replicas * num_stages} members, and there is "
+            f"{rooms}; {what}"
+        )
+    return tuple(parts[:num_parts]) if len(set(parts[:num_parts])) > 1 else tuple(parts[:1])
 
 
 def check_memory(plan: Plan) -> None:

@@ -1,0 +1,78 @@
+"""Offers of the user's own machines and clusters, from the file that lists them."""
+
+from pathlib import Path
+
+from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
+from zooid.core.environment import machines_file
+from zooid.core.errors import InputError
+from zooid.core.resources.offer import Offer
+from zooid.platforms.slurm import Cluster, SlurmPartition, asked_sizes
+from zooid.platforms.ssh import SshMachine, SshPlatform
+
+
+def listed_places() -> dict[str, OwnPlace]:
+    """Read the user's file of machines, by the names of the offers."""
+    return own_places(Path(machines_file()))
+
+
+def place_named(name: str) -> OwnPlace:
+    """Return the place of an offer. What ssh or Slurm knows by that name needs no entry in the file."""
+    places = listed_places()
+    if name in places:
+        return places[name]
+    platform, _, rest = name.partition(".")
+    if platform in ("ssh", "slurm") and rest:
+        return OwnPlace(name, {}, {})
+    raise InputError(
+        f"no machine is named {name!r}; {machines_file()} lists {', '.join(sorted(places)) or 'none'}: write a table "
+        f"[{platform}.NAME] into it"
+    )
+
+
+def own_offer(name: str) -> Offer:
+    """Return the offer of one member of an own place; the place is asked for sizes that the file does not have."""
+    place = place_named(name)
+    if place.platform == "ssh" and not {"vcpus", "memory"} <= place.sizes.keys():
+        platform = SshPlatform(ssh_machine)
+        try:
+            return offer_of_place(place, platform.sizes(name))
+        finally:
+            platform.release()
+    if place.platform == "slurm" and not {"vcpus", "memory", "lifetime"} <= place.sizes.keys():
+        return offer_of_place(place, asked_sizes(_cluster(place), _partition_name(place), place.sizes))
+    return offer_of_place(place)
+
+
+def ssh_machine(offer: str) -> SshMachine:
+    """Return the machine of an offer, as ssh knows it."""
+    options = place_named(offer).options
+    return SshMachine(**{"host": offer.partition(".")[2], **options})
+
+
+def slurm_partition(offer: str) -> SlurmPartition:
+    """Return the partition of an offer, and what its members get there."""
+    place, sized = place_named(offer), own_offer(offer)
+    return SlurmPartition(
+        partition=_partition_name(place),
+        cluster=_cluster(place),
+        vcpus=sized.vcpus,
+        memory_bytes=sized.memory_bytes,
+        has_gpu=sized.num_gpus > 0,
+        **{field: place.options[field] for field in ("python", "options") if field in place.options},
+    )
+
+
+def _partition_name(place: OwnPlace) -> str:
+    return place.options.get("partition", place.name.partition(".")[2])
+
+
+def _cluster(place: OwnPlace) -> Cluster:
+    return Cluster(place.options.get("login", ""), place.options.get("config", ""))
+
+
+def names_of(on: str) -> list[str]:
+    """Return the names of the offers that `on` means: a name, or a beginning that several own machines share."""
+    platform, dot, _ = on.partition(".")
+    if dot or platform not in {place.platform for place in listed_places().values()}:
+        return [on]
+    return [name for name, place in listed_places().items() if place.platform == platform]
