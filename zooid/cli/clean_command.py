@@ -1,4 +1,4 @@
-"""`zooid clean`: remove temporary objects of a crashed run."""
+"""`zooid clean`: end what a crashed run has left, and remove its temporary objects."""
 
 from typing import Annotated
 
@@ -12,9 +12,11 @@ from zooid.report import say
 
 def clean(
     url: options.RunFolder,
-    force: Annotated[bool, typer.Option("--force", help="Clean even if a run seems to be active there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Clean even if members are active there, and end them.")
+    ] = False,
 ) -> None:
-    """Remove the messages that members of a crashed run left in its folder. Checkpoints and events stay.
+    """End members that a crashed run has left, and remove their messages. Checkpoints and events stay.
 
     Example: zooid clean s3://bucket/run-7
     """

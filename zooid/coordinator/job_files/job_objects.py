@@ -4,6 +4,8 @@ import atexit
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
@@ -15,8 +17,20 @@ from zooid.core.runs import keys
 from zooid.store import ObjectStore
 
 _HOW_TO_FIX = "assign it to a variable at the top level of a file or notebook cell, or give the path of a job file"
-_written: set[Path] = set()
-"""Job files that this process has written, and deletes when it ends."""
+
+
+@dataclass(frozen=True)
+class JobCode:
+    """The code of a job: a folder, and perhaps a file beside it that was written for a job without one."""
+
+    root: Path
+    file: str
+    """Path of the job file below the root."""
+    extra: Mapping[str, bytes] = field(default_factory=dict)
+
+
+_written: dict[Path, JobCode] = {}
+"""Job files that this process has written, and deletes when it ends, with the code that they need elsewhere."""
 
 
 def reject_nested_run() -> None:
@@ -50,17 +64,24 @@ def file_of(job: Job) -> Path:
     file = getattr(module, "__file__", None)
     cells = vars(module).get("In") if module.__name__ == "__main__" else None
     if isinstance(cells, list) and (text := statements_for(variable, cells[1:], vars(module))) is not None:
-        return _write("notebook", text if variable == "job" else f"{text}job = {variable}\n")
+        text = text if variable == "job" else f"{text}job = {variable}\n"
+        return _write("notebook", text, Path.cwd(), text)
     if file is None or not Path(file).is_file():
         raise JobError(f"the job in `{variable}` was typed where members cannot read it; {_HOW_TO_FIX}")
     path = Path(file).resolve()
     if "." in name:
-        return _write(variable, _import_source(name, path, variable))
+        root = path.parents[name.count(".") + (path.name == "__init__.py")]
+        texts = [_import_source(name, folder, variable) for folder in (str(root), ".")]
+        return _write(variable, texts[0], root, texts[1])
     if variable == "job":
         return path
-    return _write(
-        variable, f"from zooid.core.jobs.job import load_job\n\njob = load_job({str(path)!r}, {variable!r})\n"
-    )
+    texts = [_load_source(file, variable) for file in (str(path), path.name)]
+    return _write(variable, texts[0], path.parent, texts[1])
+
+
+def code_of(file: Path) -> JobCode:
+    """Return the code that a job file needs on another machine."""
+    return _written.get(file) or JobCode(file.parent, file.name)
 
 
 def save_source(store: ObjectStore, file: Path) -> None:
@@ -72,7 +93,8 @@ def save_source(store: ObjectStore, file: Path) -> None:
 def saved_source(store: ObjectStore) -> Path | None:
     """Fetch the job file that was saved in a run's folder; None if there is none."""
     try:
-        return _write("job", bytes(store.get(keys.JOB)).decode())
+        text = bytes(store.get(keys.JOB)).decode()
+        return _write("job", text, Path.cwd(), text)
     except ObjectNotFound:
         return None
     except UnicodeDecodeError as error:
@@ -96,17 +118,22 @@ def _find(job: Job) -> tuple[ModuleType, str]:
     return min(holders, key=lambda holder: holder[0].__name__ == "__main__")
 
 
-def _import_source(name: str, path: Path, variable: str) -> str:
+def _import_source(name: str, root: str, variable: str) -> str:
     """Return a job file that imports the job from a package, whose own imports may be relative."""
-    depth = name.count(".") + (path.name == "__init__.py")
-    root = str(path.parents[depth])
     return f"import sys\n\nsys.path.insert(0, {root!r})\nfrom {name} import {variable} as job\n"
 
 
-def _write(stem: str, text: str) -> Path:
+def _load_source(file: str, variable: str) -> str:
+    """Return a job file that loads the job from a variable of another file."""
+    return f"from zooid.core.jobs.job import load_job\n\njob = load_job({file!r}, {variable!r})\n"
+
+
+def _write(stem: str, text: str, root: Path, text_elsewhere: str) -> Path:
+    """Write a job file; elsewhere, it stands beside the contents of `root` with another text."""
     folder = Path(tempfile.mkdtemp(prefix="zooid-job-")).resolve()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     file = folder / f"{stem}.py"
     file.write_text(text)
-    _written.add(file)
+    name = f"zooid_{stem}.py"
+    _written[file] = JobCode(root, name, {name: text_elsewhere.encode()})
     return file

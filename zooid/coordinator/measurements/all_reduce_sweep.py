@@ -3,12 +3,13 @@
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from zooid.coordinator.measurements.link_probes import team_of
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, num_threads, resolve_offer
 from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.platform_choice import any_platform
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.core.errors import InputError
 from zooid.core.plans.all_reduce_samples import ELEMENT_BYTES, AllReduceSamples, Library
@@ -18,7 +19,6 @@ from zooid.core.runs.events import PhaseStarted
 from zooid.core.runs.spec import SweepSpec
 from zooid.core.units import format_bytes
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import check_create_only
 from zooid.store.stored_records import read_record
 
@@ -44,7 +44,7 @@ def probe_all_reduce(
     at_once: Sequence[int] = AT_ONCE,
     repeats: int = NUM_REPEATS,
     on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> AllReduceSamples:
     """Time a library's all-reduces by size, by number of members, and by the number in flight at once.
 
@@ -77,7 +77,7 @@ def probe_all_reduce(
             )
             for member in team
         ]
-        crew = Crew(platform or LocalPlatform(), folder, checks_input=True)
+        crew = Crew(platform or any_platform(), folder, checks_input=True)
         crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
         return read_record(folder, keys.ALL_REDUCES, AllReduceSamples)
 

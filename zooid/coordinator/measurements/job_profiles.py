@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from zooid.coordinator.job_files.job_objects import check_job_file
+from zooid.coordinator.job_files.travelling_job import TravellingJob, packed_job
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads, resolve_offers
-from zooid.coordinator.runs.crew import Crew, ready_platform, wait_for_all
+from zooid.coordinator.runs.crew import Crew, wait_for_all
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, ProgressSum, Relay, ignore
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.errors import InputError
@@ -40,7 +41,7 @@ def profile(
     on: str = LOCAL,
     known: Profile | None = None,
     on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> Profile:
     """Check a job, and measure its layers and the links to the store where its members will run.
 
@@ -58,7 +59,7 @@ def profiles(
     store: str | None = None,
     known: Mapping[str, Profile] | None = None,
     on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> dict[str, Profile]:
     """Profile a job on several offers, and return the profiles by the offers' names in the catalog.
 
@@ -72,10 +73,10 @@ def profiles(
             f"`known` has profiles of {', '.join(sorted(unknown))}, but `on` names {', '.join(offers)}; leave out the "
             "others"
         )
-    used_platform = platform or ready_platform(next(iter(offers.values())))
+    job = packed_job(file, offers.values())
     progress = ProgressSum(len(offers), on_event)
     measured: dict[str, Profile] = {}
-    with scratch_folder(store, "profiling") as objects:
+    with opened_platform(platform, offers.values()) as used_platform, scratch_folder(store, "profiling") as objects:
         on_event(PhaseStarted(at_s=time.time(), phase="profile"))
         for names in rounds(offers, cpu_quota(), memory_bytes()):
             tasks = []
@@ -84,20 +85,22 @@ def profiles(
                 member = _PROFILER if len(offers) == 1 else f"{_PROFILER}-{name}"
                 relay = Relay(folder, progress.of(name))
                 tasks.append(_Task(member, offers[name], folder, relay, known.get(name)))
-            measured |= zip(names, _measure_together(file, tasks, used_platform), strict=True)
+            for task in tasks:
+                job.store_in(task.store)
+            measured |= zip(names, _measure_together(job, tasks, used_platform), strict=True)
     return {name: measured[name] for name in offers}
 
 
 def measure(
-    job_file: Path,
+    job: TravellingJob,
     store: ObjectStore,
     offer: Offer,
-    platform: Platform[Any],
+    platform: Platform,
     relay: Relay,
     meter: RunMeter | None = None,
 ) -> Profile:
     """Start one profiling member on the platform, wait for it, and return its profile. The meter bills the member."""
-    [measured] = _measure_together(job_file, [_Task(_PROFILER, offer, store, relay, None)], platform, meter)
+    [measured] = _measure_together(job, [_Task(_PROFILER, offer, store, relay, None)], platform, meter)
     return measured
 
 
@@ -137,7 +140,7 @@ class _Task:
 
 
 def _measure_together(
-    job_file: Path, tasks: Sequence[_Task], platform: Platform[Any], meter: RunMeter | None = None
+    job: TravellingJob, tasks: Sequence[_Task], platform: Platform, meter: RunMeter | None = None
 ) -> list[Profile]:
     def poll() -> None:
         for task in tasks:
@@ -150,21 +153,23 @@ def _measure_together(
             during = f"while the job was being measured{where}"
             crew = Crew(platform, task.store, checks_input=True, during=during, meter=meter)
             crews.append(started.enter_context(crew))
-            crew.start("profiler", [_spec(job_file, task)], [task.offer])
+            crew.start("profiler", [_spec(job, task)], [task.offer])
         wait_for_all(crews, poll)
     for task in tasks:
         task.relay.flush()
     return [_read(task.store, task.offer) for task in tasks]
 
 
-def _spec(job_file: Path, task: _Task) -> ProfilerSpec:
+def _spec(job: TravellingJob, task: _Task) -> ProfilerSpec:
     # a neighbour of a member with a size limit would run within that limit, and slow the member down
+    job_file, code = job.seen_from(task.offer)
     has_neighbours = task.offer.platform == LOCAL and enforced_size(task.offer) is None
     return ProfilerSpec(
         run=secrets.token_hex(4),
         member=task.member,
         store=task.store.url,
-        job_file=str(job_file),
+        job_file=job_file,
+        code=code,
         num_threads=num_threads(task.offer),
         roster=task.relay.roster,
         site=task.offer.site,

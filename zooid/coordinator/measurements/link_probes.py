@@ -3,11 +3,11 @@
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, num_threads, resolve_offer
 from zooid.coordinator.runs.crew import Crew
+from zooid.coordinator.runs.platform_choice import any_platform
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.environment import rough_repeats
@@ -19,7 +19,6 @@ from zooid.core.runs import keys
 from zooid.core.runs.events import PhaseStarted
 from zooid.core.runs.spec import LinkEnd, ProbeMember, ProbeSpec
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store.stored_records import read_record
 
 ENDS: tuple[LinkEnd, ...] = ("store", "peers")
@@ -44,7 +43,7 @@ def probe(
     streams: Sequence[int] = NUM_STREAMS,
     seconds: float = 1.0,
     on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> Links:
     """Measure bandwidth and round trip to the store and between members, for growing numbers of members at once.
 
@@ -64,7 +63,7 @@ def _measure_links(
     seconds: float,
     store: str | None,
     on_event: OnEvent,
-    platform: Platform[Any] | None,
+    platform: Platform | None,
     meter: RunMeter | None = None,
 ) -> Links:
     """Start these members, and return the links that they measure. The meter of a run bills them."""
@@ -87,7 +86,7 @@ def _measure_links(
             for member in team
         ]
         # These members need no torch, and a process that imports it before it forks them would start later.
-        crew = Crew(platform or LocalPlatform(forks=False), folder, checks_input=False, meter=meter)
+        crew = Crew(platform or any_platform(forks=False), folder, checks_input=False, meter=meter)
         crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
         return read_record(folder, keys.LINKS, Links)
 
@@ -97,7 +96,7 @@ def peer_links(
     on: str,
     known: Links | None,
     on_event: OnEvent,
-    platform: Platform[Any] | None,
+    platform: Platform | None,
     meter: RunMeter | None = None,
 ) -> tuple[Link, ...]:
     """Return the known links between members; if none are known, measure those that directly connected members need."""

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.markets import profile_for
 from zooid.coordinator.plans.plan_forecast import profiles_of
 from zooid.coordinator.runs import resumed_run
+from zooid.coordinator.runs.platform_choice import any_platform
 from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
@@ -30,7 +30,6 @@ from zooid.core.runs.replay import ReplayReport, SpotReplay
 from zooid.core.runs.steering import Steering
 from zooid.core.runs.timeline import Timeline, joined
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.store import ObjectStore
 from zooid.store.stored_records import read_record
 
@@ -71,7 +70,7 @@ def rehearse(
     trace_speed: float = 60.0,
     seed: int = 0,
     on_event: OnEvent = ignore,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> Rehearsal:
     """Run a plan while compute takes its profiled time, multiplied by `slower`.
 
@@ -120,7 +119,7 @@ def rehearse(
     rule = checkpoints or DEFAULT_RULE
     with scratch_folder(store, "rehearsal") as objects:
         return rehearse_asleep(
-            plan, pace, objects, platform or LocalPlatform(), checkpoints=rule, spot=spot, on_event=on_event
+            plan, pace, objects, platform or any_platform(), checkpoints=rule, spot=spot, on_event=on_event
         )
 
 
@@ -130,7 +129,7 @@ def _rehearse_job(
     store: str,
     spot: SpotReplay | None,
     on_event: OnEvent,
-    platform: Platform[Any] | None,
+    platform: Platform | None,
 ) -> Rehearsal:
     ends_s: dict[int, float] = {}
     report: ReplayReport | None = None
@@ -140,10 +139,10 @@ def _rehearse_job(
             ends_s[event.step] = event.at_s
         on_event(event)
 
-    def start(platform: Platform[Any] | None, on_event: OnEvent) -> RunResult:
+    def start(platform: Platform | None, on_event: OnEvent) -> RunResult:
         return start_job(on_event=on_event, platform=platform)
 
-    def resume(platform: Platform[Any], on_event: OnEvent) -> RunResult:
+    def resume(platform: Platform, on_event: OnEvent) -> RunResult:
         return resumed_run.resume(store, on_event=on_event, platform=platform)
 
     if spot is None:
@@ -157,7 +156,7 @@ def rehearse_asleep(
     plan: Plan,
     pace: RehearsalPace,
     store: ObjectStore,
-    platform: Platform[Any],
+    platform: Platform,
     *,
     checkpoints: CheckpointRule = DEFAULT_RULE,
     spot: SpotReplay | None = None,

@@ -6,6 +6,7 @@ import time
 from msgspec import structs
 
 from zooid.coordinator.runs.lease import is_held, reject_live_coordinator
+from zooid.coordinator.runs.left_members import end_left_members
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
@@ -20,10 +21,10 @@ _BUSY_POLL_S = 1.5
 
 
 def clean(store: str, *, force: bool = False) -> int:
-    """Remove messages, probes and incomplete checkpoints from a run's folder; return the number of removed objects.
+    """End members that a killed coordinator has left, wherever they run, and remove what they exchanged.
 
-    Plans, events and complete checkpoints stay. A folder with a running coordinator or member is rejected, unless
-    `force` is given.
+    Returns the number of removed objects: messages, probes and incomplete checkpoints. Plans, events and complete
+    checkpoints stay. A folder with a running coordinator or member is rejected, unless `force` is given.
     """
     folder = open_store(store)
     claim: RunClaim | None
@@ -32,10 +33,15 @@ def clean(store: str, *, force: bool = False) -> int:
     except InputError:  # only process groups have used the folder
         number, claim = 0, None
     was_killed = False
-    if not force:
+    try:
         was_killed = reject_live_coordinator(folder, number)
-        _reject_busy(folder)
+        if not force:
+            _reject_busy(folder)
+    except InputError:
+        if not force:
+            raise
     if was_killed and claim is not None:
+        end_left_members(folder)
         number = _fence_off(folder, claim, number)
     num_removed = sum(clear(folder, prefix) for prefix in (keys.COMM, keys.PROBES))
     if not force or not is_held(folder, number):  # a running member may be about to complete a checkpoint
@@ -47,23 +53,26 @@ def clean(store: str, *, force: bool = False) -> int:
 
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
-    """Remove messages, answers, handles, requests and limits of one claim's members, under all of its rosters."""
-    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.JOINING, keys.REQUESTS):
+    """Remove messages, answers, handles, ends, requests and limits of one claim's members, under all of its rosters."""
+    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.ENDS, keys.JOINING, keys.REQUESTS):
         _clear_claims(store, folder, range(number, number + 1))
     store.delete([keys.allowance(number)])
 
 
 def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None = None) -> None:
-    """Remove messages, failures, specs, handles and requests of all rosters before this one, and earlier leases.
+    """Remove messages, failures, specs, handles, logs and requests of all rosters before this one, and earlier leases.
 
     `claim` is the number of the newest claim, if that is an adoption of this roster.
     """
     for folder in (
         f"{keys.COMM}/{run}",
         keys.FAILURES,
-        keys.SPECS,
+        keys.SPECS,  # together with the starts: a late process would otherwise start its member once more
+        keys.STARTS,
         keys.ANSWERS,
         keys.HANDLES,
+        keys.ENDS,
+        keys.LOGS,
         keys.JOINING,
         keys.REQUESTS,
     ):
@@ -90,7 +99,7 @@ def _reject_busy(store: ObjectStore) -> None:
     if (store.list(keys.COMM), store.list(keys.EVENTS)) != before:
         raise InputError(
             f"members are writing messages or events in {store.url} right now; end that run first, or use --force, "
-            "which makes it fail"
+            "which ends its members"
         )
 
 

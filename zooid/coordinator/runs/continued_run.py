@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from msgspec import structs
 
@@ -47,7 +46,7 @@ _MAX_FRUITLESS = 10
 def continue_or_raise(
     failure: MemberFailed | CheckpointError,
     store: ObjectStore,
-    platform: Platform[Any],
+    platform: Platform,
     on_event: OnEvent,
     fleets: Sequence[Plan] = (),
 ) -> RunResult:
@@ -105,7 +104,7 @@ def _is_loss(failure: ZooidError) -> bool:
 @dataclass
 class _ContinuedRun:
     store: ObjectStore
-    platform: Platform[Any]
+    platform: Platform
     on_event: OnEvent
     rules: Steering
     fleets: Sequence[Plan]

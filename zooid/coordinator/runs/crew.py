@@ -1,26 +1,42 @@
 """Crews: members that are started, watched and ended together."""
 
+import hashlib
 import logging
+import math
+import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size, num_threads
+from msgspec import structs
+
+from zooid.coordinator.job_files.travelling_job import store_package
+from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size
+from zooid.coordinator.runs.platform_choice import uses_gpus
 from zooid.coordinator.runs.relay import Relay
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core import errors
-from zooid.core.errors import InputError, MemberFailed, ObjectNotFound, RecordError, ZooidError
+from zooid.core.errors import (
+    InputError,
+    MemberFailed,
+    ObjectNotFound,
+    RecordError,
+    StoreError,
+    ZooidError,
+)
 from zooid.core.interrupts import uninterrupted
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.spec import Failure, MemberHandle, MemberSpec
-from zooid.platforms import Exit, Launch, Platform, Program
-from zooid.platforms.local import LocalPlatform
+from zooid.core.runs.member_records import Exit, MemberHandle
+from zooid.core.runs.spec import Failure, MemberSpec, WorkerSpec
+from zooid.core.runs.ticket import Program, Ticket, title_of
+from zooid.entry.arrival import own_versions
+from zooid.platforms import Launch, Platform
 from zooid.store import ObjectStore
-from zooid.store.stored_records import read_record
+from zooid.store.member_starts import cancel_start
+from zooid.store.stored_records import find_end, read_record
 
 logger = logging.getLogger(__name__)
 
@@ -32,26 +48,24 @@ _LEFT_OUT_S = 3.0
 _LOG_LINES = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Running:
+    """A member from its launch to its end."""
+
     member: str
+    run: str
     roster: int
     offer: Offer
-    handle: Any
-    started_at_s: float
-    """Unix time of its start."""
+    launched_at_s: float
+    """Unix time of its launch."""
+    predicted_bytes: int = 0
+    """Its predicted peak memory; 0 if nothing is predicted."""
+    exit: Exit | None = None
+    """How it ended; None while it runs."""
 
-
-def ready_platform(offer: Offer) -> LocalPlatform:
-    """Return the platform of this machine, which prepares for members on the offer while the caller still plans."""
-    platform = LocalPlatform()
-    if enforced_size(offer) is None:
-        platform.expect(num_threads(offer), uses_gpus=_uses_gpus(offer))
-    return platform
-
-
-def _uses_gpus(offer: Offer) -> bool:
-    return (enforced_size(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
+    @property
+    def title(self) -> str:
+        return title_of(self.member, self.roster)
 
 
 def wait_for_all(crews: Sequence["Crew"], on_poll: Callable[[], None]) -> None:
@@ -75,7 +89,7 @@ class Crew:
 
     def __init__(
         self,
-        platform: Platform[Any],
+        platform: Platform,
         store: ObjectStore,
         *,
         checks_input: bool,
@@ -92,10 +106,8 @@ class Crew:
         self._meter = meter or RunMeter()
         self._trains = trains
         self._running: dict[str, _Running] = {}
-        self._recorded: set[str] = set()
-        """Members whose handles are in the store."""
-        self._ended: set[str] = set()
-        """Members that were found to have exited."""
+        self._looked_s = -math.inf
+        """When the platform was last asked for its members, by the monotonic clock."""
         self._dismissed: set[str] = set()
         """Members that were ended because nobody needed them any more."""
 
@@ -113,47 +125,53 @@ class Crew:
         relay.flush()
 
     def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
-        """Write the specs, then start a member for each on its offer."""
-        for spec in specs:
-            self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
-        for spec, offer in zip(specs, offers, strict=True):
-            spec_url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
-            launch = Launch(
-                spec.member,
-                program,
-                spec_url,
-                spec.num_threads,
-                size=enforced_size(offer),
-                uses_gpus=_uses_gpus(offer),
-                offer=offer.name,
-                trains=self._trains,
-                lifetime_s=enforced_lifetime_s(offer),
+        """Write specs and handles, then start a member for each on its offer, all at once."""
+        pairs = list(zip(specs, offers, strict=True))
+        launches = [self._launch(program, spec, offer) for spec, offer in pairs]
+        now_s = time.time()
+        for spec, offer in pairs:
+            predicted_bytes = spec.predicted_bytes if isinstance(spec, WorkerSpec) else 0
+            self._running[spec.member] = _Running(
+                spec.member, spec.run, spec.roster, offer, now_s, predicted_bytes=predicted_bytes
             )
-            with uninterrupted():
-                handle = self._platform.launch(launch)
-                now_s = time.time()
-                self._running[spec.member] = _Running(spec.member, spec.roster, offer, handle, now_s)
-                self._meter.start(spec.member, offer, now_s, prepares=not self._trains)
+            self._meter.start(spec.member, offer, now_s, prepares=not self._trains)
+        self._platform.create(launches)
 
-    def record_handles(self) -> None:
-        """Write the members' handles, for a coordinator that may have to adopt them."""
-        for running in list(self._running.values()):
-            if running.member in self._recorded:
-                continue
-            self._recorded.add(running.member)
-            record = MemberHandle(
-                member=running.member,
-                started_at_s=running.started_at_s,
-                place=self._platform.locate(running.handle),
-            )
-            self._store.put(keys.handle(running.member, running.roster), encode_record(record))
+    def _launch(self, program: Program, spec: MemberSpec, offer: Offer) -> Launch:
+        """Write a member's spec and its handle, with which any coordinator can find it from now on."""
+        data, key = encode_record(spec), keys.spec(spec.member, spec.roster)
+        self._store.put(key, data)
+        handle = MemberHandle(
+            run=spec.run,
+            member=spec.member,
+            platform=offer.platform if offer.is_elsewhere else self._platform.name,
+            offer=offer.name,
+            launched_at_s=time.time(),
+            place=self._platform.place(offer.name),
+        )
+        self._store.put(keys.handle(spec.member, spec.roster), encode_record(handle))
+        ticket = Ticket(
+            run=spec.run,
+            member=spec.member,
+            roster=spec.roster,
+            program=program,
+            spec_url=f"{spec.store}/{key}",
+            spec_digest=hashlib.sha256(data).hexdigest(),
+            num_threads=spec.num_threads,
+            size=enforced_size(offer),
+            uses_gpus=uses_gpus(offer),
+            lifetime_s=enforced_lifetime_s(offer),
+        )
+        if not offer.is_elsewhere:
+            return Launch(ticket, offer.name, self._trains)
+        ticket = structs.replace(ticket, versions=own_versions())
+        return Launch(ticket, offer.name, self._trains, offer.platform, store_package(self._store))
 
-    def adopt(self, member: str, roster: int, offer: Offer, handle: Any, started_at_s: float) -> None:
+    def adopt(self, member: str, run: str, roster: int, offer: Offer, launched_at_s: float) -> None:
         """Take over a member that another process has started."""
-        self._running[member] = _Running(member, roster, offer, handle, started_at_s)
-        self._recorded.add(member)  # by the other process
+        self._running[member] = _Running(member, run, roster, offer, launched_at_s)
         if all(billed.member != member for billed in self._meter.running):
-            self._meter.start(member, offer, started_at_s, prepares=not self._trains)
+            self._meter.start(member, offer, launched_at_s, prepares=not self._trains)
 
     @property
     def members(self) -> Collection[str]:
@@ -182,7 +200,8 @@ class Crew:
         left_out_s: dict[str, float] = {}
         can_continue = True
         while True:
-            exits = {running.member: self._poll(running) for running in self._running.values()}
+            self._look()
+            exits = {running.member: running.exit for running in self._running.values()}
             for member, end in exits.items():
                 if end is not None and not end.is_success and member not in lost:
                     failure = self._read_failure(member)
@@ -206,7 +225,7 @@ class Crew:
                 if not has_exited and (not can_continue or is_left_out(running.member)):
                     since_s = left_out_s.setdefault(running.member, time.monotonic())
                     if time.monotonic() - since_s > _LEFT_OUT_S:
-                        self._platform.terminate(running.handle)
+                        self._delete([running])
             time.sleep(_POLL_S)
         if len(lost) == len(exits):
             raise self._error()
@@ -220,9 +239,9 @@ class Crew:
         """Return the offer and the age in seconds of every member that still runs."""
         now_s = time.time()
         return {
-            running.member: (running.offer, max(0.0, now_s - running.started_at_s))
+            running.member: (running.offer, max(0.0, now_s - running.launched_at_s))
             for running in self._running.values()
-            if running.member not in self._ended
+            if running.exit is None
         }
 
     def offer_of(self, member: str) -> Offer:
@@ -232,42 +251,70 @@ class Crew:
     def dismiss(self, member: str) -> None:
         """End a member that waits to join and is not needed any more."""
         self._dismissed.add(member)
-        self._platform.terminate(self._running[member].handle)
+        self._delete([self._running[member]])
 
     def has_ended(self, member: str) -> bool:
-        return self._poll(self._running[member]) is not None
+        self._look()
+        return self._running[member].exit is not None
 
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""
-        exits = [self._poll(running) for running in self._running.values()]
+        self._look()
+        exits = [running.exit for running in self._running.values()]
         if any(end is not None and not end.is_success for end in exits):
             raise self._error()
         return all(end is not None for end in exits)
 
     def end(self) -> None:
-        """End all members in parallel, and return when they are gone."""
-        if self._running and self._is_replaced():
-            for running in self._running.values():
-                self._platform.leave(running.handle)
-        elif self._running:
-            with uninterrupted(), ThreadPoolExecutor(len(self._running)) as pool:
-                list(pool.map(lambda running: self._platform.terminate(running.handle), self._running.values()))
-            for member in self._running:
-                self._meter.end(member, time.time())
+        """End all members together, and return when they are gone."""
+        if self._running and not self._is_replaced():
+            with uninterrupted():
+                self._delete(list(self._running.values()))
 
-    def _poll(self, running: _Running) -> Exit | None:
-        """Return how a member has ended; None if it still runs. It costs nothing from then on."""
-        end = self._platform.poll(running.handle)
-        if end is not None:
-            self._ended.add(running.member)
-            self._meter.end(running.member, time.time())
-        return end
+    def _delete(self, members: Sequence[_Running]) -> None:
+        """End members. One whose start was not claimed yet will never start, however late the platform is."""
+        for running in members:
+            if running.exit is None:
+                with suppress(StoreError):  # nobody can start if the store is gone
+                    cancel_start(self._store, running.member, running.roster)
+        for run in {running.run for running in members}:
+            self._platform.delete(run, {running.title for running in members if running.run == run})
+        for running in members:
+            if running.exit is None:
+                self._settle(running, self._read_end(running) or Exit(-signal.SIGTERM))
+
+    def _look(self) -> None:
+        """Find out who has ended, at the pace of the platform."""
+        if time.monotonic() - self._looked_s < self._platform.look_s:
+            return
+        self._looked_s = time.monotonic()
+        living = [running for running in self._running.values() if running.exit is None]
+        for run in {running.run for running in living}:
+            listed = self._platform.members(run)
+            for running in living:
+                if running.run == run and (running.title not in listed or listed[running.title] is not None):
+                    found = self._read_end(running) or listed.get(running.title) or Exit(None)
+                    self._settle(running, found)
+
+    def _settle(self, running: _Running, end: Exit) -> None:
+        """Note how a member has ended. It costs nothing from then on."""
+        if end.exceeded_bytes is not None and running.predicted_bytes:
+            end = structs.replace(end, predicted_bytes=running.predicted_bytes)
+        running.exit = end
+        self._meter.end(running.member, time.time(), end.ran_s)
+
+    def _read_end(self, running: _Running) -> Exit | None:
+        """Read how a member ended; None if that was not recorded, or the store is gone."""
+        with suppress(StoreError):
+            return find_end(self._store, running.member, running.roster)
+        return None
 
     def _error(self) -> ZooidError:
         """Return the error of the member that caused the failure, not of those that only lost a peer."""
         deadline_s = time.monotonic() + _CAUSE_TIMEOUT_S
         while True:
-            exits = [(running.member, self._poll(running)) for running in self._running.values()]
+            self._look()
+            exits = [(running.member, running.exit) for running in self._running.values()]
             failed = [(member, end) for member, end in exits if end is not None and not end.is_success]
             failures = {member: self._read_failure(member) for member, _ in failed}
             causes = [(m, end) for m, end in failed if (failure := failures[m]) is None or not failure.is_consequence]
@@ -285,11 +332,17 @@ class Crew:
             logger.warning("the failure of %s cannot be read: %s", member, error)
             return None
 
+    def _read_log(self, member: str) -> str:
+        with suppress(ObjectNotFound, StoreError):
+            log = self._store.get(keys.log(member, self._running[member].roster))
+            return bytes(log).decode(errors="replace")
+        return ""
+
     def _describe(self, member: str, end: Exit, failure: Failure | None) -> ZooidError:
         error: ZooidError
         if failure is None:
             error = MemberFailed(member, str(end), during=self._during)
-            lines = self._platform.logs(self._running[member].handle).splitlines()
+            lines = (self._read_log(member) or end.output).splitlines()
             error.details = "\n".join(lines[-_LOG_LINES:])
             return error
         if failure.is_input_error and self._checks_input:

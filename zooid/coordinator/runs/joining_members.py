@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from msgspec import structs
 
@@ -24,7 +23,7 @@ class JoiningMembers:
     store: ObjectStore
     number: int
     """Number of the claim under which members train."""
-    platform: Platform[Any]
+    platform: Platform
     crew: Crew
     spec: Callable[[RosterSeat, Offer, Plan], WorkerSpec]
     """Returns the spec of a member that trains in this seat of this plan."""
@@ -44,7 +43,13 @@ class JoiningMembers:
         plan = read_plan_of(self.store, self.number, plan_name)
         offers = _offers_of(seats, plan)
         specs = [
-            structs.replace(self.spec(seat, offer, plan), joins_stage=seat.stage, plan=plan_name, roster=self.number)
+            structs.replace(
+                self.spec(seat, offer, plan),
+                joins_stage=seat.stage,
+                plan=plan_name,
+                roster=self.number,
+                predicted_bytes=plan.stages[seat.stage].memory_bytes,
+            )
             for seat, offer in zip(seats, offers, strict=True)
         ]
         self.crew.start("worker", specs, offers)

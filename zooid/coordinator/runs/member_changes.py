@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from msgspec import structs
 
@@ -53,7 +53,7 @@ class RunChanges:
     claim: RunClaim
     number: int
     """Number of the claim under which members train."""
-    platform: Platform[Any]
+    platform: Platform
     crew: Crew
     plan: Plan
     """The plan that members follow."""
@@ -128,7 +128,6 @@ class RunChanges:
         def start(seats: Sequence[RosterSeat], plan_name: str) -> None:
             joining.start(seats, plan_name)
             self.bill.guard.allow()  # from now on, the run costs more
-            self.crew.record_handles()
 
         folder = keys.specs_under(self.number)
         return RosterChanges(

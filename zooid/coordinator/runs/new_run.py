@@ -4,17 +4,18 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
+from zooid.coordinator.job_files.travelling_job import packed_job
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
+from zooid.coordinator.plans.own_offers import names_of
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
 from zooid.coordinator.runs.continued_run import continue_or_raise
-from zooid.coordinator.runs.crew import ready_platform
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
@@ -47,7 +48,7 @@ def train(
     profile: bool = True,
     reproducible: bool = False,
     on_event: OnEvent | None = None,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> RunResult:
     """Train a job to its end; without a plan it is profiled and planned first. `store` becomes the run's folder.
 
@@ -70,42 +71,46 @@ def train(
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     names = [on] if isinstance(on, str) else list(on or [LOCAL])
-    resolved = {offer.name: offer for offer in map(resolve_offer, names)}
+    resolved = {offer.name: offer for name in names for offer in map(resolve_offer, names_of(name))}
     offers = with_interruptions(resolved.values(), interruptions if plan is None else None)
     offer = offers[0]
     if reproducible and plan is None:
         limits = structs.replace(limits or Limits(), reproducible=True)
-    layout = None if profile else fixed_layout(plan, limits, goal, links, offer)
+    layout = None if profile else fixed_layout(plan, limits, goal, links, offers)
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
         check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
         check_predicted(plan, limits)
-    own_platform = platform or ready_platform(offer if plan is None else plan.offers[0])
+    job = packed_job(file, offers if plan is None else plan.offers)
     claim = RunClaim(
         run=secrets.token_hex(4),
-        job_file=str(file),
+        job_file=job.file,
+        code=job.code,
+        code_file=job.code_file,
         checkpoints=checkpoints or DEFAULT_RULE,
         nonce=secrets.token_hex(8),
         deadline_at_s=None if limits is None or limits.deadline_s is None else time.time() + limits.deadline_s,
         budget_usd=None if limits is None else limits.budget_usd,
     )
-    folder = claim_folder(store, claim)
-    fleets: tuple[Plan, ...] = ()
-    try:
-        with Run(folder, claim, 0, own_platform, on_event) as run:
-            given: Plan | FixedLayout | None = plan or layout
-            if given is None:
-                found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
-                given, fleets = found.pick, found.front
-                if len(offers) > 1:
-                    max_members = (limits or Limits()).max_members
-                    rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
-                    folder.put(keys.STEERING, encode_record(rules))
-            with run.preparing(given) as prepared:
-                save_source(folder, file)
-                return run.train(prepared, fleets=fleets)
-    except (MemberFailed, CheckpointError) as failure:
-        return continue_or_raise(failure, folder, own_platform, on_event, fleets)
+    with opened_platform(platform, offers if plan is None else plan.offers) as own_platform:
+        folder = claim_folder(store, claim)
+        fleets: tuple[Plan, ...] = ()
+        try:
+            with Run(folder, claim, 0, own_platform, on_event) as run:
+                job.store_in(folder)
+                given: Plan | FixedLayout | None = plan or layout
+                if given is None:
+                    found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
+                    given, fleets = found.pick, found.front
+                    if len(offers) > 1:
+                        max_members = (limits or Limits()).max_members
+                        rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
+                        folder.put(keys.STEERING, encode_record(rules))
+                with run.preparing(given) as prepared:
+                    save_source(folder, file)
+                    return run.train(prepared, fleets=fleets)
+        except (MemberFailed, CheckpointError) as failure:
+            return continue_or_raise(failure, folder, own_platform, on_event, fleets)
 
 
 def _search(
@@ -125,7 +130,7 @@ def _search(
 
     run.enter("profile")
     offer = offers[0]
-    measured = measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
+    measured = measure(run.job, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
     peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
     if len(offers) == 1:

@@ -3,21 +3,21 @@
 import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import Any
 
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.runs.lease import SILENCE_S, LeaseObserver
+from zooid.coordinator.runs.platform_choice import any_platform
 from zooid.coordinator.runs.relay import look_interval_s
 from zooid.core.errors import ObjectNotFound, RecordError
 from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import Ledger
 from zooid.core.runs.events import MemberTrained, StepCommitted
+from zooid.core.runs.member_records import MemberHandle
 from zooid.core.runs.observed_run import ENDED, ObservedRun, RunState
 from zooid.core.runs.roster import Roster
-from zooid.core.runs.spec import MemberHandle
+from zooid.core.runs.ticket import title_of
 from zooid.platforms import Platform
-from zooid.platforms.local import LocalPlatform
 from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore, open_store, read_history
 from zooid.store.checkpoint_index import complete_steps, read_manifest
@@ -54,19 +54,19 @@ def observe(store: str) -> ObservedRun:
 class RunObserver:
     """Follows one run."""
 
-    def __init__(self, store: ObjectStore, platform: Platform[Any] | None = None) -> None:
+    def __init__(self, store: ObjectStore, platform: Platform | None = None) -> None:
         """`platform` finds members of this machine whose coordinator is lost."""
         self.interval_s = look_interval_s(store)
         self._store = store
-        self._platform = platform or LocalPlatform(forks=False)
+        self._platform = platform or any_platform(forks=False)
         self._known = KnownHistory(_MAX_OBJECTS)
         self._ledger: tuple[int, Ledger] | None = None
         """Ledger of a checkpoint, and its step, if the run is too long to read all its events."""
         self._lease: LeaseObserver | None = None
         self._plan: tuple[int, Plan] | None = None
         """The plan of the claim with this number."""
-        self._handles: dict[str, Any] = {}
-        """The platform's handles of members, by the key of their record; None for members elsewhere."""
+        self._handles: dict[str, MemberHandle | None] = {}
+        """Handles of members, by their key; None for members that cannot be seen from here."""
         self._saved: tuple[int, int] | None = None
         """Step of the last checkpoint, and number of steps of the run, if nobody trains."""
         self._num_events = -1
@@ -153,9 +153,13 @@ class RunObserver:
         if key not in self._handles:
             self._handles[key] = None
             with suppress(ObjectNotFound, RecordError):
-                self._handles[key] = self._platform.find(read_record(self._store, key, MemberHandle).place)
+                read = read_record(self._store, key, MemberHandle)
+                self._handles[key] = read if self._platform.watch(read, title_of(member, self.number)) else None
         handle = self._handles[key]
-        return None if handle is None else self._platform.poll(handle) is None
+        if handle is None:
+            return None
+        listed, title = self._platform.members(handle.run), title_of(member, self.number)
+        return title in listed and listed[title] is None
 
     def _read_end(self) -> RunState:
         """The state of a run that nobody trains, by its last checkpoint."""

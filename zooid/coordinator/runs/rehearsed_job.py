@@ -4,14 +4,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.plans.plan_forecast import with_prediction
 from zooid.coordinator.plans.plan_validation import check_given, check_memory, check_predicted
 from zooid.coordinator.runs.continued_run import continue_or_raise
-from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.new_run import claim_folder
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent
 from zooid.coordinator.runs.run_progress import RunResult
 from zooid.coordinator.runs.supervision import Run
@@ -38,7 +37,7 @@ def rehearse_job(
     fleets: Sequence[Plan] = (),
     checkpoints: CheckpointRule | None = None,
     on_event: OnEvent,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> RunResult:
     """Train a job at this pace, with members on this machine, whatever offers the plan names.
 
@@ -60,14 +59,14 @@ def rehearse_job(
     )
     paced_plan = with_prediction(plan, pace.profiles, claim.checkpoints)
     check_predicted(paced_plan, limits)
-    own_platform = platform or ready_platform(plan.offers[0])
-    folder = claim_folder(store, claim)
-    folder.put(keys.PACE, encode_record(pace))
-    if steering is not None:
-        folder.put(keys.STEERING, encode_record(steering))
-    try:
-        with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
-            save_source(folder, file)
-            return run.train(prepared, fleets=fleets)
-    except (MemberFailed, CheckpointError) as failure:
-        return continue_or_raise(failure, folder, own_platform, on_event, fleets)
+    with opened_platform(platform, plan.offers) as own_platform:
+        folder = claim_folder(store, claim)
+        folder.put(keys.PACE, encode_record(pace))
+        if steering is not None:
+            folder.put(keys.STEERING, encode_record(steering))
+        try:
+            with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
+                save_source(folder, file)
+                return run.train(prepared, fleets=fleets)
+        except (MemberFailed, CheckpointError) as failure:
+            return continue_or_raise(failure, folder, own_platform, on_event, fleets)

@@ -90,7 +90,7 @@ class RequestedChanges:
             transport=plan.transport,
             reproducible=plan.reproducible,
             insured=plan.insured,
-            offer=plan.offers[0],
+            offers=plan.offers[:1],
         )
         self.start_planner(self._planner, layout)
 

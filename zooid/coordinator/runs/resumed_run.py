@@ -3,11 +3,11 @@
 import contextlib
 import secrets
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
 from zooid.coordinator.job_files.job_objects import check_job_file, reject_nested_run, save_source, saved_source
+from zooid.coordinator.job_files.travelling_job import TravellingJob, packed_job
 from zooid.coordinator.measurements.job_profiles import measure
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
@@ -19,8 +19,8 @@ from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
 from zooid.coordinator.runs.cleanup import clear_earlier
 from zooid.coordinator.runs.continued_run import continue_or_raise
-from zooid.coordinator.runs.crew import ready_platform
 from zooid.coordinator.runs.lease import reject_live_coordinator, relayed_until
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, PrintsOnly
 from zooid.coordinator.runs.run_limits import limited
 from zooid.coordinator.runs.run_pace import find_pace
@@ -64,7 +64,7 @@ def resume(
     checkpoints: CheckpointRule | None = None,
     past_stop: bool = False,
     on_event: OnEvent | None = None,
-    platform: Platform[Any] | None = None,
+    platform: Platform | None = None,
 ) -> RunResult:
     """Continue the run in this folder from its last complete checkpoint to its end.
 
@@ -87,59 +87,65 @@ def resume(
         if plan is not None:
             check_continues(plan, manifest, folder.url)
     last_plan = _last_plan(folder)
-    own_platform = platform or ready_platform(offer or (plan or last_plan).offers[0])
-    claim = RunClaim(
-        run=before.run,
-        job_file=str(file),
-        checkpoints=checkpoints or before.checkpoints,
-        nonce=secrets.token_hex(8),
-    )
-    is_unchanged = all(option is None for option in (job_file, plan, limits, goal, on))
-    if was_killed and is_unchanged and claim.checkpoints == before.checkpoints:
-        orphans = find_orphans(folder, own_platform, last_plan, relayed_until(folder, number - 1))
-        if orphans is not None:
-            return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
-    claim = limited(claim, number, limits, before, _last_ledger(folder), folder)
-    try:
-        with Run(folder, claim, number, own_platform, on_event) as run:
-            if was_killed:  # until they see the claim, its members may write checkpoints and prune others
-                run.wait_for_earlier_members()
-            manifest = _last_checkpoint(folder, past_stop=past_stop)
-            run.carry_over_costs(last_plan)
-            sweep_incomplete(folder)  # nobody else writes under the newest claim
-            clear_earlier(folder, claim.run, number)
-            clear(folder, keys.PROBES)
-            if plan is None and limits is None and goal is None and on is None:
-                followed = _followed_plan(folder, last_plan)
-                plan = _on_this_machine(followed) if find_pace(folder) is None else followed
-            if plan is None:
-                chosen = offer or resolve_offer(last_plan.offers[0].name)
-                measured = _profile(folder, manifest, chosen, run)
-                run.enter("plan")
-                limits = limits or Limits(insured=last_plan.insured)
-                limits = structs.replace(
-                    limits,
-                    transport=limits.transport or last_plan.transport,
-                    reproducible=limits.reproducible or last_plan.reproducible,
-                )
-                peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
-                learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
-                profile = structs.replace(learned.profiles[chosen.name], links=())
-                remaining = run.remaining(limits)
-                plan = plan_the_rest(profile, manifest, chosen, remaining, goal or "balanced", learned.links)
-            check_continues(plan, manifest, folder.url)
-            run.check(plan)
-            save_source(folder, file)
-            return run.train(plan, manifest.step)
-    except (MemberFailed, CheckpointError) as failure:
-        return continue_or_raise(failure, folder, own_platform, on_event)
+    offers = (plan or last_plan).offers if offer is None else (offer,)
+    with opened_platform(platform, offers) as own_platform:
+        job = TravellingJob.of(before) if file is None else packed_job(file, offers)
+        claim = RunClaim(
+            run=before.run,
+            job_file=job.file,
+            code=job.code,
+            code_file=job.code_file,
+            checkpoints=checkpoints or before.checkpoints,
+            nonce=secrets.token_hex(8),
+        )
+        is_unchanged = all(option is None for option in (job_file, plan, limits, goal, on))
+        if was_killed and is_unchanged and claim.checkpoints == before.checkpoints:
+            orphans = find_orphans(folder, own_platform, last_plan, relayed_until(folder, number - 1))
+            if orphans is not None:
+                return _adopt(folder, before, number, own_platform, on_event, orphans, last_plan)
+        claim = limited(claim, number, limits, before, _last_ledger(folder), folder)
+        try:
+            with Run(folder, claim, number, own_platform, on_event) as run:
+                job.store_in(folder)
+                if was_killed:  # until they see the claim, its members may write checkpoints and prune others
+                    run.wait_for_earlier_members()
+                manifest = _last_checkpoint(folder, past_stop=past_stop)
+                run.carry_over_costs(last_plan)
+                sweep_incomplete(folder)  # nobody else writes under the newest claim
+                clear_earlier(folder, claim.run, number)
+                clear(folder, keys.PROBES)
+                if plan is None and limits is None and goal is None and on is None:
+                    followed = _followed_plan(folder, last_plan)
+                    plan = _on_this_machine(followed) if find_pace(folder) is None else followed
+                if plan is None:
+                    chosen = offer or resolve_offer(last_plan.offers[0].name)
+                    measured = _profile(folder, manifest, chosen, run)
+                    run.enter("plan")
+                    limits = limits or Limits(insured=last_plan.insured)
+                    limits = structs.replace(
+                        limits,
+                        transport=limits.transport or last_plan.transport,
+                        reproducible=limits.reproducible or last_plan.reproducible,
+                    )
+                    peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
+                    learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
+                    profile = structs.replace(learned.profiles[chosen.name], links=())
+                    remaining = run.remaining(limits)
+                    plan = plan_the_rest(profile, manifest, chosen, remaining, goal or "balanced", learned.links)
+                check_continues(plan, manifest, folder.url)
+                run.check(plan)
+                if file is not None:
+                    save_source(folder, file)
+                return run.train(plan, manifest.step)
+        except (MemberFailed, CheckpointError) as failure:
+            return continue_or_raise(failure, folder, own_platform, on_event)
 
 
 def _adopt(
     store: ObjectStore,
     claim: RunClaim,
     number: int,
-    platform: Platform[Any],
+    platform: Platform,
     on_event: OnEvent,
     orphans: Orphans,
     plan: Plan,
@@ -181,11 +187,14 @@ def _find(url: str) -> tuple[ObjectStore, RunClaim, int]:
     return store, claim, max(number, last_number(store)) + 1
 
 
-def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path:
+def _job_file(given: Job | str | Path | None, before: RunClaim, store: ObjectStore) -> Path | None:
+    """Return the job file on this machine; None if it is not here, but in the archive of the run's code."""
     if given is not None:
         return check_job_file(given)
     reject_nested_run()
     is_gone = not before.job_file or not Path(before.job_file).is_file()
+    if is_gone and before.code:
+        return None
     if is_gone and (file := saved_source(store)) is not None:
         return file
     return check_job_file(remembered_job_file(store, before))
@@ -256,4 +265,4 @@ def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run
         if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
             return known
     run.enter("profile")
-    return measure(run.job_file, store, offer, run.platform, run.relay, run.meter)
+    return measure(run.job, store, offer, run.platform, run.relay, run.meter)

@@ -33,6 +33,9 @@ class _Entry:
 
     bill: RunningMember
     ended_at_s: float | None = None
+    """Unix time until which it is billed; None while it runs."""
+    lag_s: float = 0.0
+    """Seconds between its launch and its start, for which nobody is billed."""
     used: StoreUsed | None = None
     """Its last report of what it has used."""
 
@@ -96,11 +99,17 @@ class RunMeter:
         """Bill a member on, as an earlier coordinator has begun to."""
         self._members.append(_Entry(member))
 
-    def end(self, member: str, at_s: float) -> None:
-        """Stop billing a member, unless it has already ended."""
+    def end(self, member: str, at_s: float, ran_s: float | None = None) -> None:
+        """Stop billing a member, unless it has already ended. `ran_s` is the time for which it ran, if it has said so.
+
+        Until then it is billed from its launch on, because nobody knows yet how long the platform takes to start it.
+        """
         for entry in self._running:
             if entry.bill.member == member:
-                entry.ended_at_s = max(at_s, entry.bill.tariff.started_at_s)
+                since_launch_s = max(0.0, at_s - entry.bill.tariff.started_at_s)
+                billed_s = since_launch_s if ran_s is None else ran_s
+                entry.ended_at_s = entry.bill.tariff.started_at_s + billed_s
+                entry.lag_s = max(0.0, since_launch_s - billed_s)
 
     def take(self, event: Event) -> None:
         """Note what an event tells about costs."""
@@ -198,11 +207,11 @@ class RunMeter:
 
     def _startup_fraction(self, entry: _Entry, at_s: float) -> float:
         """Fraction of a member's time before the first step."""
-        started_s = entry.bill.tariff.started_at_s
-        running_s = entry.until_s(at_s) - started_s
+        launched_s = entry.bill.tariff.started_at_s
+        running_s = entry.until_s(at_s) - launched_s
         if self.trains_from_s is None or running_s <= 0:
             return 1.0
-        return min(1.0, max(0.0, self.trains_from_s - started_s) / running_s)
+        return min(1.0, max(0.0, self.trains_from_s - launched_s - entry.lag_s) / running_s)
 
     def _settle_storage(self, at_s: float) -> None:
         if self._stored is not None:

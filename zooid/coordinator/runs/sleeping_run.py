@@ -1,7 +1,6 @@
 """A run whose members have no job: they take seats, vote and exchange zeros, and sleep when others compute."""
 
 import secrets
-from typing import Any
 
 from msgspec import structs
 
@@ -33,12 +32,12 @@ class SleepingRun:
         store.put(keys.PACE, encode_record(pace))
         store.put(keys.checkpoint_manifest(0), encode_record(_empty_checkpoint(self.plan)))
 
-    def start(self, platform: Platform[Any], on_event: OnEvent) -> RunResult:
+    def start(self, platform: Platform, on_event: OnEvent) -> RunResult:
         """Run from the first step on."""
         with Run(self._store, self._claim, 0, platform, on_event) as run:
             return run.train(self.plan)
 
-    def resume(self, platform: Platform[Any], on_event: OnEvent) -> RunResult:
+    def resume(self, platform: Platform, on_event: OnEvent) -> RunResult:
         """Run from the last checkpoint on, at the cost of what was before."""
         number = last_claim(self._store)[0] + 1
         with Run(self._store, self._claim, number, platform, on_event) as run:

@@ -5,15 +5,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import structs
 
+from zooid.coordinator.job_files.travelling_job import TravellingJob
 from zooid.coordinator.plans.checkpoint_rules import rule_for
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.accounts import median_step_s, run_started, timeout_s
-from zooid.coordinator.runs.adoption import AdoptedMembers, Orphans, end_waiting, find_orphan
+from zooid.coordinator.runs.adoption import AdoptedMembers, Orphan, Orphans, end_waiting, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
@@ -78,7 +78,7 @@ class Run:
         store: ObjectStore,
         claim: RunClaim,
         number: int,
-        platform: Platform[Any],
+        platform: Platform,
         on_event: OnEvent,
         orphans: Orphans | None = None,
     ) -> None:
@@ -116,8 +116,9 @@ class Run:
         return self._bill.guard.remaining(limits)
 
     @property
-    def job_file(self) -> Path:
-        return Path(self._claim.job_file)
+    def job(self) -> TravellingJob:
+        """The job that members train."""
+        return TravellingJob.of(self._claim)
 
     def __enter__(self) -> "Run":
         try:
@@ -183,8 +184,8 @@ class Run:
                 sweep_strays(self._store)
             if not self._has_begun:
                 self._store.delete([keys.plan(self._number)])
-                for folder in (keys.specs_under(self._number), keys.failures_under(self._number)):
-                    clear(self._store, folder)
+                for folder in (keys.SPECS, keys.FAILURES, keys.STARTS, keys.LOGS):
+                    clear(self._store, f"{folder}/{keys.label(self._number)}")
         sweep(self._store, "", min_age_s=0.0)  # all members are gone, so nobody will finish a staged upload
 
     def enter(self, phase: str) -> None:
@@ -239,13 +240,15 @@ class Run:
         with self._crew(self.platform) as crew:
             offers = plan.member_offers
             specs = [
-                self._spec(seat.name, "train", offer, plan, roster.replica_of(seat.name) or 0)
+                structs.replace(
+                    self._spec(seat.name, "train", offer, plan, roster.replica_of(seat.name) or 0),
+                    predicted_bytes=plan.stages[seat.stage].memory_bytes,
+                )
                 for seat, offer in zip(roster.seats, offers, strict=True)
             ]
             self._fence.check()
             crew.start("worker", specs, offers)
             self._bill.guard.allow()
-            crew.record_handles()
             self._begin_changes(plan, crew, fleets)  # members may train and want changes while a preparer still ends
             wait_for_all(self._preparers, self.relay.poll)
             self._has_begun = True
@@ -288,24 +291,35 @@ class Run:
         self._writer.flush()
         end_waiting(self._store, self.platform, self._roster)
         platform = AdoptedMembers(
-            self.platform, self._progress.last_heard_s, self._has_trained, timeout_s(plan.predicted)
+            self.platform,
+            self._store,
+            self._roster,
+            self._progress.last_heard_s,
+            self._has_trained,
+            timeout_s(plan.predicted),
         )
         with self._crew(platform) as crew:
             for member in orphans.members:
-                crew.adopt(member.name, self._roster, self._offer_of(member.name, plan), member, member.started_at_s)
+                self._adopt_member(member, plan, crew, platform)
             if plan.survives_losses:
                 with contextlib.suppress(ObjectNotFound):  # without it, new members trace the model themselves
                     self._progress.trace = read_worker_spec(self._store, names[0], self._roster).trace
                 followed = read_plan_of(self._store, self._roster, roster.plan)
                 changes = self._begin_changes(followed, crew, plan_name=roster.plan)
                 changes.replace_lost()  # while no coordinator lived, nobody did
-            return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew))
+            return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew, platform))
 
-    def _adopt_joined(self, plan: Plan, crew: Crew) -> None:
+    def _adopt_joined(self, plan: Plan, crew: Crew, platform: AdoptedMembers) -> None:
         """Adopt members that have joined since, with a change that the dead coordinator had planned."""
         for name in (self._progress.seated or frozenset()).difference(crew.members):
             if (orphan := find_orphan(self._store, self.platform, name, self._roster)) is not None:
-                crew.adopt(name, self._roster, self._offer_of(name, plan), orphan, orphan.started_at_s)
+                self._adopt_member(orphan, plan, crew, platform)
+
+    def _adopt_member(self, orphan: Orphan, plan: Plan, crew: Crew, platform: AdoptedMembers) -> None:
+        if not orphan.is_seen:
+            platform.unseen.add(orphan.name)
+        handle = orphan.handle
+        crew.adopt(orphan.name, handle.run, self._roster, self._offer_of(orphan.name, plan), handle.launched_at_s)
 
     def _offer_of(self, member: str, plan: Plan) -> Offer:
         """The offer of a member that another coordinator has started, in the claim's first roster or to join later."""
@@ -319,7 +333,7 @@ class Run:
         by_name = {offer.name: offer for offer in followed.offers}
         return by_name.get(spec.offer, followed.member_offers[spec.joins_stage])
 
-    def _crew(self, platform: Platform[Any]) -> Crew:
+    def _crew(self, platform: Platform) -> Crew:
         return Crew(
             platform,
             self._store,
@@ -438,11 +452,13 @@ class Run:
         given: Plan | FixedLayout,
         replica: int = 0,
     ) -> WorkerSpec:
+        job_file, code = self.job.seen_from(offer)
         spec = WorkerSpec(
             run=self._claim.run,
             member=member,
             store=self._store.url,
-            job_file=self._claim.job_file,
+            job_file=job_file,
+            code=code,
             num_threads=num_threads(offer),
             task=task,
             roster=self._number,
