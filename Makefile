@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters, which need not compile everything anew
 
-.PHONY: demo test tests-side-by-side check lint types imports unit conformance bench format release clean
+.PHONY: demo test laboratory tests-side-by-side check lint types imports unit conformance bench format release clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
@@ -20,10 +20,13 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 	$(BIN)/zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769 --store "file://$(CURDIR)/runs/demo"
 	$(BIN)/python examples/digits.py "file://$(CURDIR)/runs/demo"
 
-test: $(INSTALLED)  ## everything: lint, types, import directions, all tests
+test: laboratory $(INSTALLED)  ## everything: lint, types, import directions, all tests
 	$(MAKE) --no-print-directory --jobs 2 lint imports
 	$(MAKE) --no-print-directory --jobs 2 types tests-side-by-side
 	$(PYTEST) -m alone
+
+laboratory:  ## the programs that tests on several machines need, where they can be installed
+	@sh lab/machines/install.sh
 
 tests-side-by-side: $(INSTALLED)
 	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder

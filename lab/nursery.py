@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 from zooid.core.environment import member_environment
 from zooid.core.plans.plan import Plan
 from zooid.core.records import decode_record
+from zooid.core.runs.member_records import MemberHandle
 from zooid.platforms import Exit, Launch
 
 _START_TIMEOUT_S = 60.0
@@ -99,60 +100,60 @@ class Nursery:
                 time.sleep(_POLL_S)
 
 
-@dataclass(frozen=True)
-class _Handle:
-    pid: int
-    log: Path
-
-
 class NurseryPlatform:
-    """A platform whose members a nursery starts, under the same conditions as the coordinator."""
+    """A platform whose members a nursery starts, under the same conditions as the coordinator.
+
+    Nobody attends them: the nursery itself tells how they end.
+    """
+
+    name = "nursery"
+    look_s = 0.05
 
     def __init__(self, nursery: Nursery, conditions: Conditions) -> None:
         self._nursery = nursery
         self._conditions = asdict(conditions)
 
-    def launch(self, launch: Launch) -> _Handle:
-        log = self._nursery.folder / f"{launch.member}-{time.monotonic_ns()}.log"
-        log.touch()  # a member that is killed at once has printed nothing
-        environment = member_environment(launch.num_threads)
-        pid = self._nursery.ask(
-            what="member",
-            program=launch.program,
-            member=launch.member,
-            spec_url=launch.spec_url,
-            log=str(log),
-            environment=environment,
-            conditions=self._conditions,
-        )
-        return _Handle(pid, log)
+    def create(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            ticket = launch.ticket
+            log = self._nursery.folder / f"{ticket.member}-{time.monotonic_ns()}.log"
+            log.touch()  # a member that is killed at once has printed nothing
+            self._nursery.ask(
+                what="member",
+                program=ticket.program,
+                member=ticket.member,
+                title=f"{ticket.run} {ticket.title}",
+                spec_url=ticket.spec_url,
+                log=str(log),
+                environment=member_environment(ticket.num_threads),
+                conditions=self._conditions,
+            )
+
+    def members(self, run: str) -> dict[str, Exit | None]:
+        statuses: dict[str, int | None] = self._nursery.ask(what="statuses", run=run)
+        return {title: None if status is None else Exit(status) for title, status in statuses.items()}
+
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        deadline_s = time.monotonic() + _GRACE_S
+        pids: dict[str, int] = self._nursery.ask(what="pids", run=run)
+        while any(title in titles and end is None for title, end in self.members(run).items()):
+            kind = signal.SIGTERM if time.monotonic() < deadline_s else signal.SIGKILL
+            for title in titles:
+                with suppress(ProcessLookupError, KeyError):
+                    os.killpg(pids[title], kind)
+            time.sleep(_POLL_S)
+
+    def release(self) -> None:
+        pass
 
     def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
-    def locate(self, handle: _Handle) -> dict[str, str]:
-        return {"pid": str(handle.pid), "log": str(handle.log)}
+    def place(self, offer: str) -> dict[str, str]:
+        return {"nursery": self._nursery.address}
 
-    def find(self, place: Mapping[str, str]) -> _Handle | None:
-        return _Handle(int(place["pid"]), Path(place["log"]))
-
-    def poll(self, handle: _Handle) -> Exit | None:
-        status = self._nursery.status_of(handle.pid)
-        return None if status is None else Exit(status)
-
-    def logs(self, handle: _Handle) -> str:
-        return handle.log.read_text(errors="replace")
-
-    def leave(self, handle: _Handle) -> None:
-        """The nursery keeps it."""
-
-    def terminate(self, handle: _Handle) -> None:
-        deadline_s = time.monotonic() + _GRACE_S
-        while self.poll(handle) is None:
-            kind = signal.SIGTERM if time.monotonic() < deadline_s else signal.SIGKILL
-            with suppress(ProcessLookupError):
-                os.killpg(handle.pid, kind)
-            time.sleep(_POLL_S)
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        return handle.place.get("nursery") == self._nursery.address
 
 
 @contextmanager
@@ -190,6 +191,8 @@ class _Server:
         self._address = address
         self._statuses: dict[int, int | None] = {}
         self._members: dict[int, str] = {}
+        self._titles: dict[str, int] = {}
+        """Process ids by run and title."""
 
     def serve(self) -> None:
         while True:
@@ -207,13 +210,21 @@ class _Server:
                 return {pid: name for pid, name in self._members.items() if self._status(pid) is None}
             case "running":
                 return [pid for pid in self._statuses if self._status(pid) is None]
+            case "statuses":
+                return {title: self._status(pid) for title, pid in self._of_run(request["run"])}
+            case "pids":
+                return {title: pid for title, pid in self._of_run(request["run"]) if self._status(pid) is None}
             case "member":
                 pid = self._fork(request, lambda: _run_member(request))
                 self._members[pid] = request["member"]
+                self._titles[request["title"]] = pid
                 return pid
             case _:
                 conditions = Conditions(**request["conditions"])
                 return self._fork(request, lambda: _coordinate(self._address, conditions, **request["arguments"]))
+
+    def _of_run(self, run: str) -> list[tuple[str, int]]:
+        return [(title.partition(" ")[2], pid) for title, pid in self._titles.items() if title.partition(" ")[0] == run]
 
     def _status(self, pid: int) -> int | None:
         if self._statuses.get(pid) is None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from msgspec import structs
@@ -96,7 +95,7 @@ def rehearse_stages(
     ties: Sequence[Tie],
     num_steps: int,
     store: ObjectStore,
-    platform: Platform[Any],
+    platform: Platform,
     on_event: OnEvent = ignore,
 ) -> Rehearsal:
     """Rehearse so many steps after one that warms up, given the stages of each replica, or one row for all."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -43,7 +42,7 @@ def run_by_hand(
         yield store, _set_up(job_file, plan, secrets.token_hex(4), store, threads=1)
 
 
-def train_by_hand(job_file: Path, plan: Plan, store: ObjectStore, platform: Platform[Any], on_event: OnEvent) -> None:
+def train_by_hand(job_file: Path, plan: Plan, store: ObjectStore, platform: Platform, on_event: OnEvent) -> None:
     """Train to the end in a store that need not honour create-only puts, since nobody else writes there."""
     run = secrets.token_hex(4)
     specs = _set_up(job_file, plan, run, store, num_threads(plan.offers[0]))
