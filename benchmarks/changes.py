@@ -20,17 +20,17 @@ import statistics
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zooid
 from lab.load import ForeignLoad
+from lab.sessions import session_of
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.runs.events import Event, RosterChanged, StepCommitted
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.processes import LocalHandle
 
 NUM_GRAINS = 8
 GRAIN_S = 0.06
@@ -114,11 +114,11 @@ class _Platform(LocalPlatform):
 
     def __init__(self) -> None:
         super().__init__()
-        self.handles: dict[str, LocalHandle] = {}
+        self.launches: dict[str, Launch] = {}
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        handle = self.handles[launch.member] = super().launch(launch)
-        return handle
+    def create(self, launches: Sequence[Launch]) -> None:
+        self.launches |= {launch.member: launch for launch in launches}
+        super().create(launches)
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,7 @@ def pauses(kind: Kind, transport: TransportName, folder: Path) -> list[Pause]:
         asked.append(event.step)
         next_ask = NUM_STEPS
         if isinstance(ask, str):
-            pid = platform.handles[ask].process.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(session_of(platform.launches[ask]), signal.SIGUSR1)
         else:
             zooid.scale(url, *ask)
 

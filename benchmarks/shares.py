@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -27,11 +27,11 @@ from benchmarks.harness import Row, run_benchmark
 from lab.load import ForeignLoad
 from lab.quotas import PERIOD_US, CpuQuota, why_no_quotas
 from lab.runs import plan_by_hand
+from lab.sessions import session_of
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.runs.events import Event, RosterChanged, StepCommitted
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store
 from zooid.store.rosters import read_roster
 
@@ -158,12 +158,11 @@ class _Platform(LocalPlatform):
         super().__init__()
         self._quota = quota
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        handle = super().launch(launch)
-        if launch.member == SLOWED:
-            assert handle.process.pid is not None
-            self._quota.take(handle.process.pid)
-        return handle
+    def create(self, launches: Sequence[Launch]) -> None:
+        super().create(launches)
+        for launch in launches:
+            if launch.member == SLOWED:
+                self._quota.take(session_of(launch))
 
 
 def write_job(folder: Path, rows: int, num_steps: int, data_workers: int = 0) -> Path:

@@ -32,3 +32,8 @@ def wait_until(is_so: Callable[[], object], *, timeout_s: float = 30.0) -> None:
     while not is_so():
         assert time.monotonic() < deadline_s, "it did not come to pass"
         time.sleep(0.01)
+
+
+def parent_of(pid: int) -> int:
+    """The process id of the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -1,17 +1,19 @@
 """Members of this machine that boot, are lost at random moments, and end with their lifetime, as rented ones do."""
 
 import math
-import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from zooid.platforms.local.processes import LocalHandle, LocalPlatform
-from zooid.platforms.platform import Exit, Launch
+from msgspec import structs
 
+from zooid.core.runs.member_records import MemberHandle
+from zooid.platforms import Exit, Launch
+from zooid.platforms.local import LocalPlatform
+
+_GONE = Exit(None)
 NUM_STRATA = 8
 """Times between losses are drawn in blocks of so many, one from each stratum of the distribution."""
 
@@ -30,15 +32,14 @@ def times_to_loss(numbers: random.Random) -> Iterator[float]:
 
 @dataclass(eq=False)
 class Instance:
-    """A member that was launched, whether its process has begun or its machine still boots."""
+    """A member that was created, whether its process has begun or its machine still boots."""
 
     launch: Launch
     launched_s: float
-    """When it was launched, by the monotonic clock."""
-    process: LocalHandle | None = None
-    """Its process; None while its machine boots."""
+    """When it was created, by the monotonic clock."""
+    has_begun: bool = False
     end: Exit | None = None
-    """How it ended, if it did while its machine booted."""
+    """How it ended, if it did while its machine booted, or was killed by the market."""
 
 
 @dataclass
@@ -55,75 +56,87 @@ class RandomMarket:
     numbers: random.Random
     platform: LocalPlatform = field(default_factory=LocalPlatform)
     num_lost: int = 0
+    name: str = "local"
+    look_s: float = LocalPlatform.look_s
     num_expired: int = 0
     """Number of members that were killed because their lifetime had ended."""
 
     def __post_init__(self) -> None:
-        self._running: list[Instance] = []
+        self._instances: dict[str, Instance] = {}
+        """Members by title."""
         self._times = times_to_loss(self.numbers)
         self._until_loss = next(self._times)
         self._looked_s = time.monotonic()
 
-    def launch(self, launch: Launch) -> Instance:
+    def create(self, launches: Sequence[Launch]) -> None:
         self._pass_time()
-        instance = Instance(launch, time.monotonic())
-        self._running.append(instance)
-        return instance
+        for launch in launches:
+            self._instances[launch.ticket.title] = Instance(launch, time.monotonic())
+
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        self._pass_time()
+        told_here = {
+            title: instance.end
+            for title, instance in self._instances.items()
+            if instance.launch.ticket.run == run and (not instance.has_begun or instance.end is not None)
+        }
+        return {**self.platform.members(run), **told_here}
+
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        for title in titles:
+            instance = self._instances.get(title)
+            if instance is not None and not instance.has_begun and instance.end is None:
+                instance.end = Exit(-signal.SIGTERM)
+        self.platform.delete(run, titles)
+
+    def release(self) -> None:
+        pass
 
     def has_room(self, num_members: int, offer: str = "") -> bool:
         return True
 
-    def locate(self, handle: Instance) -> dict[str, str]:
-        return {} if handle.process is None else self.platform.locate(handle.process)
+    def place(self, offer: str) -> dict[str, str]:
+        return {}
 
-    def find(self, location: Mapping[str, str]) -> Instance | None:
-        return None
-
-    def poll(self, handle: Instance) -> Exit | None:
-        self._pass_time()
-        return self._end_of(handle)
-
-    def logs(self, handle: Instance) -> str:
-        return "" if handle.process is None else self.platform.logs(handle.process)
-
-    def leave(self, handle: Instance) -> None:
-        if handle.process is not None:
-            self.platform.leave(handle.process)
-
-    def terminate(self, handle: Instance) -> None:
-        if handle.process is not None:
-            self.platform.terminate(handle.process)
-        elif handle.end is None:
-            handle.end = Exit(-signal.SIGTERM)
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        return False
 
     def _pass_time(self) -> None:
         """Begin, lose and end members, as the time since the last look says."""
         now_s = time.monotonic()
-        self._running = [instance for instance in self._running if self._end_of(instance) is None]
-        for instance in list(self._running):
+        for instance in self._living():
             age_s = now_s - instance.launched_s
-            lifetime_s = instance.launch.lifetime_s
+            lifetime_s = instance.launch.ticket.lifetime_s
             if lifetime_s is not None and age_s > lifetime_s:
                 self._kill(instance)
                 self.num_expired += 1
-            elif instance.process is None and age_s >= self.boot_s:
-                instance.process = self.platform.launch(replace(instance.launch, lifetime_s=None))
-        rates = [self.losses_per_s(instance.launch.member) for instance in self._running]
+            elif not instance.has_begun and age_s >= self.boot_s:
+                instance.has_begun = True
+                ticket = structs.replace(instance.launch.ticket, lifetime_s=None)
+                self.platform.create([replace(instance.launch, ticket=ticket)])
+        living = self._living()
+        rates = [self.losses_per_s(instance.launch.member) for instance in living]
         self._until_loss -= (now_s - self._looked_s) * sum(rates)
         self._looked_s = now_s
-        if self._running and self._until_loss <= 0:
-            [instance] = self.numbers.choices(self._running, rates)
+        if living and self._until_loss <= 0:
+            [instance] = self.numbers.choices(living, rates)
             self._kill(instance)
             self.num_lost += 1
             self._until_loss = next(self._times)
 
-    def _end_of(self, instance: Instance) -> Exit | None:
-        return instance.end if instance.process is None else self.platform.poll(instance.process)
+    def _living(self) -> list[Instance]:
+        """Members that have not ended, whether or not they have begun."""
+        listed: dict[str, Exit | None] = {}
+        for run in {instance.launch.ticket.run for instance in self._instances.values()}:
+            listed |= self.platform.members(run)
+        return [
+            instance
+            for title, instance in self._instances.items()
+            if instance.end is None and (not instance.has_begun or listed.get(title, _GONE) is None)
+        ]
 
     def _kill(self, instance: Instance) -> None:
-        self._running.remove(instance)
-        if instance.process is None:
-            instance.end = Exit(-signal.SIGKILL)
-        elif (pid := instance.process.process.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+        instance.end = Exit(-signal.SIGKILL)
+        ticket = instance.launch.ticket
+        if instance.has_begun:
+            self.platform.kill(ticket.run, ticket.title)

@@ -1,19 +1,18 @@
 """A market of this machine: each offer has its boot delay, and its trace says how many members may run."""
 
-import itertools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
+from tests.platforms import a_launch
 from tests.processes import wait_until
 from zooid.core.errors import InputError
 from zooid.core.resources.spot_trace import SpotTrace, TraceMetadata
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.processes import LocalHandle
-from zooid.platforms.local.spot_market import Instance, SpotMarket, Supply
+from zooid.platforms.local.spot_market import SpotMarket, Supply
 
 SPOT, OWN, OTHER = "spot", "on demand", "another spot"
 GAP_S = 100.0
@@ -22,25 +21,49 @@ GAP_S = 100.0
 class Sleepers(LocalPlatform):
     """Starts processes that sleep, instead of members."""
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        log = self._logs / f"{launch.member}.log"
-        log.write_text("begun\n")
-        return LocalHandle(subprocess.Popen(["sleep", "60"], start_new_session=True), log)
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def create(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            self.processes[launch.ticket.title] = subprocess.Popen(["sleep", "60"])
+
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        statuses = {title: process.poll() for title, process in self.processes.items()}
+        return {title: None if status is None else Exit(status) for title, status in statuses.items()}
+
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        for title in self.processes.keys() & titles:
+            self.processes[title].terminate()
+            self.processes[title].wait()
+
+    def kill(self, run: str, title: str) -> bool:
+        self.processes[title].kill()
+        self.processes[title].wait()
+        return True
 
 
 @dataclass
 class Scene:
     market: SpotMarket
-    started: list[Instance] = field(default_factory=list)
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+    started: list[str] = field(default_factory=list)
+    """Titles of members."""
 
-    def start(self, offer: str) -> Instance:
-        instance = self.market.launch(Launch(f"m{next(self.numbers)}", "worker", "", 1, offer=offer))
-        self.started.append(instance)
-        return instance
+    def start(self, offer: str, *, trains: bool = True) -> str:
+        launch = a_launch(f"m{len(self.started)}", offer=offer, trains=trains)
+        self.started.append(launch.ticket.title)
+        self.market.create([launch])
+        return launch.ticket.title
 
     def ends(self) -> list[Exit | None]:
-        return [self.market.poll(instance) for instance in self.started]
+        listed = self.market.members("run")
+        return [listed[title] for title in self.started]
+
+    def has_begun(self, title: str) -> bool:
+        self.market.members("run")
+        assert isinstance(self.market.platform, Sleepers)
+        return title in self.market.platform.processes
 
 
 @pytest.fixture
@@ -48,8 +71,7 @@ def scenes() -> Iterator[list[Scene]]:
     made: list[Scene] = []
     yield made
     for scene in made:
-        for instance in scene.started:
-            scene.market.terminate(instance)
+        scene.market.delete("run", scene.started)
 
 
 def trace(*data: int) -> SpotTrace:
@@ -66,44 +88,38 @@ def test_a_process_begins_when_its_machine_has_booted(scenes: list[Scene]) -> No
     scene = opened(scenes, {SPOT: Supply(boot_s=60.0), OWN: Supply()}, speed=200.0)
     booting, begun = scene.start(SPOT), scene.start(OWN)
     assert scene.ends() == [None, None]
-    assert scene.market.locate(booting) == {}
-    assert scene.market.logs(booting) == ""
-    assert scene.market.logs(begun) == "begun\n"
+    assert scene.has_begun(begun)
+    assert not scene.has_begun(booting)
     first_s = scene.market.trace_s
-    wait_until(lambda: scene.market.poll(booting) is None and scene.market.logs(booting))
+    wait_until(lambda: scene.has_begun(booting))
     assert scene.market.trace_s - first_s > 50.0
-    location = scene.market.locate(booting)
-    found = scene.market.find(location)
-    assert found is not None
-    assert scene.market.poll(found) is None
+    assert scene.ends() == [None, None]
 
 
 def test_a_member_that_ends_while_its_machine_boots_never_begins(scenes: list[Scene]) -> None:
     scene = opened(scenes, {SPOT: Supply(boot_s=1.0)})
-    scene.market.terminate(booting := scene.start(SPOT))
+    scene.market.delete("run", [booting := scene.start(SPOT)])
     assert scene.ends() == [Exit(-15)]
-    assert booting.process is None
+    assert not scene.has_begun(booting)
 
 
 def test_members_begin_at_once_before_the_market_opens(scenes: list[Scene]) -> None:
     scenes.append(Scene(SpotMarket({SPOT: Supply(trace(0), boot_s=1e9)}, platform=Sleepers())))
-    scenes[0].start(SPOT)
+    assert scenes[0].has_begun(scenes[0].start(SPOT))
     assert scenes[0].ends() == [None]
-    assert scenes[0].started[0].process is not None
     assert not scenes[0].market.has_room(1, SPOT), "room is that of the time at which it will open"
 
 
 def test_the_first_member_that_trains_may_open_the_market(scenes: list[Scene]) -> None:
     market = SpotMarket({SPOT: Supply(boot_s=1e9)}, opens_with_members=True, platform=Sleepers())
     scenes.append(Scene(market))
-    preparer = market.launch(Launch("preparer", "worker", "", 1, offer="unknown here", trains=False))
-    scenes[0].started.append(preparer)
+    preparer = scenes[0].start("unknown here", trains=False)
     assert market.trace_s == 0.0
-    assert preparer.process is not None
-    scenes[0].start(SPOT)
+    assert scenes[0].has_begun(preparer)
+    booting = scenes[0].start(SPOT)
     assert scenes[0].ends() == [None, None]
     assert market.trace_s > 0.0
-    assert scenes[0].started[1].process is None
+    assert not scenes[0].has_begun(booting)
 
 
 def test_a_trace_kills_the_members_of_its_own_offers_only(scenes: list[Scene]) -> None:

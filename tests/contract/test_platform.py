@@ -6,22 +6,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.processes import children, heed_signals, is_gone, wait_until
-from zooid.core.records import encode_record
-from zooid.core.runs import keys
-from zooid.core.runs.spec import ProfilerSpec
-from zooid.platforms import Exit, Launch, Platform
+from tests.members import Members
+from tests.processes import children, heed_signals, is_gone, parent_of, wait_until
+from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess
 from zooid.platforms.local.spot_market import SpotMarket, Supply
-from zooid.store import open_store
 
 LOOK_AROUND = """
 import json, os, random, signal, sys
@@ -53,48 +49,6 @@ time.sleep(600)
 KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
 
-@dataclass(eq=False)
-class Members:
-    """Members of a platform that run a given program: a job file may do anything while it is loaded."""
-
-    platform: Platform[Any]
-    folder: Path
-    handles: list[Any] = field(default_factory=list)
-
-    def start(self, program: str) -> Any:
-        member = f"m{len(self.handles)}"
-        job_file = self.folder / f"{member}.py"
-        job_file.write_text(program)
-        url = (self.folder / "store").as_uri()
-        spec = ProfilerSpec(
-            run="0",
-            member=member,
-            store=url,
-            job_file=str(job_file),
-            num_threads=1,
-            site="here",
-            num_neighbours=0,
-            memory_bytes=1 << 30,
-        )
-        open_store(url).put(keys.spec(member), encode_record(spec))
-        self.handles.append(self.platform.launch(Launch(member, "profiler", f"{url}/{keys.spec(member)}", 1)))
-        return self.handles[-1]
-
-    def end(self) -> None:
-        for handle in self.handles:
-            self.platform.terminate(handle)
-
-    def end_of(self, handle: Any) -> Exit:
-        wait_until(lambda: self.platform.poll(handle) is not None)
-        ended = self.platform.poll(handle)
-        assert ended is not None
-        return ended
-
-    def first_line(self, handle: Any) -> str:
-        wait_until(lambda: "\n" in self.platform.logs(handle))
-        return self.platform.logs(handle).splitlines()[0]
-
-
 @pytest.fixture(scope="module")
 def new() -> LocalPlatform:
     return LocalPlatform(forks=False)
@@ -115,39 +69,40 @@ def market(forking: LocalPlatform) -> SpotMarket:
 
 
 @pytest.fixture(params=["new", "forking", "market"])
-def platform(request: pytest.FixtureRequest) -> Platform[Any]:
-    chosen: Platform[Any] = request.getfixturevalue(request.param)
+def platform(request: pytest.FixtureRequest) -> Platform:
+    chosen: Platform = request.getfixturevalue(request.param)
     return chosen
 
 
 @pytest.fixture
-def members(platform: Platform[Any], tmp_path: Path) -> Iterator[Members]:
+def members(platform: Platform, tmp_path: Path) -> Iterator[Members]:
     made = Members(platform, tmp_path)
     yield made
     made.end()
 
 
 def test_a_killed_member_tells_its_signal(members: Members) -> None:
-    handle = members.start(KILLED)
-    assert members.end_of(handle) == Exit(-signal.SIGKILL)
+    assert members.status_of(members.start(KILLED)) == -signal.SIGKILL
 
 
 def test_ending_a_member_ends_its_whole_session(members: Members) -> None:
-    handle = members.start(SLEEPING)
-    pids = [int(word) for word in members.first_line(handle).split()]
-    assert members.platform.poll(handle) is None
-    members.platform.terminate(handle)
+    member = members.start(SLEEPING)
+    pids = [int(word) for word in members.first_line(member).split()]
+    assert members.is_running(member)
+    members.delete(member)
     assert all(map(is_gone, pids))
-    assert members.platform.poll(handle) == Exit(-signal.SIGTERM)
-    members.platform.terminate(handle)
+    assert members.status_of(member) == -signal.SIGTERM
+    members.delete(member)
 
 
 def look_around(platform: LocalPlatform, folder: Path) -> tuple[dict[str, Any], list[float]]:
     members = Members(platform, folder)
-    handle = members.start(LOOK_AROUND)
-    assert members.end_of(handle) == Exit(7), platform.logs(handle)
-    facts, drawn = json.loads(platform.logs(handle).splitlines()[0])
-    facts["files"] = {number: name.rpartition("/")[2] for number, name in facts["files"].items()}
+    member = members.start(LOOK_AROUND)
+    assert members.status_of(member) == 7, members.log(member)
+    members.end()
+    facts, drawn = json.loads(members.log(member).replace(members.run, "RUN").splitlines()[0])
+    facts["files"] = {number: name.partition(":")[0] for number, name in facts["files"].items()}
+    facts["ends"] = [end for end in facts["ends"] if not end.startswith("pipe")]
     return facts, drawn
 
 
@@ -174,16 +129,18 @@ def test_a_forked_member_is_like_a_new_process(
 def test_a_zygote_that_died_is_replaced(forking: LocalPlatform, tmp_path: Path) -> None:
     members = Members(forking, tmp_path)
     try:
-        handle = members.start(SLEEPING)
-        pids = [int(word) for word in members.first_line(handle).split()]
-        zygote = parent_of(pids[0])
+        member = members.start(SLEEPING)
+        pids = [int(word) for word in members.first_line(member).split()]
+        zygote = parent_of(parent_of(pids[0]))
         assert len(os.listdir(f"/proc/{zygote}/task")) == 1, "a process with threads must not fork"
         os.kill(zygote, signal.SIGKILL)
-        assert members.end_of(handle) == Exit(-signal.SIGKILL)
-        wait_until(lambda: all(map(is_gone, pids)))
-        assert members.end_of(members.start(KILLED)) == Exit(-signal.SIGKILL)
+        wait_until(lambda: is_gone(zygote))
+        assert members.status_of(members.start(KILLED)) == -signal.SIGKILL
+        assert members.is_running(member), "it does not need the zygote any more"
     finally:
         members.end()
+    assert all(map(is_gone, pids))
+    assert members.status_of(member) == -signal.SIGTERM
 
 
 def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -193,10 +150,9 @@ def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPat
     first, second = (Members(LocalPlatform(), tmp_path / name) for name in ("first", "second"))
     pids = []
     for members in (first, second):
-        members.folder.mkdir()
         pids.append(int(members.first_line(members.start(SLEEPING)).split()[0]))
     [zygote] = set(children()) - before
-    assert {parent_of(pid) for pid in pids} == {zygote}
+    assert {parent_of(parent_of(pid)) for pid in pids} == {zygote}
     first.end()
     second.end()
     wait_until(lambda: is_gone(zygote))
@@ -207,8 +163,9 @@ def test_platforms_share_a_zygote_until_it_is_idle(monkeypatch: pytest.MonkeyPat
 
 def test_an_interrupt_loses_nothing_that_a_zygote_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ctrl-C comes when the process id of a member has been read; without the id nobody could end the member."""
-    members = Members(LocalPlatform(), tmp_path)
-    handle = members.start(SLEEPING)
+    platform = LocalPlatform()
+    members = Members(platform, tmp_path)
+    member = members.start(SLEEPING)
     feed = Lines.feed
 
     def interrupted(lines: Lines[News], data: bytes) -> Iterator[News]:
@@ -218,18 +175,19 @@ def test_an_interrupt_loses_nothing_that_a_zygote_tells(monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(Lines, "feed", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            members.end_of(handle)
-    assert isinstance(handle.process, ForkedProcess)
-    assert handle.process.known_pid is not None
+            members.end_of(member)
+    [process] = platform._started[members.run].values()
+    assert isinstance(process, ForkedProcess)
+    assert process.known_pid is not None
     members.end()
 
 
 def test_a_zygote_that_cannot_start_leaves_its_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTHONHOME", str(tmp_path / "nowhere"))
     members = Members(LocalPlatform(), tmp_path)
-    handle = members.start(KILLED)
-    assert members.end_of(handle) == Exit(-signal.SIGKILL)
-    assert "nowhere" in members.platform.logs(handle)
+    ended = members.end_of(members.start(KILLED))
+    assert str(ended).startswith("could not be started: ")
+    assert "nowhere" in ended.output
     members.end()
 
 
@@ -238,27 +196,28 @@ def test_members_outlive_a_platform_that_was_killed(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, preexec_fn=heed_signals) as platform:
         assert platform.stdout is not None
         pids = [int(word) for word in platform.stdout.readline().split()]
-        zygote = parent_of(pids[0])
+        zygote = parent_of(parent_of(pids[0]))
         platform.kill()
+    members = Members(LocalPlatform(), tmp_path, "outliving")
     try:
         wait_until(lambda: is_gone(zygote))
         assert not any(map(is_gone, pids))
+        assert members.is_running("m0")
     finally:
-        os.killpg(pids[0], signal.SIGKILL)
+        members.delete("m0")
+    assert all(map(is_gone, pids))
+    assert members.status_of("m0") == -signal.SIGTERM
 
 
 ORPHANING = """
 import sys, time
 from pathlib import Path
-from tests.contract.test_platform import Members, SLEEPING
+from tests.contract.test_platform import SLEEPING
+from tests.members import Members
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess
-members = Members(LocalPlatform(), Path(sys.argv[1]))
+members = Members(LocalPlatform(), Path(sys.argv[1]), "outliving")
 print(members.first_line(members.start(SLEEPING)), flush=True)
 time.sleep(600)
 """
-
-
-def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -6,12 +6,13 @@ Everything that a member does is real; this only reads its groups' counters befo
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 from tests.integration.ranks import FORKING
+from tests.platforms import PretendedPlatform
 from zooid.comm.traffic_counter import Counter
 from zooid.core.environment import member_environment
 from zooid.core.runs import keys
@@ -21,35 +22,31 @@ from zooid.store import ObjectStore, open_store
 Counts = dict[str, float]
 
 
-class CountingPlatform:
+class CountingPlatform(PretendedPlatform):
     """Forks members that count. What they print goes to this process's own error stream."""
 
-    def launch(self, launch: Launch) -> ForkServerProcess:
-        process = FORKING.Process(target=_become, args=(launch.spec_url, member_environment(launch.num_threads)))
+    look_s = 0.01
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._processes: dict[str, ForkServerProcess] = {}
+
+    def begin(self, launch: Launch) -> None:
+        ticket = launch.ticket
+        process = FORKING.Process(target=_become, args=(ticket.spec_url, member_environment(ticket.num_threads)))
         process.start()
-        return process
+        self._processes[ticket.title] = process
 
-    def has_room(self, num_members: int, offer: str) -> bool:
-        return True
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        return {
+            title: None if process.exitcode is None else Exit(process.exitcode)
+            for title, process in self._processes.items()
+        }
 
-    def locate(self, handle: ForkServerProcess) -> dict[str, str]:
-        return {}
-
-    def find(self, place: Mapping[str, str]) -> ForkServerProcess | None:
-        return None
-
-    def poll(self, handle: ForkServerProcess) -> Exit | None:
-        return None if handle.exitcode is None else Exit(handle.exitcode)
-
-    def logs(self, handle: ForkServerProcess) -> str:
-        return ""
-
-    def leave(self, handle: ForkServerProcess) -> None:
-        pass
-
-    def terminate(self, handle: ForkServerProcess) -> None:
-        handle.kill()
-        handle.join()
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        for title in titles:
+            self._processes[title].kill()
+            self._processes[title].join()
 
 
 def counted_steps(store: ObjectStore, member: str) -> list[Counts]:

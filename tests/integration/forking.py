@@ -4,22 +4,23 @@ import io
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from tests.integration.jobs import is_traced, traced_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform
-from zooid.core.records import decode_one_of
+from zooid.core.records import decode_one_of, encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.member_records import Exit, MemberEnd
 from zooid.core.runs.spec import ProbeSpec, ProfilerSpec, RehearsalSpec, SweepSpec, WorkerSpec
+from zooid.core.runs.ticket import Ticket
 from zooid.platforms import Launch
 from zooid.platforms.local import forks, zygote
-from zooid.platforms.local.processes import LocalHandle
 from zooid.store import ObjectStore, open_store
 from zooid.store.member_program import end_process, run_member
 from zooid.worker.member import prepare_task
@@ -28,42 +29,43 @@ from zooid.worker.member import prepare_task
 class ForkingPlatform(RecordingPlatform):
     """A preparer whose job this process has traced before is a thread of it; all other members are processes."""
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        spec = _spec_of(launch)
-        if not (isinstance(spec, WorkerSpec) and spec.task == "prepare" and is_traced(Path(spec.job_file))):
-            return super().launch(launch)
-        self.launched.append(launch.member)
-        log = self._logs / f"{launch.member}.log"
-        log.write_bytes(b"")
-        return LocalHandle(cast(Any, _PreparingThread(launch.spec_url)), log)
+    def create(self, launches: Sequence[Launch]) -> None:
+        specs = [_spec_of(launch) for launch in launches]
+        are_threads = [
+            isinstance(spec, WorkerSpec) and spec.task == "prepare" and is_traced(Path(spec.job_file)) for spec in specs
+        ]
+        super().create([launch for launch, is_thread in zip(launches, are_threads, strict=True) if not is_thread])
+        for launch, is_thread in zip(launches, are_threads, strict=True):
+            if is_thread:
+                self.launched.append(launch.member)
+                ticket = launch.ticket
+                self._started.setdefault(ticket.run, {})[ticket.title] = _PreparingThread(ticket)
 
 
 def _spec_of(launch: Launch) -> object:
-    store_url, key = keys.split_spec_url(launch.spec_url)
+    store_url, key = keys.split_spec_url(launch.ticket.spec_url)
     kinds = (WorkerSpec, RehearsalSpec, ProfilerSpec, ProbeSpec, SweepSpec)
-    return decode_one_of(bytes(open_store(store_url).get(key)), kinds, launch.spec_url)
+    return decode_one_of(bytes(open_store(store_url).get(key)), kinds, launch.ticket.spec_url)
 
 
 class _PreparingThread:
     """As much of a process as the platform asks for."""
 
-    def __init__(self, spec_url: str) -> None:
-        self.pid: int | None = None
+    def __init__(self, ticket: Ticket) -> None:
         self.returncode: int | None = None
-        self._thread = threading.Thread(target=self._run, args=(spec_url,), name="preparer", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(ticket,), name="preparer", daemon=True)
         self._thread.start()
 
     def poll(self) -> int | None:
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        self._thread.join()
-        assert self.returncode is not None
-        return self.returncode
-
-    def _run(self, spec_url: str) -> None:
+    def _run(self, ticket: Ticket) -> None:
         with redirect_stdout(io.StringIO()):
-            self.returncode = run_member([spec_url], {WorkerSpec: _prepare})
+            status = run_member([ticket.spec_url], {WorkerSpec: _prepare})
+        store = open_store(keys.split_spec_url(ticket.spec_url)[0])
+        end = MemberEnd(member=ticket.member, exit=Exit(status))
+        store.put(keys.end(ticket.member, ticket.roster), encode_record(end))
+        self.returncode = status
 
 
 def _prepare(spec: WorkerSpec, store: ObjectStore) -> None:

@@ -1,13 +1,14 @@
-"""Namespaces for tests, where this process may make them."""
+"""Namespaces and machines for tests, where this process may make them."""
 
 import fcntl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from lab.machines.machine import Machine, machines, missing_requirement
 from lab.namespaces import Star, missing_privilege, star
 
 _LOCK = Path(tempfile.gettempdir()) / "zooid-star.lock"
@@ -26,4 +27,17 @@ def star_or_skip(num_members: int) -> Iterator[Star]:
         with _LOCK.open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             made = stack.enter_context(star(num_members))
+        yield made
+
+
+@contextmanager
+def machines_or_skip(num: int, *programs: str, names: Sequence[str] | None = None) -> Iterator[tuple[Machine, ...]]:
+    """Machines that share nothing but a network; the test is skipped, with the reason, where something is missing.
+
+    `programs` are what must be installed besides. Sets of machines may be made side by side.
+    """
+    lacking = missing_requirement(*programs)
+    if lacking is not None:
+        pytest.skip(f"machines need {lacking}")
+    with machines(num, names=names) as made:
         yield made

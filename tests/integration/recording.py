@@ -2,10 +2,14 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from zooid.platforms import Launch
+from lab.sessions import begun_session
+from tests.processes import wait_until
+from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.processes import LocalHandle
+
+_GONE = Exit(None)
 
 
 class RecordingPlatform(LocalPlatform):
@@ -22,13 +26,19 @@ class RecordingPlatform(LocalPlatform):
         self.launched.clear()
         self.pids.clear()
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        handle = super().launch(launch)
-        pid = handle.process.pid
-        assert pid is not None
-        self.launched.append(launch.member)
-        self.pids[launch.member] = pid
-        return handle
+    def create(self, launches: Sequence[Launch]) -> None:
+        super().create(launches)
+        for launch in launches:
+            self.launched.append(launch.member)
+            wait_until(partial(self._has_begun, launch))
+
+    def _has_begun(self, launch: Launch) -> bool:
+        """Note the process of a member, once it has one; whether it has, or never will."""
+        ticket = launch.ticket
+        pid = begun_session(ticket.run, ticket.title)
+        if pid is not None:
+            self.pids[launch.member] = pid
+        return pid is not None or self.members(ticket.run).get(ticket.title, _GONE) is not None
 
 
 def still_running(pids: Sequence[int]) -> list[int]:

@@ -98,9 +98,9 @@ def test_members_are_billed_until_they_end_and_events_carry_the_terms(
     [finished] = [event for event in seen if isinstance(event, RunFinished)]
     assert (finished.terms, finished.usd) == (result.cost_terms, result.usd)
     metered = [event for event in seen if isinstance(event, Metered)]
-    assert [event.usd for event in metered] == sorted(event.usd for event in metered)
     assert all(math.fsum(term.usd for term in event.terms) == event.usd for event in metered)
-    assert metered[-1].usd <= finished.usd
+    both = [event.usd for event in metered if len(event.running) == 2]
+    assert both == sorted(both), "it grows as long as nobody has said how late the platform was"
     kept = [event for event in read_history(open_store(result.store)) if isinstance(event, Metered)]
     assert kept[-1].running == ()
     assert kept[-1].usd >= finished.usd

@@ -16,6 +16,7 @@ from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, train_composed_layers
+from tests.members import pids_in
 from tests.processes import is_gone, wait_until
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.errors import InputError, PlanError, TrainingError
@@ -32,7 +33,7 @@ from zooid.core.runs.events import (
     StepCommitted,
     StoppedEarly,
 )
-from zooid.core.runs.spec import MemberHandle
+from zooid.core.runs.member_records import MemberHandle
 from zooid.store import open_store, read_history
 from zooid.store.checkpoint_index import last_step, read_manifest
 
@@ -270,7 +271,7 @@ def test_members_hold_the_limits_without_a_coordinator(
         process.join()
         store = open_store(url)
         handles = [decode_record(bytes(store.get(key)), MemberHandle, key) for key in store.list(keys.HANDLES)]
-        pids = [int(handle.place["pid"]) for handle in handles]
+        pids = list(pids_in(store).values())
         assert len(pids) == 2
         wait_until(lambda: all(map(is_gone, pids)))
     finally:
@@ -287,6 +288,6 @@ def test_members_hold_the_limits_without_a_coordinator(
         assert ended_s <= began_s + limits.deadline_s + step_s
     else:
         assert limits.budget_usd is not None
-        started_s = [handle.started_at_s for handle in handles]
+        started_s = [handle.launched_at_s for handle in handles if handle.member.startswith("r")]
         members_usd = sum(ended_s - at_s for at_s in started_s) * USD_PER_S
         assert members_usd <= limits.budget_usd + 2 * step_s * USD_PER_S

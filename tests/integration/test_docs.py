@@ -9,8 +9,8 @@ import pytest
 
 from tests.integration.interpreters import run_python, run_zooid
 from zooid.core.errors import InputError
-from zooid.platforms.local.cgroups import confine
-from zooid.platforms.platform import Size
+from zooid.core.resources.size import Size
+from zooid.entry.cgroups import confine
 from zooid.schedule.all_reduce_choice import choose_all_reduce
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from zooid.core.errors import MemberFailed
 from zooid.core.plans.plan import Limits
 from zooid.core.runs.events import Event, RunStarted
 from zooid.platforms import Launch
-from zooid.platforms.local.processes import LocalHandle
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,11 +58,10 @@ class Telling(RecordingPlatform):
         super().__init__()
         self._go = go
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        handle = super().launch(launch)
-        if launch.member == "r0s0":
+    def create(self, launches: Sequence[Launch]) -> None:
+        super().create(launches)
+        if any(launch.member == "r0s0" for launch in launches):
             self._go.touch()
-        return handle
 
 
 def job_that(tmp_path: Path, then: str) -> Path:

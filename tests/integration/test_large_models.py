@@ -1,5 +1,6 @@
 """A model that no member can hold is profiled, planned, prepared and trained by members that are held to their size."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,10 @@ from tests.integration.test_docs import may_confine
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.plans.plan import Limits
 from zooid.core.resources.offer import Offer
+from zooid.core.resources.size import Size
 from zooid.core.runs.events import Event, MemberStarted, MemberTrained
 from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.processes import LocalHandle
-from zooid.platforms.platform import Size
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -59,9 +59,9 @@ class Watched(LocalPlatform):
         super().__init__()
         self.launched: dict[str, Launch] = {}
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        self.launched[launch.member] = launch
-        return super().launch(launch)
+    def create(self, launches: Sequence[Launch]) -> None:
+        self.launched |= {launch.member: launch for launch in launches}
+        super().create(launches)
 
 
 def small_offer(on: str) -> Offer:
@@ -87,7 +87,7 @@ def test_a_model_that_fits_nowhere_whole_is_trained(tmp_path: Path, monkeypatch:
         on_event=seen.append,
     )
 
-    assert {launch.size for launch in platform.launched.values()} == {Size(1.0, MEMORY_BYTES)}
+    assert {launch.ticket.size for launch in platform.launched.values()} == {Size(1.0, MEMORY_BYTES)}
     assert {"profiler", "preparer", "r0s0"} <= platform.launched.keys()
     weights_bytes = [event.parameter_bytes for event in seen if isinstance(event, MemberStarted)]
     assert len(weights_bytes) == len(result.plan.stages) * result.plan.num_replicas

@@ -2,10 +2,8 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,9 @@ import zooid
 from lab.load import ForeignLoad
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
+from tests.members import Members
+from tests.platforms import a_launch
+from tests.processes import parent_of, wait_until
 from tests.unit.profiles import device, layer, offer, profile
 from zooid.coordinator.plans.offer_names import enforced_size, prices_in_words, resolve_offer
 from zooid.coordinator.runs.crew import Crew, wait_for_all
@@ -22,13 +23,12 @@ from zooid.core.errors import CatalogError, InputError, MemberFailed
 from zooid.core.plans.plan import Limits
 from zooid.core.resources.machine import cpu_quota
 from zooid.core.resources.offer import Offer
+from zooid.core.resources.size import Size
 from zooid.core.runs.spec import WorkerSpec
+from zooid.entry.cgroups import confine
 from zooid.planner import search, single
-from zooid.platforms import Exit, Launch
+from zooid.platforms import Launch
 from zooid.platforms.local import LocalPlatform
-from zooid.platforms.local.cgroups import confine
-from zooid.platforms.local.processes import LocalHandle
-from zooid.platforms.platform import Size
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(60)
@@ -75,22 +75,19 @@ def running(program: str) -> LocalPlatform:
     return LocalPlatform(lambda launch: [sys.executable, "-c", program])
 
 
-def launch_with(vcpus: float, memory_bytes: int) -> Launch:
-    return Launch("r0s0", "worker", "nothing", 1, Size(vcpus, memory_bytes))
+def members_running(program: str, folder: Path) -> Members:
+    return Members(running(program), folder)
 
 
-def wait_for(platform: LocalPlatform, handle: LocalHandle) -> Exit:
-    while (ended := platform.poll(handle)) is None:
-        time.sleep(0.01)
-    return ended
+def folders_of(members: Members, member: str) -> list[Path]:
+    """The cgroups of a member that runs."""
+    group = Path(f"/proc/{members.pid(member)}/cgroup")
 
+    def names() -> set[str]:
+        return {Path(line).name for line in group.read_text().splitlines() if "/zooid-" in line}
 
-def folders_of(handle: LocalHandle) -> list[Path]:
-    assert handle.confinement is not None
-    folders = list(handle.confinement.folders)
-    assert folders
-    assert all(folder.is_dir() for folder in folders)
-    return folders
+    wait_until(names)
+    return [folder for name in names() for folder in Path("/sys/fs/cgroup").glob(f"**/{name}")]
 
 
 def is_alive(pid: int) -> bool:
@@ -107,13 +104,13 @@ def left(folders: list[Path]) -> list[Path]:
 
 @pytest.mark.usefixtures("cgroups")
 class TestTime:
-    def test_a_busy_member_gets_its_share_of_a_core(self) -> None:
-        platform = running(BUSY)
+    def test_a_busy_member_gets_its_share_of_a_core(self, tmp_path: Path) -> None:
+        members = members_running(BUSY, tmp_path)
         for _ in range(ATTEMPTS):
             with ForeignLoad() as foreign:
-                handle = platform.launch(launch_with(0.25, 256 * MIB))
-                assert wait_for(platform, handle).is_success, platform.logs(handle)
-            share = float(platform.logs(handle))
+                member = members.start("", Size(0.25, 256 * MIB))
+                assert members.status_of(member) == 0, members.log(member)
+            share = float(members.log(member))
             print(f"{share:.4f} of a core, while others kept {foreign.num_cores:.2f} busy")
             assert share <= 0.25 + TOLERANCE
             if share >= 0.25 - TOLERANCE:
@@ -132,11 +129,11 @@ class TestTime:
         assert int(quota) / int(period) == 0.05
         assert int(period) <= 20_000
 
-    def test_a_member_knows_its_share(self) -> None:
-        platform = running(LOOKING)
-        handle = platform.launch(launch_with(0.5, 256 * MIB))
-        assert wait_for(platform, handle).is_success, platform.logs(handle)
-        assert platform.logs(handle).split() == ["0.5", "1", str(256 * MIB)]
+    def test_a_member_knows_its_share(self, tmp_path: Path) -> None:
+        members = members_running(LOOKING, tmp_path)
+        member = members.start("", Size(0.5, 256 * MIB))
+        assert members.status_of(member) == 0, members.log(member)
+        assert members.log(member).split() == ["0.5", "1", str(256 * MIB)]
 
 
 @pytest.mark.usefixtures("cgroups")
@@ -151,95 +148,53 @@ class TestMemory:
             crew.start("worker", [spec], [small])
             with pytest.raises(MemberFailed) as caught:
                 wait_for_all([crew], lambda: None)
-        assert str(caught.value) == "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory"
+        assert str(caught.value) == (
+            "member r0s0 was ended by the kernel: it used more than its 67.11 MB of memory, and had up to 67.11 MB"
+        )
 
-    def test_a_member_that_somebody_killed_is_not_blamed(self) -> None:
-        platform = running(WAITING)
-        handle = platform.launch(launch_with(0.5, 64 * MIB))
-        assert handle.process.pid is not None
-        os.kill(handle.process.pid, signal.SIGKILL)
-        assert str(wait_for(platform, handle)) == "was killed by signal 9 (SIGKILL)"
+    def test_a_member_that_somebody_killed_is_not_blamed(self, tmp_path: Path) -> None:
+        members = members_running(WAITING, tmp_path)
+        member = members.start("", Size(0.5, 64 * MIB))
+        os.kill(members.pid(member), signal.SIGKILL)
+        assert str(members.end_of(member)) == "was killed by signal 9 (SIGKILL)"
 
 
 @pytest.mark.usefixtures("cgroups")
 class TestNothingIsLeft:
-    def test_when_a_member_has_ended(self) -> None:
-        platform = running("")
-        handle = platform.launch(launch_with(0.5, 64 * MIB))
-        folders = folders_of(handle)
-        assert wait_for(platform, handle) == Exit(0)
+    def test_when_a_member_has_ended(self, tmp_path: Path) -> None:
+        members = members_running("import time; time.sleep(0.2)", tmp_path)
+        member = members.start("", Size(0.5, 64 * MIB))
+        folders = folders_of(members, member)
+        assert members.status_of(member) == 0
         assert left(folders) == []
-        platform.terminate(handle)
+        members.delete(member)
 
-    def test_when_a_member_is_terminated(self) -> None:
-        platform = running(WAITING)
-        handle = platform.launch(launch_with(0.5, 64 * MIB))
-        folders = folders_of(handle)
-        platform.terminate(handle)
+    def test_when_a_member_is_deleted(self, tmp_path: Path) -> None:
+        members = members_running(WAITING, tmp_path)
+        member = members.start("", Size(0.5, 64 * MIB))
+        folders = folders_of(members, member)
+        members.delete(member)
         assert left(folders) == []
-        assert platform.poll(handle) is not None
+        assert not members.is_running(member)
 
-    def test_of_what_a_member_has_started_and_sent_away(self) -> None:
-        platform = running(PARENT)
-        handle = platform.launch(launch_with(0.5, 256 * MIB))
-        folders = folders_of(handle)
-        assert wait_for(platform, handle).is_success
-        child = int(platform.logs(handle))
-        assert is_alive(child)
-        assert left(folders) == folders
-        platform.terminate(handle)
+    def test_of_what_a_member_has_started_and_sent_away(self, tmp_path: Path) -> None:
+        """A process in another session is still in the cgroup."""
+        members = members_running(PARENT, tmp_path)
+        member = members.start("", Size(0.5, 256 * MIB))
+        folders = folders_of(members, member)
+        assert members.status_of(member) == 0
+        assert not is_alive(int(members.log(member)))
         assert left(folders) == []
-        assert not is_alive(child)
 
-    def test_when_the_platform_is_forgotten(self) -> None:
-        platform = running(WAITING)
-        handle = platform.launch(launch_with(0.5, 64 * MIB))
-        folders = folders_of(handle)
-        while not all((folder / "cgroup.procs").read_text() for folder in folders):
-            time.sleep(0.01)
-        del platform
-        assert left(folders) == []
-        assert handle.process.wait() == -signal.SIGKILL
-
-    SCRIPT = f"""
-import sys, time
-from zooid.platforms import Launch
-from zooid.platforms.local import LocalPlatform
-from zooid.platforms.platform import Size
-
-platform = LocalPlatform(lambda launch: [sys.executable, "-c", {WAITING!r}])
-handle = platform.launch(Launch("r0s0", "worker", "nothing", 1, Size(0.5, {64 * MIB})))
-while not all((folder / "cgroup.procs").read_text() for folder in handle.confinement.folders):
-    time.sleep(0.01)
-print(handle.process.pid, *handle.confinement.folders, flush=True)
-time.sleep(600)
-"""
-
-    def test_after_ctrl_c(self) -> None:
-        """Of a program that does not end its members itself; a crew does."""
-        command = [sys.executable, "-c", self.SCRIPT]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            told = process.stdout.readline().split()
-            assert told, process.communicate()[1]
-            member, folders = int(told[0]), [Path(folder) for folder in told[1:]]
-            assert left(folders) == folders
-            process.send_signal(signal.SIGINT)
-            _, complaint = process.communicate(timeout=30)
-        assert complaint.rstrip().endswith("KeyboardInterrupt")
-        assert left(folders) == []
-        assert not is_alive(member)
-
-    def test_of_a_process_that_was_killed_once_the_next_one_comes(self) -> None:
-        command = [sys.executable, "-c", self.SCRIPT]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            told = process.stdout.readline().split()
-            process.kill()
-        member, folders = int(told[0]), [Path(folder) for folder in told[1:]]
-        os.killpg(member, signal.SIGKILL)
-        while any((folder / "cgroup.procs").read_text() for folder in folders):
-            time.sleep(0.01)
+    def test_of_a_member_whose_attendant_was_killed(self, tmp_path: Path) -> None:
+        """The member dies with it. Its cgroup goes when the next one comes."""
+        members = members_running(WAITING, tmp_path)
+        member = members.start("", Size(0.5, 64 * MIB))
+        pid, folders = members.pid(member), folders_of(members, member)
+        os.kill(parent_of(pid), signal.SIGKILL)
+        assert str(members.end_of(member)) == "is gone; how it ended is not known"
+        wait_until(lambda: not is_alive(pid))
+        members.delete(member)
         confine(Size(0.5, 64 * MIB)).remove()
         assert left(folders) == []
 
@@ -258,9 +213,9 @@ class TestRefusals:
 
     @pytest.mark.usefixtures("cgroups", "unprivileged")
     def test_without_privileges_nothing_starts(self) -> None:
-        platform = running(WAITING)
+        ticket = structs.replace(a_launch("r0s0").ticket, size=Size(0.5, 64 * MIB))
         with pytest.raises(InputError) as caught:
-            platform.launch(launch_with(0.5, 64 * MIB))
+            running(WAITING).create([Launch(ticket)])
         message = str(caught.value)
         assert message.startswith("a member cannot be limited to 0.5 vCPUs and 67.11 MB, which needs cgroups: /sys/")
         assert message.endswith(
@@ -350,14 +305,11 @@ class TestOffers:
     def test_every_member_of_a_run_is_held_to_its_offer(self, tmp_path: Path) -> None:
         """Of a plan that is given. In place of the worker, a program looks around and gives up."""
         launched: list[Launch] = []
-        folders: list[Path] = []
 
         class Watched(LocalPlatform):
-            def launch(self, launch: Launch) -> LocalHandle:
-                handle = super().launch(launch)
-                launched.append(launch)
-                folders.extend(folders_of(handle))
-                return handle
+            def create(self, launches: Sequence[Launch]) -> None:
+                super().create(launches)
+                launched.extend(launches)
 
         job_file = write_job(tmp_path / "job.py", fields={"epochs": "1"})
         limited = resolve_offer("limited:aws.lambda.1769")
@@ -370,9 +322,8 @@ class TestOffers:
             zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=platform)
         assert caught.value.details.split() == ["1.0", "1", str(1769 * MIB)]
         assert [launch.member for launch in launched] == ["preparer", "r0s0"]
-        assert {launch.size for launch in launched} == {Size(1.0, 1769 * MIB)}
-        assert {launch.num_threads for launch in launched} == {1}
-        assert left(folders) == []
+        assert {launch.ticket.size for launch in launched} == {Size(1.0, 1769 * MIB)}
+        assert {launch.ticket.num_threads for launch in launched} == {1}
 
     @pytest.mark.usefixtures("cgroups")
     @pytest.mark.timeout(120)
@@ -380,9 +331,9 @@ class TestOffers:
         launched: dict[str, Launch] = {}
 
         class Watched(LocalPlatform):
-            def launch(self, launch: Launch) -> LocalHandle:
-                launched[launch.member] = launch
-                return super().launch(launch)
+            def create(self, launches: Sequence[Launch]) -> None:
+                launched.update({launch.member: launch for launch in launches})
+                super().create(launches)
 
         job_file = write_job(tmp_path / "job.py", fields={"epochs": "1", "batch_size": "32", "grain_size": "8"})
         large, small = resolve_offer("limited:aws.lambda.1769"), resolve_offer("limited:aws.lambda.1024")
@@ -390,7 +341,7 @@ class TestOffers:
         stages = tuple(structs.replace(stage, offer=large.name) for stage in by_hand.stages)
         plan = structs.replace(by_hand, offers=(large, small), stages=stages, replica_offers=(large.name, small.name))
         result = zooid.train(job_file, store=(tmp_path / "run").as_uri(), plan=plan, platform=Watched())
-        sizes = {member: launch.size for member, launch in launched.items()}
+        sizes = {member: launch.ticket.size for member, launch in launched.items()}
         assert sizes == {
             "preparer": Size(1.0, 1769 * MIB),
             "r0s0": Size(1.0, 1769 * MIB),

@@ -19,7 +19,6 @@ from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.runs import keys
 from zooid.core.runs.events import Evaluated, Event, MemberExited, RosterChanged, StepCommitted
 from zooid.platforms import Launch
-from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store, read_history
 
 pytestmark = pytest.mark.timeout(120)
@@ -148,11 +147,10 @@ def test_a_pipeline_without_replicas_ends_with_the_name_of_who_was_killed(job_fi
 class KillingPlatform(RecordingPlatform):
     """Kills the second member as soon as it is launched."""
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        handle = super().launch(launch)
-        if launch.member == "r1s0":
+    def create(self, launches: Sequence[Launch]) -> None:
+        super().create(launches)
+        if any(launch.member == "r1s0" for launch in launches):
             os.kill(self.pids["r1s0"], signal.SIGKILL)
-        return handle
 
 
 @pytest.mark.timeout(60)

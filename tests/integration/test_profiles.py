@@ -57,7 +57,7 @@ def test_a_member_that_fails_ends_all_and_nothing_is_written(tmp_path: Path) -> 
     assert ended.returncode == 1
     assert ended.stderr.splitlines()[-1] == (
         f"error: while the job was being measured on limited:{SMALL}, its process was ended by the kernel: it used "
-        "more than its 1.074 GB of memory"
+        "more than its 1.074 GB of memory, and had up to 1.074 GB"
     )
     assert [path.name for path in tmp_path.iterdir() if path.suffix != ".py" and path.is_file()] == []
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _is_profiler_of(pid, tmp_path)]

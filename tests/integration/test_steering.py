@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,6 @@ from zooid.core.runs.allowance import PriceList
 from zooid.core.runs.events import Event, FleetChosen, MemberExited, Metered, PriceChanged, RosterChanged, StepCommitted
 from zooid.core.runs.steering import Steering
 from zooid.platforms import Launch
-from zooid.platforms.local.processes import LocalHandle
 from zooid.store import open_store
 
 pytestmark = pytest.mark.timeout(180)
@@ -51,9 +51,9 @@ class Market(ForkingPlatform):
         """The offer of every member that was launched."""
         self.sold_out: set[str] = set()
 
-    def launch(self, launch: Launch) -> LocalHandle:
-        self.offers[launch.member] = launch.offer
-        return super().launch(launch)
+    def create(self, launches: Sequence[Launch]) -> None:
+        self.offers |= {launch.member: launch.offer for launch in launches}
+        super().create(launches)
 
     def has_room(self, num_members: int, offer: str) -> bool:
         return offer not in self.sold_out

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,11 @@ from tests.integration.test_adoption import (
 from tests.processes import is_gone, wait_until
 from zooid.coordinator import StoppedRun
 from zooid.coordinator.runs import lease, observer, supervision
-from zooid.core.errors import InputError
+from zooid.core.errors import InputError, ObjectNotFound
 from zooid.core.plans.plan import TransportName
 from zooid.core.records import decode_record
 from zooid.core.runs import keys, liveness
 from zooid.core.runs.events import StoppedEarly
-from zooid.core.runs.spec import MemberHandle
 from zooid.core.runs.stop_request import STOPPED_BY_REQUEST, StopRequest
 from zooid.store import read_history
 from zooid.store.checkpoint_index import last_step
@@ -94,9 +94,13 @@ def train_and_pause(scene: Scene, transport: TransportName = "tcp") -> Coordinat
 
 def has_found_request(scene: Scene, member: str = "r0s0") -> Callable[[], bool]:
     """Whether the member says in its log that it has found the request."""
-    data = bytes(scene.store.get(keys.handle(member, 0)))
-    log = Path(decode_record(data, MemberHandle, member).place["log"])
-    return lambda: "asks to stop" in log.read_text()
+
+    def has_found() -> bool:
+        with suppress(ObjectNotFound):
+            return b"asks to stop" in bytes(scene.store.get(keys.log(member, 0)))
+        return False
+
+    return has_found
 
 
 def check_stopped(scene: Scene, stopped: StoppedRun, pids: dict[str, int]) -> None:

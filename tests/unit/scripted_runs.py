@@ -1,11 +1,11 @@
 """Runs by hand: a folder as a run leaves it, and a platform whose members only do what is asked of them."""
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.platforms import PretendedPlatform
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.coordinator.runs.first_roster import roster_for
 from zooid.core.plans.plan import Plan, Prediction, StagePlan
@@ -80,17 +80,18 @@ def committed(step: int) -> StepCommitted:
     return StepCommitted(at_s=time.time(), step=step, epoch=0, loss=float(step), num_samples=8, step_s=0.1)
 
 
-@dataclass
-class ScriptedPlatform:
+class ScriptedPlatform(PretendedPlatform):
     """Members that end at once; the first one of a roster reports its steps."""
 
-    refuses: str = ""
-    """What the member that checks says about the job."""
-    on_launch: Callable[[WorkerSpec], None] = lambda spec: None
-    specs: list[WorkerSpec] = field(default_factory=list)
+    def __init__(self, refuses: str = "", on_launch: Callable[[WorkerSpec], None] = lambda spec: None) -> None:
+        """`refuses` is what the member that checks says about the job."""
+        super().__init__()
+        self.refuses = refuses
+        self.on_launch = on_launch
+        self.specs: list[WorkerSpec] = []
 
-    def launch(self, launch: Launch) -> Exit:
-        store_url, key = keys.split_spec_url(launch.spec_url)
+    def begin(self, launch: Launch) -> Exit | None:
+        store_url, key = keys.split_spec_url(launch.ticket.spec_url)
         store = open_store(store_url)
         spec = decode_record(bytes(store.get(key)), WorkerSpec, key)
         self.specs.append(spec)
@@ -113,24 +114,3 @@ class ScriptedPlatform:
                 url = f"{store_url}/{keys.checkpoint(NUM_STEPS)}"
                 events.write(CheckpointSaved(at_s=time.time(), step=NUM_STEPS, url=url))
         return Exit(0)
-
-    def has_room(self, num_members: int, offer: str) -> bool:
-        return True
-
-    def locate(self, handle: Exit) -> dict[str, str]:
-        return {}
-
-    def find(self, place: Mapping[str, str]) -> Exit | None:
-        return None
-
-    def poll(self, handle: Exit) -> Exit | None:
-        return handle
-
-    def logs(self, handle: Exit) -> str:
-        return ""
-
-    def leave(self, handle: Exit) -> None:
-        pass
-
-    def terminate(self, handle: Exit) -> None:
-        pass

@@ -1,35 +1,35 @@
 """Whoever adopts members ends the processes for which the dead coordinator had no seat yet."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Collection, Mapping
 
 import pytest
 
+from tests.platforms import PretendedPlatform
 from zooid.coordinator.runs.adoption import end_waiting
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.member_records import MemberHandle
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Joining, Roster, RosterMember
-from zooid.core.runs.spec import MemberHandle
-from zooid.platforms import Platform
+from zooid.platforms import Exit
 from zooid.store import ObjectStore, open_store
 
 
-@dataclass
-class Processes:
-    """A platform that finds every process, all of them running."""
+class Processes(PretendedPlatform):
+    """A platform that sees every process, all of them running."""
 
-    ended: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        super().__init__()
+        self.deleted: list[str] = []
 
-    def find(self, place: Mapping[str, str]) -> str:
-        return place["name"]
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        return True
 
-    def poll(self, handle: str) -> None:
-        return None
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        return dict.fromkeys(("000000.r0s0", "000000.r1s0", "000000.r2s0-1"))
 
-    def terminate(self, handle: str) -> None:
-        self.ended.append(handle)
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        self.deleted += titles
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def store() -> ObjectStore:
     made.put(keys.roster(0), encode_record(roster))
     for name in ("r0s0", "r1s0", "r2s0-1"):
         made.put(keys.spec(name), b"")
-        handle = MemberHandle(member=name, started_at_s=0.0, place={"name": name})
+        handle = MemberHandle(run="run", member=name, platform="local", offer="", launched_at_s=0.0, place={})
         made.put(keys.handle(name, 0), encode_record(handle))
     made.put(keys.joining("r2s0-1", 0), encode_record(Joining(member="r2s0-1", change=0)))
     return made
@@ -49,12 +49,12 @@ def store() -> ObjectStore:
 
 def ended_in(store: ObjectStore) -> list[str]:
     processes = Processes()
-    end_waiting(store, cast(Platform[Any], processes), 0)
-    return processes.ended
+    end_waiting(store, processes, 0)
+    return processes.deleted
 
 
 def test_a_process_without_a_seat_is_ended_and_its_request_is_gone(store: ObjectStore) -> None:
-    assert ended_in(store) == ["r2s0-1"]
+    assert ended_in(store) == ["000000.r2s0-1"]
     assert list(store.list(keys.joining_under(0))) == []
 
 

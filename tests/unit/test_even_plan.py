@@ -56,7 +56,7 @@ def checked(grain_size: int | None = None) -> CheckedJob:
 
 def layout(num_replicas: int, num_stages: int) -> FixedLayout:
     return fixed_layout(
-        None, Limits(num_replicas=num_replicas, num_stages=num_stages, max_members=64), None, None, OFFER
+        None, Limits(num_replicas=num_replicas, num_stages=num_stages, max_members=64), None, None, [OFFER]
     )
 
 
@@ -109,4 +109,4 @@ def test_wishes_that_only_a_profile_could_meet_are_refused(
     limits: Limits | None, goal: Goal | None, links: Links | None, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        fixed_layout(None, limits, goal, links, OFFER)
+        fixed_layout(None, limits, goal, links, [OFFER])

@@ -55,6 +55,15 @@ class TestMembers:
         meter.end("r0s0", 1.0)
         assert meter.read(500.0).usd == pytest.approx(0.06)
 
+    def test_a_member_is_billed_for_its_own_time_and_not_for_that_of_the_platform(self) -> None:
+        meter = RunMeter()
+        meter.start("r0s0", HOURLY, 1000.0, prepares=False)
+        meter.take(first_step(1051.0))
+        assert meter.read(1100.0).usd == pytest.approx(0.1), "nobody knows yet that it was started late"
+        meter.end("r0s0", 1120.0, ran_s=80.0)
+        terms = usd_of(meter.read(1200.0))
+        assert [terms["start-up"], terms["compute"]] == pytest.approx([0.01, 0.07]), "it began at 1040"
+
     def test_profilers_and_preparers_are_billed_as_preparation(self) -> None:
         meter = RunMeter()
         meter.start("profiler", HOURLY, 0.0, prepares=True)

@@ -1,12 +1,13 @@
 """Profiles on several offers: who measures when, what each is told, and how all of it ends."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from tests.platforms import PretendedPlatform
 from tests.unit.profiles import layer, link, offer, profile
 from zooid import coordinator
 from zooid.coordinator.measurements.job_profiles import rounds
@@ -94,46 +95,39 @@ class Member:
     is_terminated: bool = False
 
 
-@dataclass
-class Pretending:
+class Pretending(PretendedPlatform):
     """A platform whose members only pretend; those of the named offer fail half-way."""
 
-    failing: str = ""
-    members: list[Member] = field(default_factory=list)
-    most_at_once: int = 0
+    def __init__(self, failing: str = "") -> None:
+        super().__init__()
+        self.failing = failing
+        self.launched: list[Member] = []
+        self.most_at_once = 0
 
-    def launch(self, launch: Launch) -> Member:
-        url, key = keys.split_spec_url(launch.spec_url)
-        member = Member(launch, decode_record(bytes(open_store(url).get(key)), ProfilerSpec, key))
-        self.members.append(member)
-        self.most_at_once = max(self.most_at_once, sum(self._is_running(each) for each in self.members))
-        return member
+    def begin(self, launch: Launch) -> None:
+        url, key = keys.split_spec_url(launch.ticket.spec_url)
+        store = open_store(url)
+        store.put(keys.log(launch.member, 0), b"its last words")
+        member = Member(launch, decode_record(bytes(store.get(key)), ProfilerSpec, key))
+        self.launched.append(member)
+        self.most_at_once = max(self.most_at_once, sum(self._is_running(each) for each in self.launched))
 
-    def has_room(self, num_members: int, offer: str) -> bool:
-        return True
+    def members(self, run: str) -> Mapping[str, Exit | None]:
+        of_run = [member for member in self.launched if member.spec.run == run]
+        return {member.launch.ticket.title: self._look(member) for member in of_run}
 
-    def locate(self, handle: Member) -> dict[str, str]:
-        return {}
-
-    def find(self, place: Mapping[str, str]) -> Member | None:
-        return None
-
-    def poll(self, handle: Member) -> Exit | None:
-        if handle.num_looks <= NUM_PARTS:
-            self._go_on(handle)
-            handle.num_looks += 1
-        if self._fails(handle) and handle.num_looks > 1:
+    def _look(self, member: Member) -> Exit | None:
+        if member.num_looks <= NUM_PARTS:
+            self._go_on(member)
+            member.num_looks += 1
+        if self._fails(member) and member.num_looks > 1:
             return Exit(9)
-        return None if self._is_running(handle) else Exit(0)
+        return None if self._is_running(member) else Exit(0)
 
-    def logs(self, handle: Member) -> str:
-        return "its last words"
-
-    def leave(self, handle: Member) -> None:
-        pass
-
-    def terminate(self, handle: Member) -> None:
-        handle.is_terminated = True
+    def delete(self, run: str, titles: Collection[str]) -> None:
+        for member in self.launched:
+            if member.spec.run == run:
+                member.is_terminated = True
 
     def _go_on(self, member: Member) -> None:
         store = open_store(member.spec.store)
@@ -174,15 +168,15 @@ def test_each_offer_gets_a_member_and_a_profile_of_its_own(job: Path) -> None:
     found = coordinator.profiles(job, on=[WHOLE, "local", QUARTER], platform=platform, on_event=seen.append)
     assert sites(found) == {"aws.lambda.1769": WHOLE, "local": "local", "aws.lambda.512": QUARTER}
     assert list(found) == ["aws.lambda.1769", "local", "aws.lambda.512"]
-    assert [member.spec.site for member in platform.members] == [WHOLE, QUARTER, "local"]
+    assert [member.spec.site for member in platform.launched] == [WHOLE, QUARTER, "local"]
     assert platform.most_at_once == 2
-    assert [member.launch.member for member in platform.members] == [
+    assert [member.launch.member for member in platform.launched] == [
         "profiler-aws.lambda.1769",
         "profiler-aws.lambda.512",
         "profiler-local",
     ]
-    for member, on in zip(platform.members, (WHOLE, QUARTER, "local"), strict=True):
-        size = member.launch.size
+    for member, on in zip(platform.launched, (WHOLE, QUARTER, "local"), strict=True):
+        size = member.launch.ticket.size
         assert (size is None) == (on == "local")
         assert size is None or size.vcpus == resolve_offer(on).vcpus
     progress = [event for event in seen if isinstance(event, ProfileProgress)]
@@ -196,14 +190,14 @@ def test_one_offer_is_measured_as_ever(job: Path) -> None:
     platform = Pretending()
     found = coordinator.profile(job, on=HALF, platform=platform)
     assert found.links[0].from_site == HALF
-    assert [member.launch.member for member in platform.members] == ["profiler"]
+    assert [member.launch.member for member in platform.launched] == ["profiler"]
 
 
 def test_what_is_known_goes_to_the_offer_that_it_is_of(job: Path) -> None:
     platform = Pretending()
     known = profile([layer(2.0)], date="2026-11-02")
     found = coordinator.profiles(job, on=[QUARTER, HALF], known={"aws.lambda.1024": known}, platform=platform)
-    assert [member.spec.known for member in platform.members] == [None, known]
+    assert [member.spec.known for member in platform.launched] == [None, known]
     assert found["aws.lambda.1024"].date == "2026-11-02"
     alone = coordinator.profile(job, on=HALF, known=structs.replace(known, date="2026-11-03"), platform=platform)
     assert alone.date == "2026-11-03"
@@ -214,8 +208,8 @@ def test_when_one_fails_all_end_and_the_failed_one_is_named(job: Path) -> None:
     with pytest.raises(MemberFailed, match=r"measured on limited:aws\.lambda\.512, its process exited with") as failed:
         coordinator.profiles(job, on=[WHOLE, QUARTER, "local"], platform=platform)
     assert failed.value.details == "its last words"
-    assert [member.spec.site for member in platform.members] == [WHOLE, QUARTER]
-    assert all(member.is_terminated for member in platform.members)
+    assert [member.spec.site for member in platform.launched] == [WHOLE, QUARTER]
+    assert all(member.is_terminated for member in platform.launched)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +226,7 @@ def test_offers_that_cannot_be_told_apart_are_refused(job: Path, on: Sequence[st
     platform = Pretending()
     with pytest.raises(InputError, match=message):
         coordinator.profiles(job, on=on, platform=platform)
-    assert platform.members == []
+    assert platform.launched == []
 
 
 def test_a_known_profile_of_another_offer_is_refused(job: Path) -> None:

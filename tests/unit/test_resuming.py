@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tests.unit.scripted_runs import (
 from zooid.cli.options import checkpoints_from
 from zooid.coordinator import resumable_step
 from zooid.coordinator.runs import cleanup, lease, supervision
-from zooid.coordinator.runs.adoption import AdoptedMembers, Orphan
+from zooid.coordinator.runs.adoption import AdoptedMembers
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, Superseded
 from zooid.core.plans.plan import Limits, Plan
@@ -38,8 +37,9 @@ from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.events import Event, MembersAdopted, MemberTrained, PhaseStarted, RunStarted, StepCommitted
 from zooid.core.runs.liveness import ProcessMark, is_alive, own_mark
+from zooid.core.runs.member_records import MemberEnd, MemberHandle
 from zooid.core.runs.roster import Roster
-from zooid.core.runs.spec import MemberHandle, RunClaim
+from zooid.core.runs.spec import RunClaim
 from zooid.platforms import Exit, Launch
 from zooid.store import EventWriter, Fence, ObjectStore, clear, fences, open_store, read_history
 
@@ -382,7 +382,7 @@ class TestFenced:
             Superseded, match=r"another coordinator has taken over .* claims/000002.json replaces claim 1"
         ):
             zooid.resume(store.url, platform=platform)
-        assert platform.terminated == set()
+        assert {"000001.r0s0", "000001.r0s1"} <= platform.ends.keys(), "they were not ended"
         listed = store.list("")
         assert all(key in listed for key in successors[:-1])
         assert Path(f"{store.url.removeprefix('file://')}/plan.json#1").exists()
@@ -410,20 +410,18 @@ class TestFenced:
         assert told == list(range(NUM_STEPS)), "every step once"
 
 
-@dataclass
 class OrphanedPlatform(ScriptedPlatform):
     """Members that another process has started run until they are looked at a few times, and are then gone."""
 
-    num_looks: int = 3
+    num_looks = 3
 
-    def find(self, place: Mapping[str, str]) -> Exit | None:
-        return Exit(None)
+    def watch(self, handle: MemberHandle, title: str) -> bool:
+        return True
 
-    def poll(self, handle: Exit) -> Exit | None:
-        if handle.status is not None:
-            return handle
+    def members(self, run: str) -> Mapping[str, Exit | None]:
         self.num_looks -= 1
-        return handle if self.num_looks < 0 else None
+        orphans = dict.fromkeys(("000000.r0s0", "000000.r0s1")) if self.num_looks >= 0 else {}
+        return {**orphans, **self.ends}
 
 
 class TestAdoption:
@@ -435,7 +433,10 @@ class TestAdoption:
         sign = lease.LeaseHeartbeat(holder="1", process=killed_process(), beat=7, told=told)
         store.put(keys.lease(0), encode_record(sign))
         for member in ("r0s0", "r0s1"):
-            handle = MemberHandle(member=member, started_at_s=time.time() - 5.0, place={})
+            launched_at_s = time.time() - 5.0
+            handle = MemberHandle(
+                run="7", member=member, platform="local", offer="local", launched_at_s=launched_at_s, place={}
+            )
             store.put(keys.handle(member, 0), encode_record(handle))
 
     def finish(self, store: ObjectStore, *members: str) -> None:
@@ -446,6 +447,7 @@ class TestAdoption:
         for member in members:
             with EventWriter(store, member, 0) as events:
                 events.write(MemberTrained(at_s=time.time(), member=member, peak_bytes=1))
+            store.put(keys.end(member, 0), encode_record(MemberEnd(member=member, exit=Exit(0))))
 
     def test_what_the_dead_coordinator_has_told_is_not_told_again(self, store: ObjectStore) -> None:
         self.finish(store, "r0s0", "r0s1")
@@ -473,11 +475,14 @@ class TestAdoption:
         assert [spec.member for spec in platform.specs] == ["checker", "r0s0", "r0s1"]
         assert Fence(store, 0).is_superseded()
 
-    def test_a_member_that_cannot_be_seen_is_judged_by_what_it_tells(self) -> None:
-        heard_s, trained = {"r0s0": time.monotonic(), "r0s1": -math.inf, "r0s2": -math.inf}, {"r0s2"}
-        members = AdoptedMembers(ScriptedPlatform(), heard_s.__getitem__, trained.__contains__, timeout_s=60.0)
-        ends = [members.poll(Orphan(name, 0.0, None)) for name in heard_s]
-        assert ends == [None, Exit(None), Exit(0)]
+    def test_a_member_that_cannot_be_seen_is_judged_by_what_it_tells(self, store: ObjectStore) -> None:
+        heard_s, trained = {"r0s0": time.monotonic()} | dict.fromkeys(("r0s1", "r0s2", "r0s3"), -math.inf), {"r0s2"}
+        store.put(keys.end("r0s3", 0), encode_record(MemberEnd(member="r0s3", exit=Exit(-9))))
+        members = AdoptedMembers(
+            ScriptedPlatform(), store, 0, heard_s.__getitem__, trained.__contains__, 60.0, unseen=set(heard_s)
+        )
+        ends = {title.partition(".")[2]: end for title, end in members.members("7").items()}
+        assert ends == {"r0s0": None, "r0s1": Exit(None), "r0s2": Exit(0), "r0s3": Exit(-9)}
 
     def test_too_few_members_are_not_adopted(self, store: ObjectStore) -> None:
         store.delete([keys.handle("r0s1", 0)])
@@ -523,22 +528,12 @@ class TestCleaning:
         assert keys.lease(0) in store.list("")
 
 
-@dataclass
 class EndlessPlatform(ScriptedPlatform):
     """Members that train until they are ended."""
 
-    terminated: set[str] = field(default_factory=set)
-
-    def launch(self, launch: Launch) -> Exit:
-        super().launch(launch)
-        return Exit(0) if launch.member == "checker" else Exit(-ord(launch.member[-1]))
-
-    def poll(self, handle: Exit) -> Exit | None:
-        return handle if handle.is_success else None
-
-    def terminate(self, handle: Exit) -> None:
-        if handle.status:
-            self.terminated.add(f"r0s{chr(-handle.status)}")
+    def begin(self, launch: Launch) -> Exit | None:
+        end = super().begin(launch)
+        return end if launch.member == "checker" else None
 
 
 class TestGivenPlans:

@@ -30,6 +30,8 @@ OPTIONAL = {"report": {"picture.py"}}
 """Files of the set that a sibling may lack: the page of timelines draws its own."""
 ROAD = "planner/search.py"
 """The search for a plan, which asks the searches of the folders beside it."""
+SENT = ("zooid.entry.machine_agent", "zooid.entry.bootstrap", "zooid.entry.batch_job")
+"""Programs whose texts are sent to other machines, and executed there."""
 WAITING = {
     "zooid.schedule.site_hierarchy": "members at several sites",
 }
@@ -83,6 +85,6 @@ def roots(modules: dict[str, Module]) -> list[Symbol]:
     commands = [(f"zooid.cli.{name}_command", name) for name in COMMANDS]
     names = [*(("zooid", name) for name in zooid.__all__), *(("zooid.comm", name) for name in zooid.comm.__all__)]
     names += [("zooid.core.jobs.scaling", name) for name in zooid.scaling.__all__]
-    programs = [name for name in modules if name.endswith(".__main__")] + ["zooid.platforms.local.zygote"]
+    programs = [name for name in modules if name.endswith(".__main__")] + ["zooid.platforms.local.zygote", *SENT]
     started = [(name, definition) for name in programs for definition in ("", *modules[name].definitions)]
     return [("zooid.cli.main", "main"), *commands, *names, *started]

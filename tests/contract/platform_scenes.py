@@ -1,0 +1,159 @@
+"""Platforms on which the same suite runs: this machine, and machines of the laboratory."""
+
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from lab.machines.machine import Machine, machines, missing_requirement
+from lab.machines.slurm import PROGRAMS as SLURM_PROGRAMS
+from lab.machines.slurm import SlurmSettings, slurm_cluster
+from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
+from lab.machines.ssh import ssh_servers
+from lab.servers import S3Server, moto_s3
+from tests.members import Members
+from zooid.catalog.machines_file import OwnPlace, offer_of_place
+from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.core.resources.offer import Offer
+from zooid.core.resources.size import Size
+from zooid.entry import machine_folder
+from zooid.platforms import Launch, Platform
+from zooid.platforms.local import LocalPlatform
+from zooid.platforms.slurm import Cluster, SlurmPartition, SlurmPlatform
+from zooid.platforms.ssh import SshMachine, SshPlatform
+
+MIB = 2**20
+
+
+@dataclass
+class Scene:
+    """A platform, and what a test needs to know about where its members run."""
+
+    name: str
+    make: Callable[[], Platform]
+    """Makes another object of the same platform, as another process would have it."""
+    offers: Sequence[Offer]
+    python: str
+    """The interpreter where members run."""
+    machines: tuple[Machine, ...] = ()
+    """The machines on which members run; empty if that is this one."""
+    url: Callable[[str], str] | None = None
+    """Returns the folder of a run in a store that all machines reach; None for folders of this machine."""
+    size: Size = field(default_factory=lambda: Size(1.0, 256 * MIB))
+    """A size that members can be held to."""
+    is_lost_after_s: float = 30.0
+    """Time after which the platform knows that a machine is lost."""
+    attendant: str = "exec(compile(sys.stdin.buffer.read()"
+    """A part of the command of the program that attends a member on a machine."""
+
+    def members(self, folder: Path, run: str = "") -> Members:
+        run = run or secrets.token_hex(4)
+        return Members(self.make(), folder, run, "" if self.url is None else self.url(run), self.offers)
+
+    def leftovers(self, run: str) -> list[str]:
+        """Everything that members of a run have left where they ran."""
+        found = []
+        for machine in self.machines:
+            if machine.is_on:
+                found += [f"{machine.name}: {process.command}" for process in machine.processes()]
+                found += [f"{machine.name}: {file}" for file in machine.files() if "/.aws" not in file]
+        if not self.machines:
+            folder = Path(machine_folder.run_folder(run))
+            found += [str(folder)] if folder.exists() else []
+        return found
+
+
+def running(program: str, scene: Scene, launch: Launch) -> Launch:
+    """A launch whose member runs this program instead of its own, which would import torch first."""
+    ticket = structs.replace(launch.ticket, prefix=(scene.python, "-c", program))
+    return replace(launch, ticket=ticket)
+
+
+@contextmanager
+def local_scene() -> Iterator[Scene]:
+    """Members as new processes of this machine."""
+    yield Scene("local", lambda: LocalPlatform(forks=False), [resolve_offer("local")], sys.executable)
+
+
+@contextmanager
+def ssh_scene() -> Iterator[Scene]:
+    """Members on three machines that ssh reaches."""
+    with laboratory(3, SSH_PROGRAMS) as (made, server), ssh_servers(made) as config:
+        by_offer = {f"ssh.{machine.name}": SshMachine(machine.name, machine.python, str(config)) for machine in made}
+        sizes = {"vcpus": 1.0, "memory": "4 GB", "members": 1, "site": "laboratory"}
+        offers = [offer_of_place(OwnPlace(name, {}, sizes)) for name in by_offer]
+        with ExitStack() as stack:
+
+            def make() -> Platform:
+                platform = SshPlatform(by_offer.__getitem__)
+                stack.callback(platform.release)
+                return platform
+
+            yield Scene("ssh", make, offers, made[0].python, made, server_url(server))
+
+
+@contextmanager
+def slurm_scene() -> Iterator[Scene]:
+    """Members as jobs of a cluster. Each node has an offer of its own, so that tests know where members are."""
+    settings = SlurmSettings(num_cpus=16, memory_mib=64 * 1024, node_timeout_s=3)
+    with laboratory(4, SLURM_PROGRAMS) as (made, server), slurm_cluster(made, settings) as cluster:
+        by_offer = {
+            f"slurm.{node.name}": SlurmPartition(
+                partition="long",
+                cluster=Cluster(),
+                vcpus=1.0,
+                memory_bytes=1024 * MIB,
+                python=node.python,
+                options=f"--nodelist={node.name}",
+            )
+            for node in cluster.nodes
+        }
+        sizes = {"vcpus": 1.0, "memory": 1024 * MIB, "site": "laboratory"}
+        offers = [offer_of_place(OwnPlace(name, {}, sizes)) for name in by_offer]
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in cluster.environment.items():
+                patch.setenv(name, value)
+            yield Scene(
+                "slurm",
+                lambda: SlurmPlatform(by_offer.__getitem__),
+                offers,
+                made[0].python,
+                cluster.nodes,
+                server_url(server),
+                attendant="run_job(",
+            )
+
+
+@contextmanager
+def laboratory(num_machines: int, programs: Sequence[str]) -> Iterator[tuple[tuple[Machine, ...], S3Server]]:
+    """Machines, and a store that they reach with credentials of their own; skips where that is not possible."""
+    lacking = missing_requirement(*programs)
+    if lacking is not None:
+        pytest.skip(f"machines need {lacking}")
+    with machines(num_machines) as made, moto_s3(made[0].coordinator_address) as server:
+        for machine in made:
+            write_credentials(machine, server)
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in server.environment.items():
+                patch.setenv(name, value)
+            yield made, server
+
+
+def write_credentials(machine: Machine, server: S3Server) -> None:
+    """Let a machine use the store with a profile of its own."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    lines = [f"{name.lower()} = {server.environment[name]}" for name in names]
+    machine.write("/root/.aws/credentials", "\n".join(("[default]", *lines, "")), 0o600)
+
+
+def server_url(server: S3Server) -> Callable[[str], str]:
+    bucket = server.bucket_url("runs")
+    return lambda run: f"{bucket}/{run}"
+
+
+SCENES = {"local": local_scene, "ssh": ssh_scene, "slurm": slurm_scene}
