@@ -122,9 +122,9 @@ class Members:
         listed, title = self.platform.members(self.run), title_of(member, 0)
         return title in listed and listed[title] is None
 
-    def end_of(self, member: str) -> Exit:
+    def end_of(self, member: str, timeout_s: float = 30.0) -> Exit:
         """Wait for the end of a member."""
-        wait_until(lambda: not self.is_running(member))
+        wait_until(lambda: not self.is_running(member), timeout_s=timeout_s)
         listed = self.platform.members(self.run)
         return find_end(self.store, member, 0) or listed.get(title_of(member, 0)) or Exit(None)
 

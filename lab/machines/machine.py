@@ -169,6 +169,10 @@ class Machine:
         """List what was put into the home folder and the folders for temporary files, with all folders."""
         return sorted(set(self._all_files()) - self._first_files)
 
+    def accept_files(self) -> None:
+        """Let files that are there now belong to the machine itself, so that `files` does not list them."""
+        self._first_files |= set(self._all_files())
+
     @property
     def is_on(self) -> bool:
         """False once the machine was powered off, or its block was left."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from lab.machines.machine import Machine, machines, missing_requirement
+from lab.machines.machine import Machine, Process, machines, missing_requirement
+from lab.machines.ray import is_rays, missing_ray, ray_cluster
 from lab.machines.slurm import PROGRAMS as SLURM_PROGRAMS
 from lab.machines.slurm import SlurmSettings, slurm_cluster
 from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
@@ -24,6 +25,7 @@ from zooid.core.resources.size import Size
 from zooid.entry import machine_folder
 from zooid.platforms import Launch, Platform
 from zooid.platforms.local import LocalPlatform
+from zooid.platforms.ray import RayCluster, RayPlatform
 from zooid.platforms.slurm import Cluster, SlurmPartition, SlurmPlatform
 from zooid.platforms.ssh import SshMachine, SshPlatform
 
@@ -50,6 +52,8 @@ class Scene:
     """Time after which the platform knows that a machine is lost."""
     attendant: str = "exec(compile(sys.stdin.buffer.read()"
     """A part of the command of the program that attends a member on a machine."""
+    is_daemon: Callable[[Process], bool] = lambda process: False
+    """Whether a process belongs to the platform itself."""
 
     def members(self, folder: Path, run: str = "") -> Members:
         run = run or secrets.token_hex(4)
@@ -60,7 +64,8 @@ class Scene:
         found = []
         for machine in self.machines:
             if machine.is_on:
-                found += [f"{machine.name}: {process.command}" for process in machine.processes()]
+                processes = [process for process in machine.processes() if not self.is_daemon(process)]
+                found += [f"{machine.name}: {process.command}" for process in processes]
                 found += [f"{machine.name}: {file}" for file in machine.files() if "/.aws" not in file]
         if not self.machines:
             folder = Path(machine_folder.run_folder(run))
@@ -130,6 +135,30 @@ def slurm_scene() -> Iterator[Scene]:
 
 
 @contextmanager
+def ray_scene() -> Iterator[Scene]:
+    """Members as actors, reached from outside. Each node has an offer, so that tests know where members are."""
+    if missing_ray() is not None:
+        pytest.skip(f"machines need {missing_ray()}")
+    with laboratory(4, ()) as (made, server), ray_cluster(made, num_cpus=40, memory_bytes=64 * 1024 * MIB) as cluster:
+        by_offer = {
+            f"ray.{node.name}": RayCluster(
+                cluster.address, vcpus=1.0, memory_bytes=1024 * MIB, resources=f"node:{node.address}=0.001"
+            )
+            for node in cluster.nodes
+        }
+        sizes = {"vcpus": 1.0, "memory": 1024 * MIB, "site": "laboratory"}
+        offers = [offer_of_place(OwnPlace(name, {}, sizes)) for name in by_offer]
+        with ExitStack() as stack:
+
+            def make() -> Platform:
+                platform = RayPlatform(by_offer.__getitem__)
+                stack.callback(platform.release)
+                return platform
+
+            yield Scene("ray", make, offers, made[0].python, cluster.nodes, server_url(server), is_daemon=is_rays)
+
+
+@contextmanager
 def laboratory(num_machines: int, programs: Sequence[str]) -> Iterator[tuple[tuple[Machine, ...], S3Server]]:
     """Machines, and a store that they reach with credentials of their own; skips where that is not possible."""
     lacking = missing_requirement(*programs)
@@ -156,4 +185,4 @@ def server_url(server: S3Server) -> Callable[[str], str]:
     return lambda run: f"{bucket}/{run}"
 
 
-SCENES = {"local": local_scene, "ssh": ssh_scene, "slurm": slurm_scene}
+SCENES = {"local": local_scene, "ssh": ssh_scene, "slurm": slurm_scene, "ray": ray_scene}

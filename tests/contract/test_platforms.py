@@ -256,7 +256,7 @@ def test_many_members_start_at_once(scene: Scene, members: Members) -> None:
         running("print('here', flush=True)", scene, members.launch(f"m{number}", "")) for number in range(count)
     ]
     members.create(launches)
-    assert [members.status_of(launch.member) for launch in launches] == [0] * count
+    assert [members.end_of(launch.member, timeout_s=120.0).status for launch in launches] == [0] * count
     assert {members.log(launch.member) for launch in launches} == {"here\n"}
 
 

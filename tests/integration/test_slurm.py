@@ -1,4 +1,4 @@
-"""Members as jobs of a real Slurm cluster: a run trains there, survives a node, and says what went wrong."""
+"""Members as jobs of a real Slurm cluster: how they are submitted, found and ended, and what users read."""
 
 import os
 import re
@@ -18,19 +18,15 @@ from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
 from lab.machines.ssh import ssh_servers
 from lab.servers import S3Server
 from tests.contract.platform_scenes import MIB, laboratory, server_url
-from tests.integration.jobs import write_job
-from tests.integration.reference import train_composed_layers
-from tests.integration.test_ssh import has
+from tests.integration.test_other_machines import has
 from tests.integration.training_command import training_command
 from tests.members import Members
 from tests.processes import wait_until
 from zooid.catalog.machines_file import OwnPlace, offer_of_place
 from zooid.coordinator.plans.own_offers import own_offer, slurm_partition
 from zooid.core.errors import InputError
-from zooid.core.plans.plan import Limits
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, StepCommitted
 from zooid.core.runs.member_records import MemberHandle
 from zooid.core.runs.ticket import title_of
 from zooid.platforms import Launch
@@ -121,11 +117,6 @@ def machines_file(cluster: SlurmCluster, folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("ZOOID_MACHINES", str(file))
 
 
-def job_in(folder: Path) -> Path:
-    (folder / "job").mkdir()
-    return write_job(folder / "job" / "job.py")
-
-
 def remove_dead_folders(node: Machine) -> None:
     """Remove what killed processes could not; a later job on the node would."""
     node.run(["sh", "-c", "rm -rf /tmp/zooid-*"])
@@ -133,47 +124,9 @@ def remove_dead_folders(node: Machine) -> None:
 
 LARGE = ("vcpus = 1", 'memory = "2600 MiB"')
 """Two members of this size do not fit on one node."""
-TWO_REPLICAS = Limits(num_replicas=2, num_stages=1, transport="tcp")
-
-
-def test_two_replicas_train_on_two_nodes_and_nothing_is_left(
-    scene: tuple[SlurmCluster, S3Server, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    given: list[Sequence[str]],
-) -> None:
-    cluster, server, _ = scene
-    machines_file(cluster, tmp_path, monkeypatch, *LARGE)
-    job = job_in(tmp_path)
-    url = server_url(server)("trained")
-    run = zooid.train(job, store=url, on="slurm.tested", limits=TWO_REPLICAS, profile=False)
-    assert train_composed_layers(job).loss_difference(run.losses) <= 1e-9
-    submissions = [command for command in given if command[0] == "sbatch"]
-    assert ["--array=0-1" in command for command in submissions] == [False, True], "one member checks the job before"
-    [name] = [word.replace("job-", "") for word in submissions[1] if word.startswith("--job-name=")]
-    listing = ["squeue", "--states=all", "--noheader", name, "--array", "--format=%K %N"]
-    printed = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.splitlines()
-    hosts = [words[1] for words in map(str.split, printed) if words[0].isdigit()]
-    assert sorted(hosts) == [node.name for node in cluster.nodes]
-    wait_until(lambda: is_clean(cluster))
 
 
 OPTIONS = ("--on", "slurm.tested", "--layout", "2x1", "--no-profile")
-
-
-@pytest.mark.parametrize("key", [f"{keys.HANDLES}/000000/r0s0", f"{keys.EVENTS}/000000/r0s0"])
-def test_ctrl_c_leaves_nothing(
-    scene: tuple[SlurmCluster, S3Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
-) -> None:
-    cluster, server, _ = scene
-    machines_file(cluster, tmp_path, monkeypatch, *LARGE)
-    url = server_url(server)(f"interrupted-{key.partition('/')[0]}")
-    with training_command(tmp_path, url, *OPTIONS) as process:
-        wait_until(has(url, key), timeout_s=60.0)
-        os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-    assert process.returncode != 0, said
-    wait_until(lambda: is_clean(cluster))
 
 
 def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
@@ -331,22 +284,3 @@ def test_slurm_is_asked_for_what_the_file_does_not_say(
         own_offer("slurm.nowhere")
     platform = SlurmPlatform(slurm_partition)
     assert [platform.has_room(number, "slurm.tested") for number in (2, 3)] == [True, False]
-
-
-def test_a_run_survives_a_node_that_loses_its_power(
-    scene: tuple[SlurmCluster, S3Server, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last test, since the node does not come back."""
-    cluster, server, _ = scene
-    machines_file(cluster, tmp_path, monkeypatch, *LARGE)
-    job = job_in(tmp_path)
-
-    def kill(event: Event) -> None:
-        if isinstance(event, StepCommitted) and event.step == 3:
-            cluster.nodes[1].power_off()
-
-    url = server_url(server)("survived")
-    run = zooid.train(job, store=url, on="slurm.tested", limits=TWO_REPLICAS, profile=False, on_event=kill)
-    assert not cluster.nodes[1].is_on
-    assert train_composed_layers(job).loss_difference(run.losses) <= 1e-9
-    wait_until(lambda: is_clean(cluster))

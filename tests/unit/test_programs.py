@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from zooid.platforms.programs import agent_program, bootstrap_program
+from zooid.platforms.programs import actor_program, agent_program, bootstrap_program
 
 
-@pytest.mark.parametrize("program", [agent_program, bootstrap_program])
+@pytest.mark.parametrize("program", [agent_program, actor_program, bootstrap_program])
 def test_a_program_defines_what_its_parts_expect_of_one_another(program: Callable[[], str]) -> None:
     tree = ast.parse(program())
     defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}

@@ -24,6 +24,14 @@ members = 8                          # how many members there may be
 gpu = "A100"                         # each member gets one, if `num_gpus` is 1
 num_gpus = 1
 usd_per_hour = 0.30                  # of each member
+
+[ray.cluster]
+address = "ray://head.example.org:10001"  # by default RAY_ADDRESS, or the cluster of which this machine is a node
+python = "/opt/venv/bin/python"      # an interpreter on the nodes that has torch and obstore; by default that of Ray
+resources = "highmem=1"              # further resources of each member, by their names in the cluster
+vcpus = 4                            # of each member, and asked of Ray if not given, like memory, GPUs and members
+memory = "16 GB"
+members = 8                          # how many members there may be; more than fit now if the cluster grows by itself
 """
 
 import datetime
@@ -49,12 +57,12 @@ _SIZES: dict[str, type] = {
     "lifetime": str,
     "startup": str,
 }
-_SIZED_BY_MEMBER = ("slurm",)
+_SIZED_BY_MEMBER = ("slurm", "ray")
 """Kinds of places whose sizes and prices are those of one member; those of others are shared by their members."""
 _KINDS: dict[str, tuple[str, ...]] = {
     "ssh": ("host", "python", "config"),
     "slurm": ("partition", "login", "python", "config", "options"),
-    "ray": ("address", "python"),
+    "ray": ("address", "python", "resources"),
 }
 """Kinds of places, and the options of each beside its size."""
 

@@ -68,6 +68,19 @@ def slurm_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
 
 
+def ray_address() -> str:
+    """Read RAY_ADDRESS: where the Ray cluster is; by default this machine is one of its nodes."""
+    return os.environ.get("RAY_ADDRESS") or "auto"
+
+
+def ray_driver_environment() -> dict[str, str]:
+    """Return the environment of the process that speaks with a Ray cluster.
+
+    After `uv run`, Ray would otherwise repeat that command on the nodes.
+    """
+    return {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
+
+
 def settings_at_start(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the variables that take effect only at process start; a process with the same ones can be reused."""
     return tuple(sorted(f"{name}={value}" for name, value in environment.items() if name.startswith(_READ_AT_START)))

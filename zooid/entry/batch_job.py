@@ -37,7 +37,7 @@ def run_job(program: str, orders: str) -> None:
     except BaseException:  # noqa: BLE001  # whatever it is, nothing can be started
         traceback.print_exc()
         status = _STATUS_NOT_STARTED
-    _leave(order["run"], names)
+    names.get("leave_wholly", str)(order["run"])  # the program may not have defined it
     sys.stderr.flush()
     if status not in (0, _STATUS_INTERRUPTED):
         words.seek(0)
@@ -57,16 +57,6 @@ def _begun(program: str, order: "dict[str, Any]", names: "dict[str, Any]") -> in
     exec(compile(program, "zooid", "exec"), names)
     names["sweep_dead"](_FORGOTTEN_S)
     return int(names["begin"](order))
-
-
-def _leave(run: str, names: "dict[str, Any]") -> None:
-    """Remove the run's folder, if nobody else needs it. Both copies of the module that makes it may hold a lock."""
-    imported = sys.modules.get("zooid.entry.machine_folder")
-    for holder in ({} if imported is None else vars(imported), names):
-        try:
-            holder.get("leave", str)(run)
-        except Exception:  # noqa: BLE001  # it is more important what is told next
-            traceback.print_exc()
 
 
 def _tell(title: str, words: str) -> None:

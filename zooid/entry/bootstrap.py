@@ -7,6 +7,7 @@ standard library and obstore. The order says which archive of zooid to fetch, an
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gzip
 import hashlib
@@ -14,9 +15,11 @@ import io
 import json
 import os
 import shutil
+import signal
 import sys
 import tarfile
 import time
+import traceback
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +27,22 @@ if TYPE_CHECKING:  # in the program that is sent, these names come from the text
     from zooid.entry.machine_folder import STARTER, leave, occupy, run_folder
     from zooid.store.cloud_logins import aws_login
 
-_STATUS_NOT_STARTED = 3
+_STATUS_NOT_STARTED, _STATUS_INTERRUPTED = 3, 130
+_PR_SET_PDEATHSIG = 1
 _NUM_TRIES, _TRY_S = 5, 1.0
 
 
 def begin(order: dict[str, Any]) -> int:
-    """Fetch zooid, and attend the member of an order: {"run", "title", "store", "zooid", "environment", "ticket"}."""
+    """Fetch zooid, and attend the member of an order: {"run", "title", "store", "zooid", "environment", "ticket"}.
+
+    An order may also name a process as "parent". The member is interrupted when that ends.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # Ray blocks what it ignores
+    if "parent" in order:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
+        if os.getppid() != order["parent"]:
+            raise KeyboardInterrupt
     run = order["run"]
     if occupy(run, f"{STARTER}{order['title']}") is None:  # it keeps the folder of the run, too
         return 0  # the member was started twice
@@ -101,9 +114,24 @@ def _fetched(store_url: str, key: str) -> bytes:
     raise AssertionError
 
 
+def leave_wholly(run: str) -> None:
+    """Remove the run's folder, if nobody else needs it. Both copies of the module that makes it may hold a lock."""
+    imported = sys.modules.get("zooid.entry.machine_folder")
+    for leave_it in (*([] if imported is None else [imported.leave]), leave):
+        try:
+            leave_it(run)
+        except Exception:  # noqa: BLE001  # whoever comes next may remove it
+            traceback.print_exc()
+
+
 def main_of_order(order_json: str) -> None:
     """Begin, and end the process without the interpreter's teardown."""
-    status = begin(json.loads(order_json))
+    order = json.loads(order_json)
+    try:
+        status = begin(order)
+    except KeyboardInterrupt:  # nobody waits for the member any more
+        status = _STATUS_INTERRUPTED
+        leave_wholly(order["run"])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

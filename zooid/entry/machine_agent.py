@@ -1,9 +1,8 @@
 """An agent on another machine: it starts, lists and ends members there, on behalf of a coordinator.
 
 Its text is sent to the machine after those of `machine_folder.py` and `machine_facts.py`, and all are executed as one
-program. It reads one
-request a line from standard input, and writes one answer a line, and the states of watched runs when they change. It
-ends with its input. Members that it has started live on.
+program. It reads one request a line from standard input, and writes one answer a line, and the states of watched runs
+when they change. It ends with its input. Members that it has started live on.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def serve() -> None:
 
 def _tell_changes(told: dict[str, Any]) -> None:
     for run, before in told.items():
-        now = _states(run)
+        now = member_states(run)
         if now != before:
             told[run] = now
             _say({"run": run, "members": now})
@@ -82,9 +81,9 @@ def _answered(request: dict[str, Any]) -> dict[str, Any]:
         return {"number": number, "error": f"{type(error).__name__}: {error}"}
 
 
-def _start(run: str, orders: dict[str, Any], program: str) -> None:
+def start_members(run: str, orders: dict[str, Any], program: str, python: str = sys.executable) -> None:
     """Start a process for each title that does not live yet; the program of each ends with its order."""
-    living = {title for title, words in _states(run).items() if words is None}
+    living = {title for title, words in member_states(run).items() if words is None}
     keep(run)
     _kept.add(run)
     for title, order in orders.items():
@@ -92,7 +91,7 @@ def _start(run: str, orders: dict[str, Any], program: str) -> None:
             continue
         with open(open_words(run, title), "wb") as words:
             process = subprocess.Popen(
-                [sys.executable, "-c", _READ_PROGRAM],
+                [python, "-c", _READ_PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=words,
                 stderr=subprocess.STDOUT,
@@ -104,7 +103,7 @@ def _start(run: str, orders: dict[str, Any], program: str) -> None:
         process.stdin.close()
 
 
-def _end(run: str, titles: list[str], grace_s: float) -> list[str]:
+def end_started(run: str, titles: list[str], grace_s: float) -> list[str]:
     """End members, and remove the folder of the run if nobody is left."""
     own = {title: process for title, process in _started.get(run, {}).items() if title in titles}
     for process in own.values():
@@ -122,11 +121,11 @@ def _end(run: str, titles: list[str], grace_s: float) -> list[str]:
     return left
 
 
-def _states(run: str) -> dict[str, Any]:
+def member_states(run: str) -> dict[str, Any]:
     """The states of a run's members. Its folder is left to them once all have taken their places, or have ended."""
     held = list_members(run)
     found = states(run)
-    started = _started.get(run, {})
+    started = dict(_started.get(run, {}))
     for title, process in started.items():
         if process.poll() is None:
             found[title] = None
@@ -142,9 +141,9 @@ def _states(run: str) -> dict[str, Any]:
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "ping": lambda: None,
-    "start": _start,
+    "start": start_members,
     "watch": lambda run: None,
-    "end": _end,
+    "end": end_started,
     "facts": lambda: facts(),
 }
 

@@ -4,13 +4,19 @@ from functools import cache
 from importlib import resources
 
 _FUTURE = "from __future__ import annotations\n"
+_AGENT = ("machine_folder", "machine_facts", "machine_agent")
 
 
 @cache
 def agent_program() -> str:
     """Return the text of the program that serves on another machine."""
-    names = ("machine_folder", "machine_facts", "machine_agent")
-    return "\n".join((_FUTURE, *(program_text("zooid.entry", name) for name in names), "serve()\n"))
+    return f"{actor_program()}\nserve()\n"
+
+
+@cache
+def actor_program() -> str:
+    """Return the text of the same functions for a program that serves in another way."""
+    return "\n".join((_FUTURE, *(program_text("zooid.entry", name) for name in _AGENT)))
 
 
 @cache

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
-from zooid.core.environment import machines_file
+from zooid.core.environment import machines_file, ray_address
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
-from zooid.platforms.slurm import Cluster, SlurmPartition, asked_sizes
+from zooid.platforms import ray, slurm
+from zooid.platforms.ray import RayCluster
+from zooid.platforms.slurm import Cluster, SlurmPartition
 from zooid.platforms.ssh import SshMachine, SshPlatform
 
 
@@ -16,12 +18,12 @@ def listed_places() -> dict[str, OwnPlace]:
 
 
 def place_named(name: str) -> OwnPlace:
-    """Return the place of an offer. What ssh or Slurm knows by that name needs no entry in the file."""
+    """Return the place of an offer. What ssh, Slurm or Ray knows by itself needs no entry in the file."""
     places = listed_places()
     if name in places:
         return places[name]
     platform, _, rest = name.partition(".")
-    if platform in ("ssh", "slurm") and rest:
+    if (platform in ("ssh", "slurm") and rest) or name == "ray":
         return OwnPlace(name, {}, {})
     raise InputError(
         f"no machine is named {name!r}; {machines_file()} lists {', '.join(sorted(places)) or 'none'}: write a table "
@@ -39,7 +41,9 @@ def own_offer(name: str) -> Offer:
         finally:
             platform.release()
     if place.platform == "slurm" and not {"vcpus", "memory", "lifetime"} <= place.sizes.keys():
-        return offer_of_place(place, asked_sizes(_cluster(place), _partition_name(place), place.sizes))
+        return offer_of_place(place, slurm.asked_sizes(_cluster(place), _partition_name(place), place.sizes))
+    if place.platform == "ray" and not {"vcpus", "memory", "members"} <= place.sizes.keys():
+        return offer_of_place(place, ray.asked_sizes(_address(place), place.sizes))
     return offer_of_place(place)
 
 
@@ -60,6 +64,23 @@ def slurm_partition(offer: str) -> SlurmPartition:
         has_gpu=sized.num_gpus > 0,
         **{field: place.options[field] for field in ("python", "options") if field in place.options},
     )
+
+
+def ray_cluster(offer: str) -> RayCluster:
+    """Return the cluster of an offer, and what its members get there."""
+    place, sized = place_named(offer), own_offer(offer)
+    return RayCluster(
+        address=_address(place),
+        vcpus=sized.vcpus,
+        memory_bytes=sized.memory_bytes,
+        has_gpu=sized.num_gpus > 0,
+        **{field: place.options[field] for field in ("python", "resources") if field in place.options},
+        max_members=sized.max_members,
+    )
+
+
+def _address(place: OwnPlace) -> str:
+    return place.options.get("address", "") or ray_address()
 
 
 def _partition_name(place: OwnPlace) -> str:

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads
-from zooid.coordinator.plans.own_offers import slurm_partition, ssh_machine
+from zooid.coordinator.plans.own_offers import ray_cluster, slurm_partition, ssh_machine
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.platforms import Platform
 from zooid.platforms.any_platform import AnyPlatform
 from zooid.platforms.local import LocalPlatform
+from zooid.platforms.ray import RayPlatform
 from zooid.platforms.slurm import SlurmPlatform
 from zooid.platforms.ssh import SshPlatform
 
@@ -19,6 +20,7 @@ def any_platform(*, forks: bool = True) -> AnyPlatform:
         LOCAL: lambda: LocalPlatform(forks=forks),
         "ssh": lambda: SshPlatform(ssh_machine),
         "slurm": lambda: SlurmPlatform(slurm_partition),
+        "ray": lambda: RayPlatform(ray_cluster),
     }
     return AnyPlatform(make, _platform_of)
 

@@ -14,7 +14,7 @@ from zooid.core.units import SECONDS_PER_HOUR
 OfferKind = Literal["function", "container", "vm", "owned"]
 Market = Literal["on_demand", "spot", "owned"]
 
-OWN_PLATFORMS = ("ssh", "slurm")
+OWN_PLATFORMS = ("ssh", "slurm", "ray")
 """Platforms of other machines than this one on which members can be started."""
 
 MAX_USD_PER_GB = 0.5

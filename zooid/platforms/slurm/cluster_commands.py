@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from zooid.core.environment import slurm_environment
 from zooid.core.errors import ZooidError
+from zooid.platforms.line_link import end_child
 from zooid.platforms.ssh.agent_link import ssh_command
 
 _ANSWER_S = 60.0
@@ -148,15 +149,9 @@ class _LoginShell:
         return int(status), printed
 
     def close(self) -> None:
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         assert self._process.stderr is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(_END_S)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
+        end_child(self._process)
         self._process.stdout.close()
         self._process.stderr.close()
 

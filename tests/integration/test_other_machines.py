@@ -1,0 +1,290 @@
+"""The same run on this machine, over ssh, on Slurm, on Ray, and on two of them at once."""
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import examples.digits
+import zooid
+from tests.integration.jobs import write_job
+from tests.integration.other_machines import OtherMachines, other_machines
+from tests.integration.reference import Trained, train_composed_layers
+from tests.integration.training_command import training_command
+from tests.processes import wait_until
+from zooid.core.plans.plan import Limits
+from zooid.core.records import decode_record
+from zooid.core.runs import keys
+from zooid.core.runs.checkpoint import CheckpointRule
+from zooid.core.runs.events import Event, RosterChanged, StepCommitted
+from zooid.core.runs.member_records import MemberHandle
+from zooid.store import ObjectStore, open_store
+
+pytestmark = pytest.mark.timeout(300)
+
+TOLERANCE = 1e-9
+CANARIES = {f"CANARY_{number}": f"canary-secret-{number:02d}-9f3a" for number in range(20)}
+DIGITS = '''"""The example of handwritten digits in float64, for a few steps."""
+
+import dataclasses
+
+import digits
+from torch.utils.data import TensorDataset
+
+
+def data():
+    images, labels = digits.split(train=True).tensors
+    return TensorDataset(images[:600].double(), labels[:600])
+
+
+job = dataclasses.replace(
+    digits.job, model=lambda: digits.build_model().double(), data=data, epochs=1, batch_size=120, grain_size=20
+)
+'''
+GPT2 = '''"""A small GPT-2 in float64, which continues random text."""
+
+import torch
+import transformers
+from torch.utils.data import Dataset
+
+import zooid
+
+
+class Text(Dataset):
+    def __init__(self):
+        self.ids = torch.randint(1, 50, (48, 12), generator=torch.Generator().manual_seed(1))
+
+    def __len__(self):
+        return len(self.ids)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.ids[index], "labels": self.ids[index].clone()}, None
+
+
+def build_model():
+    config = transformers.GPT2Config(
+        vocab_size=50, n_positions=16, n_embd=32, n_layer=4, n_head=4, use_cache=False, bos_token_id=0, eos_token_id=0,
+        loss_type="ForCausalLMLoss",
+    )
+    return transformers.GPT2LMHeadModel(config).double()
+
+
+job = zooid.Job(
+    model=build_model,
+    loss=lambda output, target: output.loss,
+    data=Text,
+    optimizer=lambda named: torch.optim.AdamW(named, lr=1e-3),
+    batch_size=16,
+    grain_size=4,
+    epochs=1,
+)
+'''
+SLOW = """
+import time
+def slow(output, target):
+    time.sleep(0.1)
+    return F.cross_entropy(output, target)
+"""
+"""A loss that takes so long that a machine can die between two steps."""
+PLACES = {
+    "local": ("local",),
+    "ssh": ("ssh",),
+    "slurm": ("slurm",),
+    "ray": ("ray",),
+    "ssh and ray": ("ssh.machine4", "ray.cluster"),
+}
+"""What `--on` says. The short names mean three machines, two nodes and three nodes."""
+ELSEWHERE = ("ssh", "slurm", "ray")
+TWO_REPLICAS = Limits(num_replicas=2, num_stages=1, transport="tcp")
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherMachines]:
+    with other_machines(tmp_path_factory.mktemp("machines")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Trained]]:
+    """Job files in folders that no machine sees, and what one process makes of them."""
+    made = {}
+    for name, text in {"digits": DIGITS, "gpt2": GPT2}.items():
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "job.py").write_text(text)
+        if name == "digits":
+            shutil.copy(examples.digits.__file__, folder)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.syspath_prepend(folder)
+            made[name] = (folder / "job.py", train_composed_layers(folder / "job.py"))
+    return made
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("job", ["digits", "gpt2"])
+def test_losses_are_those_of_one_process(
+    others: OtherMachines, jobs: dict[str, tuple[Path, Trained]], job: str, place: str
+) -> None:
+    """Digits are trained by replicas, and the small GPT-2 by the stages of a pipeline."""
+    job_file, expected = jobs[job]
+    num_members = 3 if place in ("ssh", "ray") else 2
+    layout = (num_members, 1) if job == "digits" else (1, num_members)
+    limits = Limits(num_replicas=layout[0], num_stages=layout[1], transport="tcp")
+    url = f"{others.bucket}/{job}-{place.replace(' ', '-')}"
+    result = zooid.train(job_file, store=url, on=PLACES[place], limits=limits, profile=False)
+    assert expected.loss_difference(result.losses) <= TOLERANCE
+    assert expected.weight_difference(url) <= TOLERANCE
+    platforms = {handle.platform for handle in handles_in(open_store(url)) if handle.member.startswith("r")}
+    assert platforms == set(place.split(" and "))
+    others.check_nothing_is_left()
+
+
+def handles_in(store: ObjectStore) -> list[MemberHandle]:
+    return [decode_record(bytes(store.get(key)), MemberHandle, key) for key in store.list(keys.HANDLES)]
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_no_secret_leaves_this_machine(
+    others: OtherMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Neither in an object, be it a log or an archive, nor in a command line, nor in a file on a machine."""
+    for name, value in CANARIES.items():
+        monkeypatch.setenv(name, value)
+    job_file = job_in(tmp_path, extra="import os\nprint(dict(os.environ))\n", fields={"epochs": "1"})
+    (job_file.parent / ".env").write_text("".join(f"{name}={value}\n" for name, value in CANARIES.items()))
+    url = f"{others.bucket}/secret-{place}"
+    with seen_commands(others) as commands:
+        zooid.train(job_file, store=url, on=place, limits=TWO_REPLICAS, profile=False)
+    store = open_store(url)
+    found = {key: bytes(store.get(key)) for key in store.list("")}
+    secrets = [value.encode() for value in CANARIES.values()]
+    assert not [key for key, data in found.items() if any(secret in data for secret in secrets)]
+    assert any(key.startswith(f"{keys.CODE}/") for key in found)
+    assert any(key.startswith(f"{keys.LOGS}/") and b"'PATH'" in data for key, data in found.items())
+    assert any("zooid" in command for command in commands)
+    assert not any(value in command for command in commands for value in CANARIES.values())
+
+
+@contextmanager
+def seen_commands(others: OtherMachines) -> Iterator[set[str]]:
+    """All command lines on the machines while the block runs."""
+    seen: set[str] = set()
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.2):
+            for machine in others.machines:
+                seen.update(process.command for process in machine.all_processes())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        ended.set()
+        looking.join()
+
+
+def job_in(folder: Path, *, extra: str = "", fields: dict[str, str]) -> Path:
+    (folder / "job").mkdir()
+    return write_job(folder / "job" / "job.py", extra=extra, fields=fields)
+
+
+def has(url: str, beginning: str) -> Callable[[], bool]:
+    """Whether the run's folder has an object whose key begins so."""
+    store = open_store(url)
+    folder = beginning.rpartition("/")[0]
+    return lambda: any(key.startswith(beginning) for key in store.list(folder))
+
+
+PHASES = {
+    "profile": (f"{keys.STARTS}/000000/profiler", ("--layout", "2x1")),
+    "prepare": (f"{keys.STARTS}/000000/preparer", ("--layout", "2x1", "--no-profile")),
+    "start": (f"{keys.HANDLES}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
+    "train": (f"{keys.EVENTS}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_ctrl_c_leaves_nothing_in_any_phase(others: OtherMachines, tmp_path: Path, place: str, phase: str) -> None:
+    url = f"{others.bucket}/interrupted-{place}-{phase}"
+    key, options = PHASES[phase]
+    with training_command(tmp_path, url, "--on", place, *options) as process:
+        wait_until(has(url, key), timeout_s=60.0)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, said
+    others.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
+    others: OtherMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Whoever cleans knows nothing but the run's folder: the handles there say where members are."""
+    url = f"{others.bucket}/killed-{place}"
+    with training_command(tmp_path, url, "--on", place, "--layout", "2x1", "--no-profile") as process:
+        wait_until(has(url, f"{keys.EVENTS}/000000/r0s0"), timeout_s=60.0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert others.leftovers() != [], "members go on without their coordinator"
+    monkeypatch.delenv("ZOOID_MACHINES")
+    zooid.clean(url, force=True)
+    others.check_nothing_is_left()
+
+
+class Interrupted(Exception):
+    """Raised in mid-run, as a user may."""
+
+
+def test_a_run_is_resumed_without_its_job_file(others: OtherMachines, tmp_path: Path) -> None:
+    job_file = job_in(tmp_path, extra=SLOW, fields={"epochs": "5", "loss": "slow"})
+    expected = train_composed_layers(job_file).losses
+    url = f"{others.bucket}/resumed"
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, StepCommitted) and event.step == 4:
+            raise Interrupted
+
+    rule = CheckpointRule(every_steps=2)
+    with pytest.raises(Interrupted):
+        zooid.train(
+            job_file, store=url, on="ssh", limits=TWO_REPLICAS, profile=False, checkpoints=rule, on_event=interrupt
+        )
+    others.check_nothing_is_left()
+    shutil.rmtree(job_file.parent)
+    result = zooid.resume(url)
+    assert result.losses == pytest.approx(expected[-len(result.losses) :], rel=TOLERANCE)
+    assert 0 < len(result.losses) < len(expected)
+    others.check_nothing_is_left()
+
+
+@pytest.mark.parametrize(("place", "number"), [("ssh", 4), ("slurm", 2), ("ray", 3)])
+def test_a_machine_that_dies_in_mid_run_is_survived(
+    others: OtherMachines, tmp_path: Path, place: str, number: int
+) -> None:
+    """The last test here: a machine does not come back. Who comes later has still enough of them."""
+    job_file = job_in(tmp_path, extra=SLOW, fields={"epochs": "5", "loss": "slow"})
+    expected = train_composed_layers(job_file)
+    url = f"{others.bucket}/survives-{place}"
+    machine = others.machines[number]
+    events: list[Event] = []
+
+    def take(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, StepCommitted) and event.step == 3 and machine.is_on:
+            machine.power_off()
+
+    num_replicas = 3 if place == "ssh" else 2
+    limits = Limits(num_replicas=num_replicas, num_stages=1, transport="tcp")
+    result = zooid.train(job_file, store=url, on=place, limits=limits, profile=False, on_event=take)
+    assert expected.loss_difference(result.losses) <= TOLERANCE
+    assert expected.weight_difference(url) <= TOLERANCE
+    [changed] = [event for event in events if isinstance(event, RosterChanged)]
+    assert len(changed.members) == num_replicas - 1
+    others.check_nothing_is_left()
