@@ -55,15 +55,21 @@ ALONE = (
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 
 LONG = (
+    "tests/integration/test_other_machines.py",
+    "tests/contract/test_platforms.py",
     "tests/unit/test_specimens.py",
     "tests/integration/test_large_models.py",
     "tests/integration/test_layouts.py",
     "tests/fidelity/test_fidelity.py",
 )
-"""Files that take a minute or two: they come first, so that no process is left with one of them in the end."""
+"""Files that take some minutes: they come first, so that no process is left with one of them in the end."""
 
 SCATTERED = ("tests/integration/test_docs.py",)
 """Files whose tests share nothing and take long, so that any process may run any of them."""
+
+
+BY_PLATFORM = ("tests/contract/test_platforms.py",)
+"""Files whose tests share much, but only with those of the same platform, which is the first of their parameters."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -105,6 +111,8 @@ class _FileByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if file in BY_PLATFORM:
+            return f"{file} {nodeid.partition('[')[2].strip(']').partition('-')[0]}"
         return nodeid if file in SCATTERED else file
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from lab.waiting import wait_until
 from tests.platforms import a_launch
-from tests.processes import wait_until
 from zooid.core.errors import InputError
 from zooid.core.resources.spot_trace import SpotTrace, TraceMetadata
 from zooid.platforms import Exit, Launch

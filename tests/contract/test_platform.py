@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.members import Members
-from tests.processes import children, heed_signals, is_gone, parent_of, wait_until
+from lab.members import Members
+from lab.waiting import wait_until
+from tests.processes import children, heed_signals, is_gone, parent_of
 from zooid.platforms import Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.fork_messages import Lines, News
@@ -213,7 +214,7 @@ ORPHANING = """
 import sys, time
 from pathlib import Path
 from tests.contract.test_platform import SLEEPING
-from tests.members import Members
+from lab.members import Members
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.local.fork_messages import Lines, News
 from zooid.platforms.local.forks import ForkedProcess

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from tests.contract.platform_scenes import MIB, SCENES, Scene, running
-from tests.members import Members
-from tests.processes import wait_until
+from lab.members import Members
+from lab.platform_scenes import MIB, SCENES, Scene, running
+from lab.waiting import wait_until
+from tests.scenes import or_skip
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.size import Size
 from zooid.core.runs import keys
@@ -48,7 +49,7 @@ while True:
 
 @pytest.fixture(scope="module", params=list(SCENES))
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with SCENES[request.param]() as made:
+    with or_skip(SCENES[request.param]()) as made:
         yield made
 
 

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lab.faults import Faults, FaultyStore, Rates
+from lab.waiting import wait_until
 from tests.contract.stores import OpenStore, content, new_memory
-from tests.processes import wait_until
 from zooid.core.abort import Abort
 from zooid.core.errors import (
     CommAborted,

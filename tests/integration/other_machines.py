@@ -14,9 +14,10 @@ from lab.machines.slurm import PROGRAMS as SLURM_PROGRAMS
 from lab.machines.slurm import SlurmCluster, SlurmSettings, slurm_cluster
 from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
 from lab.machines.ssh import ssh_servers
+from lab.platform_scenes import laboratory
 from lab.servers import S3Server
-from tests.contract.platform_scenes import laboratory
-from tests.processes import wait_until
+from lab.waiting import wait_until
+from tests.scenes import or_skip
 from zooid.platforms.line_link import LineLink
 from zooid.platforms.ray.ray_cluster import open_driver
 
@@ -70,7 +71,7 @@ def other_machines(folder: Path) -> Iterator[OtherMachines]:
     if missing_ray() is not None:
         pytest.skip(f"machines need {missing_ray()}")
     with (
-        laboratory(5, (*SSH_PROGRAMS, *SLURM_PROGRAMS)) as (made, server),
+        or_skip(laboratory(5, (*SSH_PROGRAMS, *SLURM_PROGRAMS))) as (made, server),
         slurm_cluster(made[:3], SlurmSettings(node_timeout_s=3)) as slurm,
         ray_cluster(made[:4], num_cpus=1, memory_bytes=4 * GIB) as ray,
         ssh_servers(made[2:]) as config,

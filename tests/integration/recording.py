@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from lab.sessions import begun_session
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from zooid.platforms import Exit, Launch
 from zooid.platforms.local import LocalPlatform
 

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 
 import zooid
+from lab.members import pids_in
+from lab.waiting import wait_until
 from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
-from tests.members import pids_in
-from tests.processes import is_gone, wait_until
+from tests.processes import is_gone
 from zooid.coordinator.runs import adoption, lease, resumed_run, supervision
 from zooid.core.errors import InputError, ZooidError
 from zooid.core.plans.plan import Plan

@@ -11,11 +11,14 @@ from msgspec import structs
 
 import zooid
 from lab.servers import moto_s3
+from tests.integration.attendants import attended_s
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from zooid.coordinator.plans.offer_names import resolve_offer
-from zooid.core.plans.plan import CostTerm, Plan
+from zooid.coordinator.runs.run_meter import RunMeter
+from zooid.core.plans.plan import CostTerm, Limits, Plan
 from zooid.core.resources.offer import Offer
+from zooid.core.resources.tariff import time_usd
 from zooid.core.runs.events import Event, Metered, RunFinished, StepCommitted
 from zooid.store import open_store, read_history
 
@@ -104,6 +107,30 @@ def test_members_are_billed_until_they_end_and_events_carry_the_terms(
     kept = [event for event in read_history(open_store(result.store)) if isinstance(event, Metered)]
     assert kept[-1].running == ()
     assert kept[-1].usd >= finished.usd
+
+
+def test_every_member_is_billed_for_its_own_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members that profile and prepare included, within one second, by the kernel's own times of their processes."""
+    grain_s = 1.0
+    billed: dict[str, float | None] = {}
+    end = RunMeter.end
+
+    def noted(self: RunMeter, member: str, at_s: float, ran_s: float | None = None) -> None:
+        billed.setdefault(member, ran_s)
+        end(self, member, at_s, ran_s)
+
+    monkeypatch.setattr(RunMeter, "end", noted)
+    job_file = write_job(tmp_path / "job.py")
+    limits = Limits(num_replicas=2, num_stages=1, transport="tcp")
+    with attended_s() as lived_s:
+        zooid.train(job_file, store=(tmp_path / "run").as_uri(), on="local", limits=limits)
+    assert {"preparer", "r0s0", "r1s0"} < billed.keys()
+    assert any("profiler" in member for member in billed)
+    for member, ran_s in billed.items():
+        assert ran_s is not None, member
+        charged_s = time_usd(3600.0, ran_s, grain_s, 0.0)
+        assert abs(charged_s - lived_s[member]) <= grain_s, member
+        assert ran_s == pytest.approx(lived_s[member], abs=0.2)
 
 
 def test_a_resumed_run_has_the_cost_of_its_first_part_on_its_bill(tmp_path: Path, forking: RecordingPlatform) -> None:

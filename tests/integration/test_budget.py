@@ -11,13 +11,14 @@ import pytest
 from msgspec import structs
 
 import zooid
+from lab.members import pids_in
+from lab.waiting import wait_until
 from tests.integration.interpreters import fork_zygote
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.ranks import FORKING
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import Trained, train_composed_layers
-from tests.members import pids_in
-from tests.processes import is_gone, wait_until
+from tests.processes import is_gone
 from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.errors import InputError, PlanError, TrainingError
 from zooid.core.plans.plan import Limits, Plan, Prediction

@@ -11,11 +11,12 @@ from msgspec import structs
 
 import zooid
 from lab.load import ForeignLoad
+from lab.members import Members
+from lab.waiting import wait_until
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import train_composed_layers
-from tests.members import Members
 from tests.platforms import a_launch
-from tests.processes import parent_of, wait_until
+from tests.processes import parent_of
 from tests.unit.profiles import device, layer, offer, profile
 from zooid.coordinator.plans.offer_names import enforced_size, prices_in_words, resolve_offer
 from zooid.coordinator.runs.crew import Crew, wait_for_all

@@ -12,9 +12,9 @@ import pytest
 
 import zooid
 from lab.machines.machine import COORDINATOR, Machine, MachineFailed, machines
+from lab.waiting import wait_until
 from tests.integration.laboratory import machines_or_skip
 from tests.integration.leftovers import remaining, traces
-from tests.processes import wait_until
 from zooid.core.errors import InputError
 
 pytestmark = pytest.mark.timeout(60)

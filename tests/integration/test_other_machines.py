@@ -12,11 +12,11 @@ import pytest
 
 import examples.digits
 import zooid
-from tests.integration.jobs import write_job
+from lab.waiting import wait_until
+from tests.integration.jobs import COARSE, write_job
 from tests.integration.other_machines import OtherMachines, other_machines
 from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.training_command import training_command
-from tests.processes import wait_until
 from zooid.core.plans.plan import Limits
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
@@ -39,11 +39,11 @@ from torch.utils.data import TensorDataset
 
 def data():
     images, labels = digits.split(train=True).tensors
-    return TensorDataset(images[:600].double(), labels[:600])
+    return TensorDataset(images[:240].double(), labels[:240])
 
 
 job = dataclasses.replace(
-    digits.job, model=lambda: digits.build_model().double(), data=data, epochs=1, batch_size=120, grain_size=20
+    digits.job, model=lambda: digits.build_model().double(), data=data, epochs=1, batch_size=60, grain_size=10
 )
 '''
 GPT2 = '''"""A small GPT-2 in float64, which continues random text."""
@@ -90,7 +90,6 @@ def slow(output, target):
     time.sleep(0.1)
     return F.cross_entropy(output, target)
 """
-"""A loss that takes so long that a machine can die between two steps."""
 PLACES = {
     "local": ("local",),
     "ssh": ("ssh",),
@@ -135,10 +134,15 @@ def test_losses_are_those_of_one_process(
     layout = (num_members, 1) if job == "digits" else (1, num_members)
     limits = Limits(num_replicas=layout[0], num_stages=layout[1], transport="tcp")
     url = f"{others.bucket}/{job}-{place.replace(' ', '-')}"
-    result = zooid.train(job_file, store=url, on=PLACES[place], limits=limits, profile=False)
+    platforms: set[str] = set()
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepCommitted) and event.step == 0:
+            platforms.update(handle.platform for handle in handles_in(open_store(url)) if handle.member[0] == "r")
+
+    result = zooid.train(job_file, store=url, on=PLACES[place], limits=limits, profile=False, on_event=note)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(url) <= TOLERANCE
-    platforms = {handle.platform for handle in handles_in(open_store(url)) if handle.member.startswith("r")}
     assert platforms == set(place.split(" and "))
     others.check_nothing_is_left()
 
@@ -191,7 +195,13 @@ def seen_commands(others: OtherMachines) -> Iterator[set[str]]:
 
 def job_in(folder: Path, *, extra: str = "", fields: dict[str, str]) -> Path:
     (folder / "job").mkdir()
-    return write_job(folder / "job" / "job.py", extra=extra, fields=fields)
+    return write_job(folder / "job" / "job.py", extra=extra, fields={**COARSE, **fields})
+
+
+def slow_job(folder: Path) -> tuple[Path, Trained]:
+    """A job that takes so long that a machine can die between two steps, and what it comes to, found without delay."""
+    fast = write_job(folder / "fast.py", fields={**COARSE, "epochs": "4"})
+    return job_in(folder, extra=SLOW, fields={"epochs": "4", "loss": "slow"}), train_composed_layers(fast)
 
 
 def has(url: str, beginning: str) -> Callable[[], bool]:
@@ -243,8 +253,8 @@ class Interrupted(Exception):
 
 
 def test_a_run_is_resumed_without_its_job_file(others: OtherMachines, tmp_path: Path) -> None:
-    job_file = job_in(tmp_path, extra=SLOW, fields={"epochs": "5", "loss": "slow"})
-    expected = train_composed_layers(job_file).losses
+    job_file, trained = slow_job(tmp_path)
+    expected = trained.losses
     url = f"{others.bucket}/resumed"
 
     def interrupt(event: Event) -> None:
@@ -269,8 +279,7 @@ def test_a_machine_that_dies_in_mid_run_is_survived(
     others: OtherMachines, tmp_path: Path, place: str, number: int
 ) -> None:
     """The last test here: a machine does not come back. Who comes later has still enough of them."""
-    job_file = job_in(tmp_path, extra=SLOW, fields={"epochs": "5", "loss": "slow"})
-    expected = train_composed_layers(job_file)
+    job_file, expected = slow_job(tmp_path)
     url = f"{others.bucket}/survives-{place}"
     machine = others.machines[number]
     events: list[Event] = []

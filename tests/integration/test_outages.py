@@ -16,11 +16,11 @@ import pytest
 
 import zooid
 from lab.servers import S3Server, moto_s3
+from lab.waiting import wait_until
 from tests.integration.jobs import COARSE, plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
 from tests.integration.reference import Trained, train_composed_layers
 from tests.outages import KINDS, FailingProxy, Kind
-from tests.processes import wait_until
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.runs.events import CheckpointSaved, Event, PhaseStarted, RunStarted, StepCommitted

@@ -12,10 +12,11 @@ import webdataset
 
 import zooid
 from lab.servers import moto_s3, rclone_s3
+from lab.waiting import wait_until
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform, still_running
 from tests.integration.reference import train_composed_layers
-from tests.processes import children, wait_until
+from tests.processes import children
 from tests.unit.shard_folders import READING_JOB, decode, number_of, write_shards
 from zooid.core.jobs.job import load_job
 from zooid.core.runs.shard import SHARDS_PER_WINDOW

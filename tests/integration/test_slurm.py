@@ -16,12 +16,13 @@ from lab.machines.machine import Machine
 from lab.machines.slurm import PROGRAMS, SlurmCluster, SlurmSettings, slurm_cluster
 from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
 from lab.machines.ssh import ssh_servers
+from lab.members import Members
+from lab.platform_scenes import MIB, laboratory, server_url
 from lab.servers import S3Server
-from tests.contract.platform_scenes import MIB, laboratory, server_url
+from lab.waiting import wait_until
 from tests.integration.test_other_machines import has
 from tests.integration.training_command import training_command
-from tests.members import Members
-from tests.processes import wait_until
+from tests.scenes import or_skip
 from zooid.catalog.machines_file import OwnPlace, offer_of_place
 from zooid.coordinator.plans.own_offers import own_offer, slurm_partition
 from zooid.core.errors import InputError
@@ -45,7 +46,7 @@ def scene() -> Iterator[tuple[SlurmCluster, S3Server, Path]]:
     """A cluster of two nodes, a store, and a configuration with which ssh reaches the controller."""
     settings = SlurmSettings(node_timeout_s=3)
     with (
-        laboratory(3, (*PROGRAMS, *SSH_PROGRAMS)) as (made, server),
+        or_skip(laboratory(3, (*PROGRAMS, *SSH_PROGRAMS))) as (made, server),
         slurm_cluster(made, settings) as cluster,
         ssh_servers(made[:1]) as config,
         pytest.MonkeyPatch.context() as patch,

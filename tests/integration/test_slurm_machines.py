@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from lab.machines.slurm import PROGRAMS, SlurmCluster, SlurmSettings, slurm_cluster
+from lab.waiting import wait_until
 from tests.integration.laboratory import machines_or_skip
-from tests.processes import wait_until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import zooid
+from lab.waiting import wait_until
 from tests.integration.interpreters import run_zooid
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.recording import RecordingPlatform
@@ -25,7 +26,7 @@ from tests.integration.test_adoption import (
     pause,
     paused,
 )
-from tests.processes import is_gone, wait_until
+from tests.processes import is_gone
 from zooid.coordinator import StoppedRun
 from zooid.coordinator.runs import lease, observer, supervision
 from zooid.core.errors import InputError, ObjectNotFound

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.waiting import wait_until
 from tests.integration.interpreters import run_python, run_zooid, run_zooid_in_terminal
 from tests.integration.jobs import plan_by_hand, write_job
 from tests.integration.reference import Trained
 from tests.integration.test_adoption import HOLD, NUM_STEPS, PAUSED_STEP, Scene, ended, paused
 from tests.integration.test_cli import members
-from tests.processes import heed_signals, is_gone, wait_until
+from tests.processes import heed_signals, is_gone
 from zooid.coordinator import observe
 from zooid.core.records import encode_record
 from zooid.report import snapshot_of

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in its __all__
 
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from tests.unit.socket_groups import TCP, close, connect_all, summed
 from zooid.comm import ObjectRendezvous, Options, ProcessGroup
 from zooid.comm.tcp import admission, connect, dialer

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in its __all__
 
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from zooid.comm import Options, ProcessGroup
 from zooid.comm.tcp import heartbeat
 from zooid.comm.tcp.connection import Connection

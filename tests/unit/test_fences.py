@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lab.faults import Faults, FaultyStore, Rates
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from zooid.core.abort import Abort
 from zooid.core.errors import CommAborted, StoreUnavailable, Superseded
 from zooid.core.records import encode_record

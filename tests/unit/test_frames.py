@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.waiting import wait_until
 from tests.contract.groups import Opener
-from tests.processes import wait_until
 from zooid.comm import ProcessGroup
 from zooid.comm.tcp import inbox, outbox, stream
 from zooid.comm.tcp.checksums import NOT_CHECKED, RunningChecksum, checksum

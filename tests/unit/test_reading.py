@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.processes import children, is_gone, wait_until
+from lab.waiting import wait_until
+from tests.processes import children, is_gone
 from zooid.core.errors import JobError, TrainingError
 from zooid.core.jobs.job import Job
 from zooid.core.runs.batch_history import BatchPiece

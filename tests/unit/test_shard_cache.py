@@ -14,7 +14,8 @@ import pytest
 
 import zooid
 from lab.faults import Faults, FaultyStore, Rates
-from tests.processes import children, is_gone, wait_until
+from lab.waiting import wait_until
+from tests.processes import children, is_gone
 from tests.unit.shard_folders import SAMPLES_PER_SHARD, decode, number_of, write_shards
 from zooid.core.errors import ObjectNotFound, StoreError, StoreUnavailable
 from zooid.store import open_store

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from zooid.core.errors import StoreUnavailable
 from zooid.schedule.heartbeats import requests_per_s
 from zooid.store import ObjectStore, open_store

@@ -196,7 +196,7 @@ class TestSubmissions:
     def test_options_say_what_a_member_needs(self) -> None:
         command = sbatch_command([launch("m0"), launch("m1")], PARTITION)
         assert {"--cpus-per-task=2", "--mem=1000M", "--array=0-1", "--comment=000000.m0,m1"} <= set(command)
-        assert {"--job-name=zooid-run", "--no-requeue", "--export=NONE", "--signal=B:TERM@60"} <= set(command)
+        assert {"--job-name=zooid-run", "--no-requeue", "--export=ALL", "--signal=B:TERM@60"} <= set(command)
         assert not any(word.startswith(("--time", "--gres")) for word in command)
 
     def test_a_lifetime_becomes_a_time_limit_and_a_notice(self) -> None:

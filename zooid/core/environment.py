@@ -62,10 +62,13 @@ def machines_file() -> str:
     return os.environ.get("ZOOID_MACHINES") or os.path.expanduser("~/.config/zooid/machines.toml")
 
 
+SLURM_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
+"""What Slurm's commands need. They send all that they have to the nodes, where it would meet the eyes of others."""
+
+
 def slurm_environment() -> dict[str, str]:
-    """Return the environment for Slurm's commands, which copy their own variables of an enclosing job into new jobs."""
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in kept}
+    """Return the environment for Slurm's commands."""
+    return {name: os.environ[name] for name in SLURM_VARIABLES if name in os.environ}
 
 
 def ray_address() -> str:

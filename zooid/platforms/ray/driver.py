@@ -27,7 +27,7 @@ NAMESPACE = "zooid"
 _AGAIN_S = 1.0
 _GONE_S = 5.0
 _LEAVE_S = 1.5
-_PLACED_S = 3.0
+_PLACED_S = 10.0
 """Seconds that actors have to answer before they are killed. By that they interrupt their members, if they have any."""
 _POLL_S = 0.05
 

@@ -23,7 +23,7 @@ exec(compile(parts[1], "zooid", "exec"))
 run_job(parts[2], parts[3])
 """
 """Slurm keeps the script in a file on the node and removes it. Python reads its program there, and leaves nothing."""
-_SCRIPT = """#!/bin/sh
+_SCRIPT = """#!/bin/sh -l
 python={python}
 if ! command -v "$python" > /dev/null; then
   job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
@@ -32,7 +32,7 @@ if ! command -v "$python" > /dev/null; then
 fi
 exec "$python" -c {load} "$0"
 """
-"""Python replaces the shell, so that signals reach it."""
+"""The shell reads the user's profile, as at a login. Python replaces it, so that signals reach it."""
 _ENTRY_BYTES = 256 * MIB
 """Memory for the program that attends a member which it limits itself."""
 _NOTICE_S = 60
@@ -125,7 +125,7 @@ def sbatch_command(launches: Sequence[Launch], partition: SlurmPartition) -> lis
         f"--cpus-per-task={size.num_cpus}",
         f"--mem={size.memory_mib}M",
         "--no-requeue",  # its start was claimed, so that a second one would do nothing
-        "--export=NONE",  # Slurm would send the whole environment of this process
+        "--export=ALL",  # which is not much; with NONE, Slurm takes half a second to find out what a login sets
         "--chdir=/",
         "--output=/dev/null",
         f"--signal=B:TERM@{size.notice_s}",

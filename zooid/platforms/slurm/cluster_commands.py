@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zooid.core.environment import slurm_environment
+from zooid.core.environment import SLURM_VARIABLES, slurm_environment
 from zooid.core.errors import ZooidError
 from zooid.platforms.line_link import end_child
 from zooid.platforms.ssh.agent_link import ssh_command
@@ -20,6 +20,8 @@ _ANSWER_S = 60.0
 _RETRY_S = 5.0
 """Seconds between two attempts to log in."""
 _END_S = 2.0
+_CLEAN = " ".join(("env -i", *(f'${{{name}:+{name}="${name}"}}' for name in SLURM_VARIABLES)))
+"""Beginning of a shell's command that has only some of its variables, as far as they are set."""
 _CHUNK_BYTES = 1 << 16
 
 
@@ -83,7 +85,7 @@ class ClusterCommands:
             self._shell = _LoginShell(self._cluster)
         try:
             if is_new:
-                self._shell.give([":"], "")  # what profiles print comes before the end of the first command
+                self._shell.give(["true"], "")  # what profiles print comes before the end of the first command
             return self._shell.give(command, text)
         except SlurmUnreachable as error:
             self._why = str(error)
@@ -139,7 +141,7 @@ class _LoginShell:
         assert self._process.stdin is not None
         mark = f"zooid-{secrets.token_hex(16)}"
         lines = f"{text}\n" if text and not text.endswith("\n") else text
-        request = f"{shlex.join(command)} 2>&1 <<'{mark}'\n{lines}{mark}\nprintf '\\n%s %s\\n' {mark} $?\n"
+        request = f"{_CLEAN} {shlex.join(command)} 2>&1 <<'{mark}'\n{lines}{mark}\nprintf '\\n%s %s\\n' {mark} $?\n"
         try:
             self._process.stdin.write(request.encode())
             self._process.stdin.flush()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.sessions import begun_session
-from tests.processes import wait_until
+from lab.waiting import wait_until
 from zooid.coordinator.job_files.code_archive import archive_of_folder
 from zooid.coordinator.job_files.travelling_job import store_package
 from zooid.core.errors import ObjectNotFound
@@ -62,12 +62,24 @@ class Members:
         self.launched += launches
         self.platform.create(launches)
 
-    def launch(self, member: str, program: str, size: Size | None = None, lifetime_s: float | None = None) -> Launch:
-        """Write spec and handle of a member that runs this program, without starting it."""
+    def launch(
+        self,
+        member: str,
+        program: str,
+        size: Size | None = None,
+        lifetime_s: float | None = None,
+        data: bytes = b"",
+    ) -> Launch:
+        """Write spec and handle of a member that runs this program, without starting it.
+
+        `data` is the content of a file beside the program, if there is to be one.
+        """
         folder = self.folder / f"job-{self.run}-{member}"
         folder.mkdir()
         job_file = folder / "job.py"
         job_file.write_text(program)
+        if data:
+            (folder / "data.bin").write_bytes(data)
         offer = self.offers[len(self.launched) % len(self.offers)] if self.offers else None
         archive = None if offer is None or not offer.is_elsewhere else archive_of_folder(folder)
         if archive is not None:

@@ -1,13 +1,14 @@
 """Platforms on which the same suite runs: this machine, and machines of the laboratory."""
 
+import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
-import pytest
 from msgspec import structs
 
 from lab.machines.machine import Machine, Process, machines, missing_requirement
@@ -16,10 +17,11 @@ from lab.machines.slurm import PROGRAMS as SLURM_PROGRAMS
 from lab.machines.slurm import SlurmSettings, slurm_cluster
 from lab.machines.ssh import PROGRAMS as SSH_PROGRAMS
 from lab.machines.ssh import ssh_servers
+from lab.members import Members
 from lab.servers import S3Server, moto_s3
-from tests.members import Members
 from zooid.catalog.machines_file import OwnPlace, offer_of_place
 from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.core.errors import ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.size import Size
 from zooid.entry import machine_folder
@@ -30,6 +32,10 @@ from zooid.platforms.slurm import Cluster, SlurmPartition, SlurmPlatform
 from zooid.platforms.ssh import SshMachine, SshPlatform
 
 MIB = 2**20
+
+
+class MachinesLack(ZooidError):
+    """Machines cannot be made here, or lack a program."""
 
 
 @dataclass
@@ -55,9 +61,14 @@ class Scene:
     is_daemon: Callable[[Process], bool] = lambda process: False
     """Whether a process belongs to the platform itself."""
 
+    @cached_property
+    def platform(self) -> Platform:
+        """One object of the platform, for all who do not need another."""
+        return self.make()
+
     def members(self, folder: Path, run: str = "") -> Members:
         run = run or secrets.token_hex(4)
-        return Members(self.make(), folder, run, "" if self.url is None else self.url(run), self.offers)
+        return Members(self.platform, folder, run, "" if self.url is None else self.url(run), self.offers)
 
     def leftovers(self, run: str) -> list[str]:
         """Everything that members of a run have left where they ran."""
@@ -120,9 +131,7 @@ def slurm_scene() -> Iterator[Scene]:
         }
         sizes = {"vcpus": 1.0, "memory": 1024 * MIB, "site": "laboratory"}
         offers = [offer_of_place(OwnPlace(name, {}, sizes)) for name in by_offer]
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in cluster.environment.items():
-                patch.setenv(name, value)
+        with variables(cluster.environment):
             yield Scene(
                 "slurm",
                 lambda: SlurmPlatform(by_offer.__getitem__),
@@ -138,7 +147,7 @@ def slurm_scene() -> Iterator[Scene]:
 def ray_scene() -> Iterator[Scene]:
     """Members as actors, reached from outside. Each node has an offer, so that tests know where members are."""
     if missing_ray() is not None:
-        pytest.skip(f"machines need {missing_ray()}")
+        raise MachinesLack(f"machines need {missing_ray()}")
     with laboratory(4, ()) as (made, server), ray_cluster(made, num_cpus=40, memory_bytes=64 * 1024 * MIB) as cluster:
         by_offer = {
             f"ray.{node.name}": RayCluster(
@@ -160,17 +169,30 @@ def ray_scene() -> Iterator[Scene]:
 
 @contextmanager
 def laboratory(num_machines: int, programs: Sequence[str]) -> Iterator[tuple[tuple[Machine, ...], S3Server]]:
-    """Machines, and a store that they reach with credentials of their own; skips where that is not possible."""
+    """Machines, and a store that they reach with credentials of their own; raises MachinesLack without them."""
     lacking = missing_requirement(*programs)
     if lacking is not None:
-        pytest.skip(f"machines need {lacking}")
+        raise MachinesLack(f"machines need {lacking}")
     with machines(num_machines) as made, moto_s3(made[0].coordinator_address) as server:
         for machine in made:
             write_credentials(machine, server)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in server.environment.items():
-                patch.setenv(name, value)
+        with variables(server.environment):
             yield made, server
+
+
+@contextmanager
+def variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables of this process while the block runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def write_credentials(machine: Machine, server: S3Server) -> None:
