@@ -1,17 +1,11 @@
 """One training run made of many members, each with one part of the model, on resources that come and go.
 
-`import zooid` is light: torch and the rest load when a verb is used.
+`import zooid` is light: all names load when they are used, and torch with a verb.
 """
 
 from typing import TYPE_CHECKING
 
-from zooid.core.errors import ZooidError
-from zooid.core.jobs import scaling
-from zooid.core.jobs.job import Job
-from zooid.core.jobs.run_requests import Monitor, Wish
 from zooid.core.lazy import lazy_names
-from zooid.core.plans.plan import Limits
-from zooid.core.runs.checkpoint import CheckpointRule
 from zooid.core.version import VERSION
 
 if TYPE_CHECKING:
@@ -30,6 +24,12 @@ if TYPE_CHECKING:
         stop,
         train,
     )
+    from zooid.core.errors import ZooidError
+    from zooid.core.jobs import scaling
+    from zooid.core.jobs.job import Job
+    from zooid.core.jobs.run_requests import Monitor, Wish
+    from zooid.core.plans.plan import Limits
+    from zooid.core.runs.checkpoint import CheckpointRule
     from zooid.store.shards import index_shards, shards
     from zooid.worker.checkpoints.contents import load_checkpoint, load_optimizer
     from zooid.worker.checkpoints.pretrained import save_pretrained
@@ -64,6 +64,13 @@ __all__ = [
 ]
 
 _LAZY = {
+    "ZooidError": "zooid.core.errors",
+    "scaling": "zooid.core.jobs.scaling",
+    "Job": "zooid.core.jobs.job",
+    "Monitor": "zooid.core.jobs.run_requests",
+    "Wish": "zooid.core.jobs.run_requests",
+    "Limits": "zooid.core.plans.plan",
+    "CheckpointRule": "zooid.core.runs.checkpoint",
     "clean": "zooid.coordinator",
     "plan": "zooid.coordinator",
     "predict": "zooid.coordinator",

@@ -224,7 +224,7 @@ class TestSubmissions:
     def test_every_job_finds_its_order_and_no_secret(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a secret")
         script = batch_script([launch("m0"), launch("m1")], PARTITION)
-        assert script.startswith("#!/bin/sh\n")
+        assert script.startswith("#!/bin/sh -l\n")
         orders = [json.loads(line) for line in script.splitlines()[-2:]]
         assert [order["title"] for order in orders] == ["000000.m0", "000000.m1"]
         assert orders[0]["environment"]["ZOOID_NOTICE_SECONDS"] == "60"

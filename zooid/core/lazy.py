@@ -6,11 +6,12 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package; `modules` maps each name to the module that defines it."""
+    """Return the `__getattr__` of a package; `modules` maps each name to the module that defines it, or that it is."""
 
     def load(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(modules[name]), name)
+        module = importlib.import_module(modules[name])
+        return getattr(module, name, module)
 
     return load

@@ -124,7 +124,7 @@ class _Driver:
             time.sleep(_POLL_S)
         for title in actors:
             self._note(run, title, "")
-            del self._actors[run, title]
+            self._actors.pop((run, title), None)  # both its end and its ending take it out
         self._tell(run)
 
     def _follow(self, run: str, title: str, actor: Any) -> None:
@@ -159,7 +159,7 @@ class _Driver:
         else:
             self._note(run, title, done.result())
             self._tell(run)
-            del self._actors[run, title]
+            self._actors.pop((run, title), None)  # both its end and its ending take it out
             ray.wait([actor.end.remote(0.0)], timeout=_GONE_S)
             ray.kill(actor)  # others may need its place
         self._tell(run)
