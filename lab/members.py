@@ -39,6 +39,7 @@ class Members:
     launched: list[Launch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self._num_written = 0
         self.run = self.run or secrets.token_hex(4)
         self.store = open_store(self.store_url or (self.folder / f"store-{self.run}").as_uri())
 
@@ -80,7 +81,8 @@ class Members:
         job_file.write_text(program)
         if data:
             (folder / "data.bin").write_bytes(data)
-        offer = self.offers[len(self.launched) % len(self.offers)] if self.offers else None
+        offer = self.offers[self._num_written % len(self.offers)] if self.offers else None
+        self._num_written += 1
         archive = None if offer is None or not offer.is_elsewhere else archive_of_folder(folder)
         if archive is not None:
             self.store.put(keys.code(archive.record.digest), archive.data)
