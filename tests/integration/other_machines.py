@@ -80,7 +80,7 @@ def other_machines(folder: Path) -> Iterator[OtherMachines]:
         python = f'python = "{made[0].python}"\nsite = "laboratory"\nvcpus = 1\n'
         tables = [
             *(f'[ssh.{machine.name}]\nconfig = "{config}"\nmemory = "4 GB"\n{python}' for machine in made[2:]),
-            f'[slurm.nodes]\npartition = "long"\nmemory = "2600 MiB"\n{python}',  # two do not fit on one node
+            f'[slurm.short]\npartition = "long"\nmemory = "2600 MiB"\n{python}',  # two do not fit on one node
             f'[ray.cluster]\naddress = "{ray.address}"\nmemory = "2600 MiB"\nmembers = 3\n{python}',
         ]
         file = folder / "machines.toml"
