@@ -77,7 +77,8 @@ class Scene:
             if machine.is_on:
                 processes = [process for process in machine.processes() if not self.is_daemon(process)]
                 found += [f"{machine.name}: {process.command}" for process in processes]
-                found += [f"{machine.name}: {file}" for file in machine.files() if "/.aws" not in file]
+                files = [file for file in machine.files() if "/.aws" not in file]
+                found += [f"{machine.name}: {path}" for path in (*files, *machine.cgroups())]
         if not self.machines:
             folder = Path(machine_folder.run_folder(run))
             found += [str(folder)] if folder.exists() else []

@@ -68,10 +68,6 @@ SCATTERED = ("tests/integration/test_docs.py",)
 """Files whose tests share nothing and take long, so that any process may run any of them."""
 
 
-BY_PLATFORM = ("tests/contract/test_platforms.py",)
-"""Files whose tests share much, but only with those of the same platform, which is the first of their parameters."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-stage", action="store_true", help="try every stage of every specimen, in minutes, instead of a part"
@@ -111,8 +107,6 @@ class _FileByFile(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if file in BY_PLATFORM:
-            return f"{file} {nodeid.partition('[')[2].strip(']').partition('-')[0]}"
         return nodeid if file in SCATTERED else file
 
 

@@ -9,6 +9,7 @@ and with the calling process. There is no way further out, and no name server.
 import itertools
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -40,6 +41,7 @@ _MAX_MACHINES = 200
 _BOOT_TIMEOUT_S = 30.0
 _END_TIMEOUT_S = 30.0
 _DEATH_TIMEOUT_S = 10.0
+_MEMBER_CGROUP = re.compile(r"zooid-\d+-[0-9a-f]{8}")
 _ENTER = """#!/bin/sh
 for file in {cgroup_files}; do echo $$ > "$file" || exit; done
 exec env -i HOME={home} USER=root LOGNAME=root SHELL=/bin/sh LANG=C.UTF-8 PATH={path} \\
@@ -168,6 +170,12 @@ class Machine:
     def files(self) -> list[str]:
         """List what was put into the home folder and the folders for temporary files, with all folders."""
         return sorted(set(self._all_files()) - self._first_files)
+
+    def cgroups(self) -> list[str]:
+        """List the cgroups on the machine that hold members to their sizes."""
+        root = f"/proc/{self._init_pid}/root"
+        found = [f"{current}/{name}" for current, names, _ in os.walk(f"{root}/sys/fs/cgroup") for name in names]
+        return sorted(path.removeprefix(root) for path in found if _MEMBER_CGROUP.fullmatch(Path(path).name))
 
     def accept_files(self) -> None:
         """Let files that are there now belong to the machine itself, so that `files` does not list them."""

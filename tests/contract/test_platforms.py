@@ -97,7 +97,8 @@ def test_a_lifetime_ends_a_member(scene: Scene, members: Members) -> None:
     ended = members.end_of(start(scene, members, SLEEP, lifetime_s=2.0))
     assert ended.status == -signal.SIGKILL
     assert str(ended) == "was ended, because its 2 s were over"
-    assert ended.ran_s == pytest.approx(2.0, abs=1.0)
+    assert ended.ran_s is not None
+    assert 2.0 <= ended.ran_s < 10.0, "on a busy machine, its time may be over before it has begun"
 
 
 def test_what_a_member_prints_can_be_read_while_it_runs_and_later(scene: Scene, members: Members) -> None:

@@ -45,7 +45,7 @@ class OtherMachines:
         return self.machines[2:]
 
     def check_nothing_is_left(self) -> None:
-        """Wait until no process, file, job or actor is left on any machine, as far as it still has power."""
+        """Wait until no process, file, cgroup, job or actor is left on any machine, as far as it still has power."""
         try:
             wait_until(lambda: not self.leftovers(), timeout_s=15.0)
         except AssertionError:
@@ -57,7 +57,7 @@ class OtherMachines:
             if machine.is_on:
                 processes = [process for process in machine.processes() if not is_rays(process)]
                 found += [process.command for process in processes if AGENT not in process.command]
-                found += [file for file in machine.files() if "/.aws" not in file]
+                found += [path for path in (*machine.files(), *machine.cgroups()) if "/.aws" not in path]
         jobs = subprocess.run(["squeue", "--noheader", "--format=%i %T"], capture_output=True, text=True, check=True)
         found += jobs.stdout.splitlines()
         num_cpus = sum(node.get("CPU", 0.0) for node in self.ray_link.ask("nodes"))

@@ -27,8 +27,9 @@ NAMESPACE = "zooid"
 _AGAIN_S = 1.0
 _GONE_S = 5.0
 _LEAVE_S = 1.5
-_PLACED_S = 10.0
-"""Seconds that actors have to answer before they are killed. By that they interrupt their members, if they have any."""
+_PLACED_S = 30.0
+"""Seconds that actors have to answer before they are killed. On a busy node, that may take long. One that still waits
+for a node never answers. Ray kills the processes that an actor has started with it, which cannot clear away then."""
 _POLL_S = 0.05
 
 
