@@ -38,7 +38,7 @@ def packed(*members: tarfile.TarInfo, form: int = tarfile.GNU_FORMAT) -> bytes:
     with tarfile.open(fileobj=buffer, mode="w", format=form) as tar:
         for member in members:
             tar.addfile(member, io.BytesIO(bytes(member.size)))
-    return gzip.compress(buffer.getvalue())
+    return gzip.compress(buffer.getvalue(), mtime=0)
 
 
 def a_member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
@@ -218,6 +218,7 @@ class TestHostile:
             (packed(a_member("x")) + b"more", "something follows"),
             (gzip.compress(b"no tar file" * 100), "damaged"),
         ],
+        ids=["nothing", "no archive", "its end is missing", "more follows", "no tar file"],
     )
     def test_damaged_bytes_are_refused(self, tmp_path: Path, data: bytes, match: str) -> None:
         self.refused(tmp_path, data, match)
