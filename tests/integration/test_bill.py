@@ -19,7 +19,7 @@ from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.plans.plan import CostTerm, Limits, Plan
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.tariff import time_usd
-from zooid.core.runs.events import Event, Metered, RunFinished, StepCommitted
+from zooid.core.runs.events import Event, Metered, RunFinished, StepCommitted, StoreUsed
 from zooid.store import open_store, read_history
 
 pytestmark = pytest.mark.timeout(240)
@@ -115,9 +115,11 @@ def test_every_member_is_billed_for_its_own_time(tmp_path: Path, monkeypatch: py
     billed: dict[str, float | None] = {}
     end = RunMeter.end
 
-    def noted(self: RunMeter, member: str, at_s: float, ran_s: float | None = None) -> None:
+    def noted(
+        self: RunMeter, member: str, at_s: float, ran_s: float | None = None, attended: StoreUsed | None = None
+    ) -> None:
         billed.setdefault(member, ran_s)
-        end(self, member, at_s, ran_s)
+        end(self, member, at_s, ran_s, attended)
 
     monkeypatch.setattr(RunMeter, "end", noted)
     job_file = write_job(tmp_path / "job.py")

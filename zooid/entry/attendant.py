@@ -13,10 +13,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from zooid.core.errors import ObjectNotFound, StoreError, ZooidError
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
+from zooid.core.runs.events import StoreUsed
 from zooid.core.runs.member_records import Exit, MemberEnd
 from zooid.core.runs.ticket import Ticket
 from zooid.entry import machine_folder
@@ -26,6 +28,7 @@ from zooid.entry.output_tail import OutputTail, TailCopies
 from zooid.entry.unpacked_code import unpacked
 from zooid.store import ObjectStore, RetryingStore, open_store
 from zooid.store.member_starts import claim_start
+from zooid.store.request_counts import counts_of
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ def attend(ticket: Ticket, starter: Starter) -> int:
         starter.cancel()
         ended = Exit(None, ran_s=_age_s(), reason=f"could not be started: {error}")
     store.shorten(_HASTY_PATIENCE_S)
+    ended = structs.replace(ended, used=_used(store, ticket.member))
     try:
         store.put(keys.end(ticket.member, ticket.roster), encode_record(MemberEnd(member=ticket.member, exit=ended)))
     except StoreError as error:
@@ -80,6 +84,20 @@ def attend(ticket: Ticket, starter: Starter) -> int:
         return EXIT_NOT_STARTED
     machine_folder.leave(ticket.run)
     return 0
+
+
+def _used(store: ObjectStore, member: str) -> StoreUsed:
+    """Return what this program has used of the store, with the put that records it."""
+    counts = counts_of(store)
+    return StoreUsed(
+        at_s=time.time(),
+        member=member,
+        num_puts=counts.num_puts + 1,
+        num_gets=counts.num_gets,
+        num_lists=counts.num_lists,
+        sent_bytes=counts.sent_bytes,
+        received_bytes=counts.received_bytes,
+    )
 
 
 class _CodeField(msgspec.Struct):

@@ -117,6 +117,7 @@ def end_started(run: str, titles: list[str], grace_s: float) -> list[str]:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         del _started[run][title]
+    member_states(run)  # this process leaves the folder, if nobody is being started any more
     sweep(run)  # a process that was interrupted before it took its place has not removed the folder
     return left
 

@@ -301,7 +301,7 @@ class Crew:
         if end.exceeded_bytes is not None and running.predicted_bytes:
             end = structs.replace(end, predicted_bytes=running.predicted_bytes)
         running.exit = end
-        self._meter.end(running.member, time.time(), end.ran_s)
+        self._meter.end(running.member, time.time(), end.ran_s, end.used)
 
     def _read_end(self, running: _Running) -> Exit | None:
         """Read how a member ended; None if that was not recorded, or the store is gone."""

@@ -38,6 +38,8 @@ class _Entry:
     """Seconds between its launch and its start, for which nobody is billed."""
     used: StoreUsed | None = None
     """Its last report of what it has used."""
+    attended: StoreUsed | None = None
+    """What the program has used that attended it."""
 
     def until_s(self, at_s: float) -> float:
         return at_s if self.ended_at_s is None else self.ended_at_s
@@ -99,8 +101,11 @@ class RunMeter:
         """Bill a member on, as an earlier coordinator has begun to."""
         self._members.append(_Entry(member))
 
-    def end(self, member: str, at_s: float, ran_s: float | None = None) -> None:
-        """Stop billing a member, unless it has already ended. `ran_s` is the time for which it ran, if it has said so.
+    def end(self, member: str, at_s: float, ran_s: float | None = None, attended: StoreUsed | None = None) -> None:
+        """Stop billing a member, unless it has already ended.
+
+        `ran_s` is the time for which it ran, and `attended` is what the program has used that attended it, if they are
+        known.
 
         Until then it is billed from its launch on, because nobody knows yet how long the platform takes to start it.
         """
@@ -109,6 +114,7 @@ class RunMeter:
                 since_launch_s = max(0.0, at_s - entry.bill.tariff.started_at_s)
                 billed_s = since_launch_s if ran_s is None else ran_s
                 entry.ended_at_s = entry.bill.tariff.started_at_s + billed_s
+                entry.attended = attended
                 entry.lag_s = max(0.0, since_launch_s - billed_s)
 
     def take(self, event: Event) -> None:
@@ -187,7 +193,9 @@ class RunMeter:
             startup_usd = time_usd * self._startup_fraction(entry, at_s)
             amounts["start-up"].append(startup_usd)
             amounts["compute"].append(time_usd - startup_usd)
-        used = [(entry.bill.site, entry.used) for entry in entries if entry.used is not None]
+        used = [
+            (entry.bill.site, each) for entry in entries for each in (entry.used, entry.attended) if each is not None
+        ]
         own = self._own_counts()
         usage = RunUsage(
             num_puts=own.num_puts + sum(each.num_puts for _, each in used),

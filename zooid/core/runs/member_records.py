@@ -4,6 +4,7 @@ import signal
 from typing import ClassVar
 
 from zooid.core.records import FileRecord, Record, require_name
+from zooid.core.runs.events import StoreUsed
 from zooid.core.units import format_bytes
 
 
@@ -50,6 +51,8 @@ class Exit(Record, frozen=True):
     """The memory that the plan predicted for the member; None if nothing was predicted."""
     ran_s: float | None = None
     """How long the member occupied its place, from the start of its first process on; None if it is unknown."""
+    used: StoreUsed | None = None
+    """Requests of the program that attended the member, beside the member's own; None if they are unknown."""
     reason: str = ""
     """Why the member could not be started, or was ended; empty if its status says it."""
     output: str = ""
