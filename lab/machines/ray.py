@@ -21,6 +21,8 @@ _GCS_PORT = 6379
 _FOLDER = "/var/lib/ray"
 _START_TIMEOUT_S = 120.0
 _POLL_S = 0.1
+_NUM_TRIES = 3
+"""On a busy computer, a head may answer too late for Ray's own patience."""
 _OBJECT_STORE_BYTES = 80 * 2**20
 _SETTINGS = {
     "health_check_initial_delay_ms": 0,
@@ -81,8 +83,16 @@ def _head_options() -> list[str]:
 def _start(machine: Machine, *options: str) -> None:
     common = ("--disable-usage-stats", f"--node-ip-address={machine.address}")
     store = f"--object-store-memory={_OBJECT_STORE_BYTES}"
-    command = [machine.python, "-m", "ray.scripts.scripts", "start", *common, store, *options]
-    machine.run(command, timeout_s=_START_TIMEOUT_S, env=_ENVIRONMENT)
+    ray = [machine.python, "-m", "ray.scripts.scripts"]
+    for number in range(_NUM_TRIES):
+        answer = machine.run(
+            [*ray, "start", *common, store, *options], timeout_s=_START_TIMEOUT_S, env=_ENVIRONMENT, check=False
+        )
+        if answer.returncode == 0:
+            return
+        if number == _NUM_TRIES - 1:
+            raise MachineFailed(f"Ray did not start on {machine.name}: {answer.stderr.strip()}")
+        machine.run([*ray, "stop", "--force"], check=False)
 
 
 def _wait_until_it_answers(head: Machine) -> None:

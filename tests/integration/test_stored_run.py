@@ -17,6 +17,10 @@ from zooid.core.runs.events import StepCommitted
 HERE = Path(__file__).parent / "stored_runs"
 ARCHIVES = sorted(HERE.glob("run-*.tar.gz"))
 
+NOISE = ("0.bias", "1.running_mean")
+"""A bias before batch norm has no effect. Its gradient is rounding errors, which differ between processors and which
+AdamW scales to full steps, and the running mean follows it."""
+
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -48,4 +52,4 @@ def test_a_run_of_an_earlier_version_is_resumed(
     wanted = {name: value for part in sorted((tmp_path / "whole").iterdir()) for name, value in load_file(part).items()}
     assert weights.keys() == wanted.keys()
     for name, value in wanted.items():
-        assert (weights[name] - value).abs().max() < 1e-5, name
+        assert name in NOISE or (weights[name] - value).abs().max() < 1e-5, name
