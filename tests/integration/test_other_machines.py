@@ -225,7 +225,7 @@ def has(url: str, beginning: str) -> Callable[[], bool]:
 
 
 PHASES = {
-    "profile": (f"{keys.STARTS}/000000/profiler", ("--layout", "2x1")),
+    "profile": (f"{keys.STARTS}/000000/profiler", ("--layout", "1x1")),
     "prepare": (f"{keys.STARTS}/000000/preparer", ("--layout", "2x1", "--no-profile")),
     "start": (f"{keys.HANDLES}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
     "train": (f"{keys.EVENTS}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
@@ -237,7 +237,8 @@ PHASES = {
 def test_ctrl_c_leaves_nothing_in_any_phase(others: OtherMachines, tmp_path: Path, place: str, phase: str) -> None:
     url = f"{others.bucket}/interrupted-{place}-{phase}"
     key, options = PHASES[phase]
-    with training_command(tmp_path, url, "--on", place, *options) as process:
+    on = "ssh.machine2" if (place, phase) == ("ssh", "profile") else place
+    with training_command(tmp_path, url, "--on", on, *options) as process:
         wait_until(has(url, key), timeout_s=60.0)
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=60)
@@ -259,6 +260,15 @@ def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
     monkeypatch.delenv("ZOOID_MACHINES")
     zooid.clean(url, force=True)
     others.check_nothing_is_left()
+
+
+def test_a_plan_over_several_machines_is_refused_before_anything_starts(others: OtherMachines, tmp_path: Path) -> None:
+    url = f"{others.bucket}/refused"
+    with pytest.raises(
+        zooid.ZooidError, match=r"ssh\.machine2, ssh\.machine3, ssh\.machine4 are given, but plans over"
+    ):
+        zooid.train(job_in(tmp_path, fields={}), store=url, on="ssh", limits=TWO_REPLICAS)
+    assert open_store(url).is_empty()
 
 
 class Interrupted(Exception):

@@ -57,6 +57,8 @@ _SIZES: dict[str, type] = {
     "lifetime": str,
     "startup": str,
 }
+_STARTUP_S = {"ssh": 5.0, "slurm": 10.0, "ray": 10.0}
+"""Start-up times if the file has none: round figures for members that find a place at once, with the import of torch."""
 _SIZED_BY_MEMBER = ("slurm", "ray")
 """Kinds of places whose sizes and prices are those of one member; those of others are shared by their members."""
 _KINDS: dict[str, tuple[str, ...]] = {
@@ -148,7 +150,7 @@ def offer_of_place(place: OwnPlace, found: dict[str, Any] | None = None) -> Offe
             max_members=(num_members or None) if place.platform in _SIZED_BY_MEMBER else num_sharing,
             usd_per_hour=float(sizes.get("usd_per_hour", 0.0)) / num_sharing,
             lifetime_s=parse_duration_s(sizes["lifetime"]) if "lifetime" in sizes else None,
-            startup_s=parse_duration_s(sizes["startup"]) if "startup" in sizes else None,
+            startup_s=parse_duration_s(sizes["startup"]) if "startup" in sizes else _STARTUP_S[place.platform],
             source="the file of machines",
             date=datetime.date.today().isoformat(),
         )

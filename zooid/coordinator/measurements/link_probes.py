@@ -98,15 +98,20 @@ def peer_links(
     on_event: OnEvent,
     platform: Platform | None,
     meter: RunMeter | None = None,
+    store: str | None = None,
 ) -> tuple[Link, ...]:
-    """Return the known links between members; if none are known, measure those that directly connected members need."""
+    """Return the known links between members; if none are known, measure those that directly connected members need.
+
+    Members on other machines meet in the store of this URL, and those of this machine in a folder here.
+    """
     if known is not None:
         return known.links
     if not limits.is_direct:
         return ()
     offer = resolve_offer(on)
     team = team_of(2, [offer.site] * 2)
-    return _measure_links(team, offer, ("peers",), (1,), _SHORT_S, None, on_event, platform, meter).links
+    meeting = store if offer.is_elsewhere else None
+    return _measure_links(team, offer, ("peers",), (1,), _SHORT_S, meeting, on_event, platform, meter).links
 
 
 def team_of(num_members: int, sites: Sequence[str]) -> tuple[ProbeMember, ...]:

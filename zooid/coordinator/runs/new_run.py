@@ -77,6 +77,11 @@ def train(
     if reproducible and plan is None:
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offers)
+    if plan is None and layout is None and len(offers) > 1 and any(each.is_elsewhere for each in offers):
+        raise InputError(
+            f"{', '.join(each.name for each in offers)} are given, but plans over several machines of one's own are "
+            "not searched yet; give one of them, or a layout with --no-profile (in Python, profile=False)"
+        )
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
         check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
@@ -132,7 +137,7 @@ def _search(
     offer = offers[0]
     measured = measure(run.job, store, offer, run.platform, run.relay, run.meter)
     run.enter("plan")
-    peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter)
+    peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter, store.url)
     if len(offers) == 1:
         return search(single(measured, offer, peers), run.remaining(limits), goal)
     market, _ = market_for(offers, {offer.name: measured}, links=peers, transport=limits.transport)

@@ -127,7 +127,7 @@ def resume(
                         transport=limits.transport or last_plan.transport,
                         reproducible=limits.reproducible or last_plan.reproducible,
                     )
-                    peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter)
+                    peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter, folder.url)
                     learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
                     profile = structs.replace(learned.profiles[chosen.name], links=())
                     remaining = run.remaining(limits)
