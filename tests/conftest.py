@@ -34,6 +34,7 @@ ALONE = (
     "tests/integration/test_limits.py::TestTime",
     "tests/integration/test_market_runs.py",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
+    "tests/integration/test_other_machines.py",
     "tests/integration/test_paced_runs.py::TestSpotTraces",
     "tests/integration/test_paced_runs.py::TestTimes",
     "tests/integration/test_prediction.py",
@@ -55,7 +56,6 @@ ALONE = (
 """Beginnings of the names of tests that measure time, or that look at leftovers while nobody else may sweep them up."""
 
 LONG = (
-    "tests/integration/test_other_machines.py",
     "tests/contract/test_platforms.py",
     "tests/unit/test_specimens.py",
     "tests/integration/test_large_models.py",

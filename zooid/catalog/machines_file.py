@@ -58,7 +58,7 @@ _SIZES: dict[str, type] = {
     "startup": str,
 }
 _STARTUP_S = {"ssh": 5.0, "slurm": 10.0, "ray": 10.0}
-"""Start-up times if the file has none: round figures for members that find a place at once, with the import of torch."""
+"""Start-up times if the file has none: round figures for members that find a place at once."""
 _SIZED_BY_MEMBER = ("slurm", "ray")
 """Kinds of places whose sizes and prices are those of one member; those of others are shared by their members."""
 _KINDS: dict[str, tuple[str, ...]] = {
