@@ -264,9 +264,7 @@ def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
 
 def test_a_plan_over_several_machines_is_refused_before_anything_starts(others: OtherMachines, tmp_path: Path) -> None:
     url = f"{others.bucket}/refused"
-    with pytest.raises(
-        zooid.ZooidError, match=r"machine2, ssh\.machine3, ssh\.machine4 are given, but plans over"
-    ):
+    with pytest.raises(zooid.ZooidError, match=r"machine2, ssh\.machine3, ssh\.machine4 are given, but plans over"):
         zooid.train(job_in(tmp_path, fields={}), store=url, on="ssh", limits=TWO_REPLICAS)
     assert open_store(url).is_empty()
 
