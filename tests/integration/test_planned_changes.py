@@ -199,7 +199,7 @@ def test_successors_take_over_before_a_time_limit(
     monkeypatch.setattr("zooid.schedule.successor_lead._FIRST_LEAD_FRACTION", 0.95)
     monkeypatch.setattr("zooid.schedule.successor_lead.MAX_LEAD_FRACTION", 0.95)
     run = Run(tmp_path / "run", (1, 2), [], "tcp", victims=[])
-    result = run.train(JOB.replace("GRAIN_S", "0.004"))
+    result = run.train(JOB.replace("GRAIN_S", "0.01"))
     check_equal(run, result, calm)
     assert run.changes()[-1].members == ("r0s0-1", "r0s1-1")
 
