@@ -54,7 +54,7 @@ class _Driver:
 
     def __init__(self) -> None:
         self._actors: dict[tuple[str, str], Any] = {}
-        """By run and title."""
+        """The actor of each member that is followed, by run and title."""
         self._placed: dict[tuple[str, str], Future[bool]] = {}
         """The answers of actors, which they give as soon as they are on a node."""
         self._states: dict[str, dict[str, Any]] = {}

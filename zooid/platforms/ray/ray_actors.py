@@ -34,7 +34,7 @@ class RayPlatform:
         self._cluster_of = cluster_of
         self._clusters: dict[str, RayCluster] = {}
         self._links = KeptLinks(open_driver)
-        """By address."""
+        """The link to the driver of each cluster, by the address of the cluster."""
         self._used: dict[str, dict[str, set[str]]] = {}
         """Addresses and titles of each run."""
         self._failed: dict[str, dict[str, Exit]] = {}
