@@ -16,8 +16,8 @@ from msgspec import structs
 
 import zooid
 from lab.load import ForeignLoad
+from zooid.coordinator.plans import offer_names
 from zooid.coordinator.plans.offer_names import resolve_offer
-from zooid.coordinator.runs import new_run
 from zooid.core.plans.plan import Limits
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.events import Event, RosterChanged, StepCommitted
@@ -84,7 +84,7 @@ def trained(folder: Path, num_steps: int, lifetime_s: float | None) -> tuple[flo
     url = (folder / "run").as_uri()
     began_s = time.monotonic()
     limits = Limits(num_replicas=1, num_stages=2, transport="tcp")
-    with mock.patch.object(new_run, "resolve_offer", offer):
+    with mock.patch.object(offer_names, "resolve_offer", offer):
         zooid.train(folder / "job.py", store=url, limits=limits, profile=False, on_event=watch)
     print(f"lifetime {lifetime_s}: {time.monotonic() - began_s:.1f} s in all, {num_changes} changes of the roster")
     return commits_s[-1] - commits_s[0], num_changes // 2, url

@@ -113,17 +113,18 @@ class Members:
         )
         if offer is None:
             return Launch(ticket)
+        package = "" if archive is None else store_package(self.store)
+        launch = Launch(ticket, offer.name, platform=offer.platform, package=package)
         handle = MemberHandle(
             run=self.run,
             member=member,
             platform=offer.platform,
             offer=offer.name,
             launched_at_s=time.time(),
-            place=self.platform.place(offer.name),
+            place=self.platform.place(launch),
         )
         self.store.put(keys.handle(member, 0), encode_record(handle))
-        package = "" if archive is None else store_package(self.store)
-        return Launch(ticket, offer.name, platform=offer.platform, package=package)
+        return launch
 
     def end(self) -> None:
         """End all members."""

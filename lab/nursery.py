@@ -149,7 +149,7 @@ class NurseryPlatform:
     def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
-    def place(self, offer: str) -> dict[str, str]:
+    def place(self, launch: Launch) -> dict[str, str]:
         return {"nursery": self._nursery.address}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:

@@ -29,7 +29,7 @@ from zooid.platforms import Launch, Platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.ray import RayCluster, RayPlatform
 from zooid.platforms.slurm import Cluster, SlurmPartition, SlurmPlatform
-from zooid.platforms.ssh import SshMachine, SshPlatform
+from zooid.platforms.ssh import SshMachine, SshPlatform, SshPool
 
 MIB = 2**20
 
@@ -101,7 +101,9 @@ def local_scene() -> Iterator[Scene]:
 def ssh_scene() -> Iterator[Scene]:
     """Members on three machines that ssh reaches."""
     with laboratory(3, SSH_PROGRAMS) as (made, server), ssh_servers(made) as config:
-        by_offer = {f"ssh.{machine.name}": SshMachine(machine.name, machine.python, str(config)) for machine in made}
+        by_offer = {
+            f"ssh.{machine.name}": SshPool((SshMachine(machine.name, machine.python, str(config)),)) for machine in made
+        }
         sizes = {"vcpus": 1.0, "memory": "4 GB", "members": 1, "site": "laboratory"}
         offers = [offer_of_place(OwnPlace(name, {}, sizes)) for name in by_offer]
         with ExitStack() as stack:

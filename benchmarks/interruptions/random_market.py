@@ -95,7 +95,7 @@ class RandomMarket:
     def has_room(self, num_members: int, offer: str = "") -> bool:
         return True
 
-    def place(self, offer: str) -> dict[str, str]:
+    def place(self, launch: Launch) -> dict[str, str]:
         return {}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:

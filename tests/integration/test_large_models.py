@@ -75,7 +75,7 @@ def test_a_model_that_fits_nowhere_whole_is_trained(tmp_path: Path, monkeypatch:
     (tmp_path / "disk").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "disk"))
     monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.05")
-    monkeypatch.setattr("zooid.coordinator.runs.new_run.resolve_offer", small_offer)
+    monkeypatch.setattr("zooid.coordinator.plans.offer_names.resolve_offer", small_offer)
     seen: list[Event] = []
     platform = Watched()
     result = zooid.train(

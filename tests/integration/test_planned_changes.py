@@ -195,7 +195,7 @@ def test_successors_take_over_before_a_time_limit(
     calm: tuple[tuple[float, ...], dict[str, torch.Tensor]],
 ) -> None:
     """A pipeline without replicas: nobody else has the state of a stage."""
-    monkeypatch.setattr("zooid.coordinator.runs.new_run.resolve_offer", limited)
+    monkeypatch.setattr("zooid.coordinator.plans.offer_names.resolve_offer", limited)
     monkeypatch.setattr("zooid.schedule.successor_lead._FIRST_LEAD_FRACTION", 0.95)
     monkeypatch.setattr("zooid.schedule.successor_lead.MAX_LEAD_FRACTION", 0.95)
     run = Run(tmp_path / "run", (1, 2), [], "tcp", victims=[])

@@ -115,6 +115,8 @@ def _place(file: Path, kind: str, name: str, fields: Any) -> OwnPlace:
         if not is_right:
             kinds = {float: "a number", int: "a whole number", str: "a text"}
             raise InputError(f"`{field}` of {where} is {quoted(str(value))!r}; it must be {kinds[wanted]}")
+    if "/" in fields.get("site", ""):
+        raise InputError(f"`site` of {where} is {quoted(fields['site'])!r}; give a name without /")
     return OwnPlace(
         name=f"{kind}.{name}",
         options={field: fields[field] for field in _KINDS[kind] if field in fields},
@@ -148,6 +150,7 @@ def offer_of_place(place: OwnPlace, found: dict[str, Any] | None = None) -> Offe
             num_gpus=1 if num_gpus else 0,
             gpu_memory_bytes=_bytes(sizes.get("gpu_memory", 0)) if num_gpus else 0,
             max_members=(num_members or None) if place.platform in _SIZED_BY_MEMBER else num_sharing,
+            machine_members=num_sharing,
             usd_per_hour=float(sizes.get("usd_per_hour", 0.0)) / num_sharing,
             lifetime_s=parse_duration_s(sizes["lifetime"]) if "lifetime" in sizes else None,
             startup_s=parse_duration_s(sizes["startup"]) if "startup" in sizes else _STARTUP_S[place.platform],

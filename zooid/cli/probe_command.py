@@ -21,9 +21,11 @@ _SECONDS = 1.0
 
 
 def probe(
-    members: Annotated[int, typer.Option(help="Number of members that measure together.")] = 2,
+    members: Annotated[
+        int | None, typer.Option(help="Number of members that measure together.", show_default="as many as are needed")
+    ] = None,
     store: options.Store = None,
-    on: options.On = None,
+    on: options.OnSeveral = None,
     site: Annotated[
         list[str] | None,
         typer.Option(help="Site of each member, once for every member in order; with all-reduce, once for all."),
@@ -66,7 +68,7 @@ def probe(
             links = coordinator.probe(
                 members=members,
                 store=store,
-                on=on or "local",
+                on=on or ["local"],
                 sites=site,
                 ends=ends,
                 seconds=_SECONDS if seconds is None else seconds,
@@ -79,12 +81,14 @@ def probe(
         raise InputError(
             f"--site is given {len(site)} times; all-reduces are measured at one site: give it at most once"
         )
+    if on and len(on) > 1:
+        raise InputError(f"--on is given {len(on)} times; all-reduces are measured on one offer: give it at most once")
     earlier = [options.read_file(path, AllReduceSamples) for path in join or ()]
     with view_for(Console(stderr=True) if as_json else console, as_json=False) as view:
         samples = coordinator.probe_all_reduce(
-            members=members,
+            members=2 if members is None else members,
             store=store,
-            on=on or "local",
+            on=on[0] if on else "local",
             site=site[0] if site else None,
             library=options.one_of("--library", library, get_args(Library)) or "gloo",
             sizes=[parse_bytes(text) for text in size] if size else SIZES,

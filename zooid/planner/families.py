@@ -39,7 +39,6 @@ from zooid.predictor import (
     total_usd,
 )
 from zooid.predictor.equations.array_checks import Array
-from zooid.predictor.step_bounds import downlink
 from zooid.schedule.samples import even_shares
 
 MAX_PARTITIONS = 3
@@ -78,7 +77,7 @@ class FamilyTables:
     def step_floor(self, *, crowded: bool) -> StepFloor:
         """Lower bounds of stages whose members share a machine, or do not."""
         if crowded not in self._step_floors:
-            down_bytes_per_s = downlink(self.market.world.links, self.offer.site)
+            down_bytes_per_s = self.market.downlink(self.offer)
             floor = StepFloor(self.profile, self.grain_size, self.links, down_bytes_per_s, crowded=crowded)
             self._step_floors[crowded] = floor
         return self._step_floors[crowded]

@@ -19,7 +19,7 @@ from zooid.planner.market import Market
 from zooid.planner.partition.problem import span_sums, stage_forward_s
 from zooid.predictor import DirectedLink, host_cores
 from zooid.predictor.equations.array_checks import Array
-from zooid.predictor.step_bounds import downlink, latency_s, message_s, reduced_fraction
+from zooid.predictor.step_bounds import latency_s, message_s, reduced_fraction
 
 
 def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
@@ -40,7 +40,7 @@ def least_step_s(plan: Plan, market: Market, crossing_bytes: float) -> float:
     grain_s = whole.forward_s + whole.backward_s
     hop_s = latency_s(links)
     step_s = num_grains * grain_s
-    down_bytes_per_s = downlink(world.links, offer.site)
+    down_bytes_per_s = market.downlink(offer)
     if num_stages > 1:
         step_s = _least_pipeline_s(grain_s, message_s(crossing_bytes, links), num_grains, num_stages)
         step_s = max(step_s, num_grains * crossing_bytes * (1 if num_stages == 2 else 2) / down_bytes_per_s)

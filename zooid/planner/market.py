@@ -10,7 +10,9 @@ from zooid.core.plans.search_result import LeftOut
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import Offer
 from zooid.predictor import DirectedLink, World, directed_links
+from zooid.predictor.machine_links import link_among
 from zooid.predictor.simulation.layout import Looks
+from zooid.predictor.step_bounds import downlink
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,19 @@ class Market:
     def links_of(self, offer: Offer, *, is_direct: bool) -> tuple[DirectedLink, ...]:
         """The links that a message between members on this offer crosses; empty if one of them is unknown.
 
-        These are the link between members if they are connected, and otherwise those to the store and from it.
+        These are the best link between members if they are connected, and otherwise those to the store and from it.
         """
         site, links = offer.site, self.world.links
-        ends = ((site, site),) if is_direct else ((site, STORE_SITE), (STORE_SITE, site))
+        if is_direct:
+            between = link_among(links, offer)
+            return () if between is None else (between,)
+        ends = ((site, STORE_SITE), (STORE_SITE, site))
         return tuple(links[end] for end in ends) if all(end in links for end in ends) else ()
+
+    def downlink(self, offer: Offer) -> float:
+        """The highest rate at which a member on this offer receives, from any sender."""
+        between = link_among(self.world.links, offer)
+        return max(downlink(self.world.links, offer.site), 0.0 if between is None else between.bytes_per_s)
 
     def plan(
         self,

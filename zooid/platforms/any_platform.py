@@ -53,8 +53,8 @@ class AnyPlatform:
     def has_room(self, num_members: int, offer: str) -> bool:
         return self.of(self._platform_of(offer)).has_room(num_members, offer)
 
-    def place(self, offer: str) -> dict[str, str]:
-        return self.of(self._platform_of(offer)).place(offer)
+    def place(self, launch: Launch) -> dict[str, str]:
+        return self.of(launch.platform).place(launch)
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         return handle.platform in self._make and self.of(handle.platform).watch(handle, title)

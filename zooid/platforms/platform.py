@@ -71,8 +71,8 @@ class Platform(Protocol):
     def has_room(self, num_members: int, offer: str) -> bool:
         """Whether so many more members can be started now on the offer of this name."""
 
-    def place(self, offer: str) -> dict[str, str]:
-        """Data for the handles of members on the offer of this name, with which `watch` finds them."""
+    def place(self, launch: Launch) -> dict[str, str]:
+        """Choose the place of a member that will be created, and return it for its handle, for `watch`."""
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         """Let `members` list a member that another process has created; False if that is not possible from here."""

@@ -12,6 +12,7 @@ from zooid.core.plans.loss_forecast import LossForecast
 from zooid.core.plans.plan import Plan, Prediction
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.stage import StageTimes
+from zooid.core.resources.machine_sites import outer_site
 from zooid.core.resources.offer import Offer
 from zooid.core.resources.prices import FREE, Prices
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
@@ -23,6 +24,7 @@ from zooid.predictor.costs.usage import Checkpoints, DataSet, RunUsage, num_chec
 from zooid.predictor.losses.plan_losses import checkpoint_timing, is_at_risk, run_risk, seat_risks, unknown_offers
 from zooid.predictor.losses.risky_prediction import UsageOf, predict_risky
 from zooid.predictor.losses.run_losses import RunRisk
+from zooid.predictor.machine_links import member_sites, with_machines
 from zooid.predictor.simulation.layout import AllReduceTime, DirectedLinks, Layout, Looks
 from zooid.predictor.simulation.step import Noise, simulate_step, simulate_steps
 from zooid.predictor.stage_memory import more_gradients_of_tree
@@ -102,6 +104,7 @@ def layout_of(plan: Plan, world: World) -> tuple[Layout, tuple[int, ...]]:
     first_profile = world.profile_of(rows[0][0])
     cores = host_cores(plan, world)
     crowded = cores is not None and plan.num_members > 1
+    sites = member_sites(plan)
     layout = Layout(
         stages=tuple(
             tuple(
@@ -110,8 +113,8 @@ def layout_of(plan: Plan, world: World) -> tuple[Layout, tuple[int, ...]]:
             )
             for row in rows
         ),
-        sites=tuple(tuple(offer.site for offer in row) for row in rows),
-        links=world.links,
+        sites=sites,
+        links=with_machines(world.links, sites),
         transport=plan.transport,
         all_reduce=plan.all_reduce,
         reproducible=plan.reproducible,
@@ -265,7 +268,7 @@ def _usage_of(schedule: StepSchedule, layout: Layout, step_s: float, data: DataS
     def usage_of(num_steps: float, run_s: float, checkpoints: Checkpoints) -> RunUsage:
         return run_usage(
             traffic,
-            {seat: sites[seat[0]][seat[1]] for seat in traffic.seats},
+            {seat: outer_site(sites[seat[0]][seat[1]]) for seat in traffic.seats},
             num_steps=num_steps,
             step_s=step_s,
             running_s=run_s,

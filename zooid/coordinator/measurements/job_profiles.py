@@ -20,6 +20,7 @@ from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.errors import InputError
 from zooid.core.jobs.job import Job
 from zooid.core.plans.profile import Profile
+from zooid.core.records import encode_record
 from zooid.core.resources.machine import cpu_quota, memory_bytes, num_cores
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -47,7 +48,10 @@ def profile(
 
     A `known` profile of this job is returned unchanged if it is still valid.
     """
-    [name] = resolve_offers([on])
+    names = list(resolve_offers([on]))
+    if len(names) > 1:
+        raise InputError(f"{on!r} means {', '.join(names)}; give one of them, or measure all with `profiles`")
+    [name] = names
     by_name = {} if known is None else {name: known}
     return profiles(job_file, on=[on], store=store, known=by_name, on_event=on_event, platform=platform)[name]
 
@@ -94,14 +98,26 @@ def profiles(
 def measure(
     job: TravellingJob,
     store: ObjectStore,
-    offer: Offer,
+    offers: Sequence[Offer],
     platform: Platform,
     relay: Relay,
     meter: RunMeter | None = None,
-) -> Profile:
-    """Start one profiling member on the platform, wait for it, and return its profile. The meter bills the member."""
-    [measured] = _measure_together(job, [_Task(_PROFILER, offer, store, relay, None)], platform, meter)
-    return measured
+) -> dict[str, Profile]:
+    """Measure a run's job on offers that do not disturb one another, and return the profiles by their names.
+
+    The profiles stay in the run's folder. The meter bills the members.
+    """
+    first, *others = offers
+    tasks = [_Task(_PROFILER, first, store, relay, None)]
+    with ExitStack() as folders:
+        for offer in others:  # each member has its own events and profile
+            folder = folders.enter_context(scratch_folder(store.url, "profiling"))
+            job.store_in(folder)
+            tasks.append(_Task(f"{_PROFILER}-{offer.name}", offer, folder, Relay(folder, ignore), None))
+        measured = _measure_together(job, tasks, platform, meter)
+    for offer, profile in zip(others, measured[1:], strict=True):
+        store.put(keys.profile_on(offer.name), encode_record(profile))
+    return {offer.name: profile for offer, profile in zip(offers, measured, strict=True)}
 
 
 def rounds(offers: Mapping[str, Offer], num_cores: float, memory_bytes: int) -> list[list[str]]:

@@ -7,27 +7,28 @@ from msgspec import structs
 from zooid import catalog
 from zooid.catalog import OWNED, prices_for
 from zooid.catalog.price_lookup import location_of
-from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, resolve_offer
+from zooid.coordinator.plans.machine_pools import pooled
+from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, offers_to_start
 from zooid.core.errors import CatalogError, InputError, PlanError
 from zooid.core.plans.plan import TransportName
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import LeftOut
 from zooid.core.resources.link import STORE_SITE, Link
-from zooid.core.resources.offer import Offer
+from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.core.resources.prices import FREE, Prices
 from zooid.planner import Market
 from zooid.planner.market import is_named
 from zooid.planner.reasons import left_out_in_words
 from zooid.predictor import DirectedLink, World, directed_links, estimate_profile
+from zooid.predictor.machine_links import link_among
 
 
 def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
     """Return the named offers: forms of this machine, or offers of the catalog by name or by a prefix of it."""
     by_name: dict[str, Offer] = {}
     for name in on:
-        if name.partition(":")[0] in (LOCAL, LIMITED):
-            local = resolve_offer(name)
-            by_name[local.name] = local
+        if name.partition(":")[0] in (LOCAL, LIMITED) or name.partition(".")[0] in OWN_PLATFORMS:
+            by_name |= {own.name: own for own in offers_to_start([name])}
             continue
         named = [offer for offer in catalog.offers() if is_named(offer.name, name)]
         if not named:
@@ -41,7 +42,7 @@ def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
         by_name |= {offer.name: offer for offer in named}
     if not by_name:
         raise InputError("no offer is given; give one or more, for example local, or aws.lambda")
-    return tuple(by_name.values())
+    return tuple(pooled(by_name.values()))
 
 
 ASSUMED_STARTUP_S = {"function": 10.0, "container": 60.0, "vm": 150.0}
@@ -102,7 +103,7 @@ def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> 
 def _is_reached(offer: Offer, links: Mapping[tuple[str, str], DirectedLink], transport: TransportName | None) -> bool:
     """Whether links are known over which members on this offer can exchange messages."""
     over_store = (offer.site, STORE_SITE) in links and (STORE_SITE, offer.site) in links
-    between_members = (offer.site, offer.site) in links
+    between_members = link_among(links, offer) is not None
     if transport is None:
         return over_store or (between_members and offer.accepts_connections)
     return over_store if transport == "store" else between_members

@@ -2,12 +2,13 @@
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
 from zooid.catalog import local_offer, offer
-from zooid.coordinator.plans.own_offers import own_offer
+from zooid.coordinator.plans.machine_pools import pooled
+from zooid.coordinator.plans.own_offers import names_of, own_offer
 from zooid.core.errors import InputError
 from zooid.core.resources.machine import cpu_quota, memory_bytes
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
@@ -54,11 +55,15 @@ def resolve_offer(on: str) -> Offer:
     return _with_size_of(model, priced) if form == LIMITED else priced
 
 
+def offers_to_start(on: Iterable[str]) -> list[Offer]:
+    """Return the offers that these names mean, on which members can be started. Machines that are alike are one."""
+    return pooled(resolve_offer(name) for each in on for name in names_of(each))
+
+
 def resolve_offers(on: Sequence[str]) -> dict[str, Offer]:
     """Return several offers by their names in the catalog, or as `local`; reject one that is named twice."""
     by_name: dict[str, Offer] = {}
-    for text in on:
-        resolved = resolve_offer(text)
+    for resolved in (each for text in on for each in offers_to_start([text])):
         name = resolved.name.rpartition(":")[2]
         if name in by_name:
             raise InputError(f"{by_name[name].name} and {resolved.name} name the same offer; give it once")

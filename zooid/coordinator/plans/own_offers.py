@@ -1,15 +1,21 @@
 """Offers of the user's own machines and clusters, from the file that lists them."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
+from zooid.coordinator.plans.machine_pools import machines_of, pooled
 from zooid.core.environment import machines_file, ray_address
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
 from zooid.platforms import ray, slurm
 from zooid.platforms.ray import RayCluster
 from zooid.platforms.slurm import Cluster, SlurmPartition
-from zooid.platforms.ssh import SshMachine, SshPlatform
+from zooid.platforms.ssh import SshMachine, SshPlatform, SshPool
+
+_asked: dict[str, tuple[OwnPlace, dict[str, Any]]] = {}
+"""Places that were asked for their size, by the names of their offers, and what they have answered."""
 
 
 def listed_places() -> dict[str, OwnPlace]:
@@ -33,13 +39,9 @@ def place_named(name: str) -> OwnPlace:
 
 def own_offer(name: str) -> Offer:
     """Return the offer of one member of an own place; the place is asked for sizes that the file does not have."""
+    if name.startswith("ssh."):
+        return _ssh_offer(name)
     place = place_named(name)
-    if place.platform == "ssh" and not {"vcpus", "memory"} <= place.sizes.keys():
-        platform = SshPlatform(ssh_machine)
-        try:
-            return offer_of_place(place, platform.sizes(name))
-        finally:
-            platform.release()
     if place.platform == "slurm" and not {"vcpus", "memory", "lifetime"} <= place.sizes.keys():
         return offer_of_place(place, slurm.asked_sizes(_cluster(place), _partition_name(place), place.sizes))
     if place.platform == "ray" and not {"vcpus", "memory", "members"} <= place.sizes.keys():
@@ -47,8 +49,40 @@ def own_offer(name: str) -> Offer:
     return offer_of_place(place)
 
 
-def ssh_machine(offer: str) -> SshMachine:
-    """Return the machine of an offer, as ssh knows it."""
+def _ssh_offer(name: str) -> Offer:
+    """Return the offer of a machine, or of several that are alike."""
+    names = machines_of(name)
+    with ThreadPoolExecutor(len(names)) as threads:
+        offers = pooled(threads.map(_machine_offer, names))
+    if len(offers) > 1:
+        raise InputError(
+            f"{name} names machines of different sites, sizes or prices; give them one by one: "
+            + " ".join(f"--on {each}" for each in names)
+        )
+    return offers[0]
+
+
+def _machine_offer(name: str) -> Offer:
+    place = place_named(name)
+    if {"vcpus", "memory"} <= place.sizes.keys():
+        return offer_of_place(place)
+    known = _asked.get(name)
+    if known is None or known[0] != place:
+        platform = SshPlatform(lambda machine: SshPool((_ssh_machine(machine),)))
+        try:
+            known = _asked[name] = (place, platform.sizes(name))
+        finally:
+            platform.release()
+    return offer_of_place(*known)
+
+
+def ssh_pool(offer: str) -> SshPool:
+    """Return the machines of an offer, as ssh knows them."""
+    names = machines_of(offer)
+    return SshPool(tuple(map(_ssh_machine, names)), _machine_offer(names[0]).machine_members)
+
+
+def _ssh_machine(offer: str) -> SshMachine:
     options = place_named(offer).options
     return SshMachine(**{"host": offer.partition(".")[2], **options})
 

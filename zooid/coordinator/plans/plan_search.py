@@ -69,10 +69,11 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     runs = how.get("runs", ())
     measured = how.get("measured") or profile_in(runs)
-    local_names = [name for name in names if name.partition(":")[0] in (LOCAL, LIMITED)]
+    startable = [offer for offer in offers if offer.name.partition(":")[0] in (LOCAL, LIMITED) or offer.is_elsewhere]
+    store = how.get("store")
     if measured is None:
-        offers_to_measure = local_names or [LOCAL]
-        measured = profiles(file, store=how.get("store"), on=offers_to_measure, on_event=on_event, platform=platform)
+        on = [offer.name for offer in startable] or [LOCAL]
+        measured = profiles(file, store=store, on=on, on_event=on_event, platform=platform)
     known = {LOCAL: measured} if isinstance(measured, Profile) else dict(measured)
     if isinstance(measured, Profile) and len(offers) == 1:
         known = {offers[0].name: measured}
@@ -86,8 +87,8 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     learned = learn_from_runs(known, () if given_links is None else given_links.links, runs)
     links = learned.links
     has_peer_links = any(STORE_SITE not in (link.from_site, link.to_site) for link in links)
-    if local_names and given_links is None and not has_peer_links:  # others are in the catalog, or cannot be measured
-        links += peer_links(limits, local_names[0], None, on_event, platform)
+    if startable and given_links is None and not has_peer_links:  # others are in the catalog, or cannot be measured
+        links += peer_links(limits, startable, None, on_event, platform, store=store)
     market, notes = market_for(
         offers,
         learned.profiles,

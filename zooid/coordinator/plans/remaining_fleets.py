@@ -40,7 +40,7 @@ def remaining_fleets(
     offers = [offer for offer in steering.offers if quotas.get(offer.name, 1) > 0]
     if not offers:
         raise PlanError("no offer can be had now")
-    learned = learn_so_far(_profiles(store, plan), plan.links, store)
+    learned = learn_so_far(_profiles(store, plan, steering), plan.links, store)
     samples = samples_of(read_manifest(store, last_step(store)))
     rest = {name: rest_of(profile, samples, step) for name, profile in learned.profiles.items()}
     names = {offer.name for offer in offers}
@@ -64,12 +64,17 @@ def remaining_fleets(
     return tuple(as_whole_run(structs.replace(each, links=plan.links), samples, step) for each in found)
 
 
-def _profiles(store: ObjectStore, plan: Plan) -> dict[str, Profile]:
+def _profiles(store: ObjectStore, plan: Plan, steering: Steering) -> dict[str, Profile]:
     with contextlib.suppress(ObjectNotFound):
         pace = read_record(store, keys.PACE, RehearsalPace)
         if pace.profiles:
             return dict(pace.profiles)
     try:
-        return {plan.offers[0].name: read_record(store, keys.PROFILE, Profile)}
+        first = read_record(store, keys.PROFILE, Profile)
     except ObjectNotFound as error:
         raise PlanError(f"the run in {store.url} has no profile, so that no other fleet can be planned") from error
+    others = {}
+    for offer in steering.offers[1:]:
+        with contextlib.suppress(ObjectNotFound):
+            others[offer.name] = read_record(store, keys.profile_on(offer.name), Profile)
+    return {(steering if others else plan).offers[0].name: first, **others}

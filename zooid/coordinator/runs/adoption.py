@@ -176,8 +176,8 @@ class AdoptedMembers:
     def has_room(self, num_members: int, offer: str) -> bool:
         return self.platform.has_room(num_members, offer)
 
-    def place(self, offer: str) -> dict[str, str]:
-        return self.platform.place(offer)
+    def place(self, launch: Launch) -> dict[str, str]:
+        return self.platform.place(launch)
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         return self.platform.watch(handle, title)

@@ -141,22 +141,26 @@ class Crew:
         """Write a member's spec and its handle, with which any coordinator can find it from now on."""
         data, key = encode_record(spec), keys.spec(spec.member, spec.roster)
         self._store.put(key, data)
+        launch = self._launch_of(program, spec, offer, f"{spec.store}/{key}", hashlib.sha256(data).hexdigest())
         handle = MemberHandle(
             run=spec.run,
             member=spec.member,
             platform=offer.platform if offer.is_elsewhere else self._platform.name,
             offer=offer.name,
             launched_at_s=time.time(),
-            place=self._platform.place(offer.name),
+            place=self._platform.place(launch),
         )
         self._store.put(keys.handle(spec.member, spec.roster), encode_record(handle))
+        return launch
+
+    def _launch_of(self, program: Program, spec: MemberSpec, offer: Offer, url: str, digest: str) -> Launch:
         ticket = Ticket(
             run=spec.run,
             member=spec.member,
             roster=spec.roster,
             program=program,
-            spec_url=f"{spec.store}/{key}",
-            spec_digest=hashlib.sha256(data).hexdigest(),
+            spec_url=url,
+            spec_digest=digest,
             num_threads=spec.num_threads,
             size=enforced_size(offer),
             uses_gpus=uses_gpus(offer),

@@ -11,8 +11,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.job_files.travelling_job import packed_job
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.offer_names import LOCAL, resolve_offer
-from zooid.coordinator.plans.own_offers import names_of
+from zooid.coordinator.plans.offer_names import LOCAL, offers_to_start
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
 from zooid.coordinator.runs.continued_run import continue_or_raise
 from zooid.coordinator.runs.platform_choice import opened_platform
@@ -58,9 +57,10 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
-    `on` names one or several offers, the first of which is measured. With several, a run with limits may switch from
-    one to another while it trains. With the goal `cheapest`, it also does so to save money. If it loses all members, it
-    waits for others, and goes on from its last checkpoint.
+    `on` names one or several offers, or several by the beginning of their names. The first one and all of one's own
+    other machines are measured. With several, a run with limits may switch from one to another while it trains. With
+    the goal `cheapest`, it also does so to save money. If it loses all members, it waits for others, and goes on from
+    its last checkpoint.
 
     `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
     often checkpoints are written, unless `checkpoints` says it.
@@ -71,17 +71,11 @@ def train(
     on_event = on_event or PrintsOnly()
     file = check_job_file(job_file)
     names = [on] if isinstance(on, str) else list(on or [LOCAL])
-    resolved = {offer.name: offer for name in names for offer in map(resolve_offer, names_of(name))}
-    offers = with_interruptions(resolved.values(), interruptions if plan is None else None)
+    offers = with_interruptions(offers_to_start(names), interruptions if plan is None else None)
     offer = offers[0]
     if reproducible and plan is None:
         limits = structs.replace(limits or Limits(), reproducible=True)
     layout = None if profile else fixed_layout(plan, limits, goal, links, offers)
-    if plan is None and layout is None and len(offers) > 1 and any(each.is_elsewhere for each in offers):
-        raise InputError(
-            f"{', '.join(each.name for each in offers)} are given, but plans over several machines of one's own are "
-            "not searched yet; give one of them, or a layout with --no-profile (in Python, profile=False)"
-        )
     if plan is not None:
         plan = structs.replace(plan, offers=with_interruptions(plan.offers, interruptions))
         check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
@@ -135,12 +129,13 @@ def _search(
 
     run.enter("profile")
     offer = offers[0]
-    measured = measure(run.job, store, offer, run.platform, run.relay, run.meter)
+    to_measure = [offer, *(other for other in offers[1:] if other.is_elsewhere)]  # others are forms of this machine
+    measured = measure(run.job, store, to_measure, run.platform, run.relay, run.meter)
     run.enter("plan")
-    peers = peer_links(limits, offer.name, links, on_event, run.platform, run.meter, store.url)
+    peers = peer_links(limits, offers, links, on_event, run.platform, run.meter, store.url)
     if len(offers) == 1:
-        return search(single(measured, offer, peers), run.remaining(limits), goal)
-    market, _ = market_for(offers, {offer.name: measured}, links=peers, transport=limits.transport)
+        return search(single(measured[offer.name], offer, peers), run.remaining(limits), goal)
+    market, _ = market_for(offers, measured, links=peers, transport=limits.transport)
     return search(market, run.remaining(limits), goal)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads
-from zooid.coordinator.plans.own_offers import ray_cluster, slurm_partition, ssh_machine
+from zooid.coordinator.plans.own_offers import ray_cluster, slurm_partition, ssh_pool
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.platforms import Platform
 from zooid.platforms.any_platform import AnyPlatform
@@ -18,7 +18,7 @@ def any_platform(*, forks: bool = True) -> AnyPlatform:
     """Return all platforms as one; `forks` says whether members of this machine may be forked from zygotes."""
     make: dict[str, Callable[[], Platform]] = {
         LOCAL: lambda: LocalPlatform(forks=forks),
-        "ssh": lambda: SshPlatform(ssh_machine),
+        "ssh": lambda: SshPlatform(ssh_pool),
         "slurm": lambda: SlurmPlatform(slurm_partition),
         "ray": lambda: RayPlatform(ray_cluster),
     }

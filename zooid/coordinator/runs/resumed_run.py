@@ -13,7 +13,7 @@ from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.earlier_runs import learn_so_far, merged_links
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.offer_names import resolve_offer
+from zooid.coordinator.plans.offer_names import offers_to_start, resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
@@ -78,7 +78,7 @@ def resume(
     on_event = on_event or PrintsOnly()
     folder, before, number = _find(store)
     file = _job_file(job_file, before, folder)
-    offer = None if on is None else resolve_offer(on)
+    offer = None if on is None else _only_offer(on)
     if plan is not None:
         check_given(plan, limits, goal, links, on)
     was_killed = reject_live_coordinator(folder, number - 1)
@@ -127,7 +127,7 @@ def resume(
                         transport=limits.transport or last_plan.transport,
                         reproducible=limits.reproducible or last_plan.reproducible,
                     )
-                    peers = peer_links(limits, on or chosen.name, links, on_event, own_platform, run.meter, folder.url)
+                    peers = peer_links(limits, [chosen], links, on_event, own_platform, run.meter, folder.url)
                     learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
                     profile = structs.replace(learned.profiles[chosen.name], links=())
                     remaining = run.remaining(limits)
@@ -240,6 +240,13 @@ def _last_plan(store: ObjectStore) -> Plan:
         ) from error
 
 
+def _only_offer(on: str) -> Offer:
+    offers = offers_to_start([on])
+    if len(offers) > 1:
+        raise InputError(f"{on!r} means {', '.join(offer.name for offer in offers)}; give one of them")
+    return offers[0]
+
+
 def _followed_plan(store: ObjectStore, last_plan: Plan) -> Plan:
     """Return the plan that members followed last, to which they may have switched since their claim's own plan."""
     roster = last_roster(store, last_number(store))
@@ -265,4 +272,4 @@ def _profile(store: ObjectStore, manifest: CheckpointManifest, offer: Offer, run
         if known.model_fingerprint == manifest.model_fingerprint and offer.site in sites:
             return known
     run.enter("profile")
-    return measure(run.job, store, offer, run.platform, run.relay, run.meter)
+    return measure(run.job, store, [offer], run.platform, run.relay, run.meter)[offer.name]

@@ -65,6 +65,8 @@ class Offer(Record, frozen=True, kw_only=True):
     """Minimum time that is charged for a start."""
     max_members: int | None = None
     """How many members can run on it at the same time, as on one's own machine; None if there is no such limit."""
+    machine_members: int = 1
+    """How many members share one machine. A machine gets so many before the next one gets any."""
     lifetime_s: float | None = None
     """Time after which the platform ends the member; None if it does not."""
     interruptions_per_hour: float | None = None
@@ -91,6 +93,7 @@ class Offer(Record, frozen=True, kw_only=True):
         )
         amounts = ("usd_per_hour", "usd_per_start", "billing_minimum_s", "num_gpus", "gpu_memory_bytes", "startup_s")
         require_at_least(0, self, *amounts, "interruptions_per_hour", of=self.name)
+        require_at_least(1, self, "machine_members", of=self.name)
 
     @property
     def is_elsewhere(self) -> bool:

@@ -13,6 +13,9 @@ logger = logging.getLogger(__name__)
 PLAN = "plan.json"
 """Plan of the first roster; the function `plan` gives that of any roster."""
 PROFILE = "profile.json"
+"""Profile of the job on the first offer that was measured."""
+PROFILES = "profiles"
+"""Profiles on further offers, by the names of these."""
 PACE = "pace.json"
 STEERING = "steering.json"
 """Rules by which the run chooses its members anew, if it may."""
@@ -59,6 +62,11 @@ _MANIFEST = "manifest.json"
 _NUMBER = re.compile("[0-9]{1,12}(?![0-9])")
 """A number that a run can reach. A stray name with a larger number would push all later numbers above it."""
 _LABEL = re.compile("([0-9]{6})(?:-(?!000000)([0-9]{6}))?")
+
+
+def profile_on(offer: str) -> str:
+    """Profile of the job on an offer beside the first."""
+    return f"{PROFILES}/{offer}.json"
 
 
 def specs_under(roster_number: int) -> str:

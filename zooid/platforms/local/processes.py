@@ -107,7 +107,7 @@ class LocalPlatform:
     def has_room(self, num_members: int, offer: str) -> bool:
         return True
 
-    def place(self, offer: str) -> dict[str, str]:
+    def place(self, launch: Launch) -> dict[str, str]:
         return {"machine": own_mark().machine}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:

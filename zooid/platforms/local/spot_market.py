@@ -133,8 +133,8 @@ class SpotMarket:
                 instance.end = Exit(-signal.SIGTERM)
         self.platform.delete(run, titles)
 
-    def place(self, offer: str) -> dict[str, str]:
-        return self.platform.place(offer)
+    def place(self, launch: Launch) -> dict[str, str]:
+        return self.platform.place(launch)
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         return self.platform.watch(handle, title)

@@ -88,8 +88,8 @@ class RayPlatform:
             return False
         return num_members <= num_free + max(0, (cluster.max_members or 0) - num_all)
 
-    def place(self, offer: str) -> dict[str, str]:
-        return {"address": self._cluster(offer).address}
+    def place(self, launch: Launch) -> dict[str, str]:
+        return {"address": self._cluster(launch.offer).address}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         self._used.setdefault(handle.run, {}).setdefault(handle.place["address"], set()).add(title)

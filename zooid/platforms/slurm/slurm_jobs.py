@@ -169,8 +169,8 @@ class SlurmPlatform:
             return False
         return sum(node.num_members(size.num_cpus, size.memory_mib) for node in nodes) >= num_members + waiting
 
-    def place(self, offer: str) -> dict[str, str]:
-        partition = self._partition(offer)
+    def place(self, launch: Launch) -> dict[str, str]:
+        partition = self._partition(launch.offer)
         return {**partition.cluster._asdict(), "cluster": self._name(partition.cluster)}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:

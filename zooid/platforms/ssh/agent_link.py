@@ -32,6 +32,13 @@ class SshMachine(NamedTuple):
     """Path of an ssh configuration file; empty for the user's own."""
 
 
+class SshPool(NamedTuple):
+    """Machines that are alike, and how many members each has room for."""
+
+    machines: tuple[SshMachine, ...]
+    room: int = 1
+
+
 def open_agent(machine: SshMachine) -> LineLink:
     """Start an agent on a machine, and return the link to it when it answers."""
     link = LineLink(

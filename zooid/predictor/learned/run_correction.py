@@ -8,6 +8,7 @@ same offer share a factor: that of their mean speed.
 Links: see `link_fit`. Both are found together, because members of one machine contend for its cores.
 """
 
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,11 +22,13 @@ from zooid.core.plans.correction import Correction
 from zooid.core.plans.plan import Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.machine_sites import inside_of, link_ends, outer_site
 from zooid.core.runs.step_measurements import StepMeasurements
 from zooid.predictor.learned.correction_rows import correction_rows
 from zooid.predictor.learned.link_fit import Ends, LinkFactors, capped, fit_links
 from zooid.predictor.learned.measured_step import MeasuredStep, Seat, measured_step, simulated_step
 from zooid.predictor.learned.scaled_profile import ComputeFactors, scaled_profile
+from zooid.predictor.machine_links import member_sites
 from zooid.predictor.prediction import World, host_cores, lay_out, layout_of
 from zooid.predictor.simulation.layout import Looks, directed_links
 from zooid.predictor.simulation.step import simulate_step
@@ -136,7 +139,8 @@ class _RunModel:
         self._members: dict[str, list[StepMeasurements]] = defaultdict(list)
         for member in members:
             self._members[self._offers[member.replica, member.stage].name].append(member)
-        sites = {offer.site for offer in self._offers.values()} | ({STORE_SITE} if not plan.is_direct else set())
+        sites = {name for offer in self._offers.values() for name in (offer.site, inside_of(offer))}
+        sites |= {STORE_SITE} if not plan.is_direct else set()
         self._links = tuple(link for link in links if {link.from_site, link.to_site} <= sites)
         world = self._world(known, self._links)
         self._crowded = host_cores(plan, world) is not None and plan.num_members > 1
@@ -149,9 +153,13 @@ class _RunModel:
         known = dict.fromkeys((link.from_site, link.to_site) for link in self._links)
         if not self._plan.is_direct:
             return [ends for ends in known if STORE_SITE in ends]
-        sites = [offer.site for offer in self._offers.values()]
+        rows = member_sites(self._plan)
+        sites = [site for row in (rows if len(rows) > 1 else rows * self._plan.num_replicas) for site in row]
         has_copies = self._plan.num_holders > self._plan.num_replicas
-        return [ends for ends in known if ends[0] != ends[1] or sites.count(ends[0]) > 1 or has_copies]
+        pairs = [(site, site) for site in sites] if has_copies else []
+        used = {link_ends(*pair) for pair in (*pairs, *itertools.permutations(sites, 2))}
+        used |= {(outer_site(source), outer_site(target)) for source, target in used if (source, target) not in known}
+        return [ends for ends in known if ends in used]
 
     def simulate(self, compute: _Factors, link_factors: LinkFactors) -> MeasuredStep:
         return self._simulated(self._world(self.profiles(compute), capped(self._links, link_factors)))

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from zooid.core.resources.link import STORE_SITE
+from zooid.core.resources.machine_sites import is_machine, link_ends
 from zooid.predictor.simulation.clock import Done, Pipe, Simulation, nothing
 from zooid.predictor.simulation.layout import DirectedLink, Layout, Looks
 from zooid.schedule.polling_rules import is_urgent, local_pause, settled_delay
@@ -62,8 +63,10 @@ class Network:
         shared = Pipe(layout.host_cores) if layout.host_cores else None
         self._cores = [shared or Pipe(1.0) for _ in self.sites]
         self._rates = {ends: link.bytes_per_s * rate_factors.get(ends, 1.0) for ends, link in layout.links.items()}
-        self._uplinks = [self._interface(site, 0) for site in self.sites]
-        self._downlinks = [self._interface(site, 1) for site in self.sites]
+        self._uplinks = self._interfaces(0)
+        self._downlinks = self._interfaces(1)
+        self._inner_uplinks = [Pipe(self._rates.get((site, site), 1.0)) for site in self.sites]
+        self._inner_downlinks = [Pipe(self._rates.get((site, site), 1.0)) for site in self.sites]
         self._totals = {
             ends: Pipe(link.total_bytes_per_s)
             for ends, link in self._links.items()
@@ -87,9 +90,12 @@ class Network:
         link = self._links[ends]
         for member in (source, reader):
             self._spend(member, link, num_bytes)
-        pipes = [self._uplinks[source], self._downlinks[reader]]
-        if ends in self._totals:
-            pipes.append(self._totals[ends])
+        if ends[0] == ends[1] and is_machine(ends[0]):
+            pipes, total = [self._inner_uplinks[source], self._inner_downlinks[reader]], self._totals.get(ends)
+        else:
+            pipes, total = [self._uplinks[source], self._downlinks[reader]], self._totals.get(link_ends(*ends))
+        if total is not None:
+            pipes.append(total)
         limit = min(self._rates[ends], num_streams * link.stream_bytes_per_s)
         self.simulation.flow(num_bytes, pipes, limit, done)
 
@@ -101,21 +107,31 @@ class Network:
         ends = (STORE_SITE, self.sites[member])
         self._request(ends, lambda: self._move(ends, member, self._downlinks[member], num_bytes, done))
 
+    def _interfaces(self, end: int) -> list[Pipe]:
+        """The interface of each member. Members of one machine share theirs, and do not need it among themselves."""
+        machines = {site: self._interface(site, end) for site in set(self.sites) if is_machine(site)}
+        return [machines.get(site) or self._interface(site, end) for site in self.sites]
+
     def _interface(self, site: str, end: int) -> Pipe:
-        """A member's interface, as fast as the fastest link from (end 0) or to (end 1) its site."""
-        return Pipe(max((rate for ends, rate in self._rates.items() if ends[end] == site), default=1.0))
+        """An interface as fast as the fastest link from (end 0) or to (end 1) its site."""
+        inside = (site, site) if is_machine(site) else None
+        return Pipe(
+            max((rate for ends, rate in self._rates.items() if ends[end] == site and ends != inside), default=1.0)
+        )
 
     def _request(self, ends: tuple[str, str], then: Done) -> None:
         rtt_s = self._links[ends].rtt_s
-        if ends in self._requests and rtt_s > 0:
-            self.simulation.flow(1.0, (self._requests[ends],), 1 / rtt_s, then)
+        requests = self._requests.get(link_ends(*ends))
+        if requests is not None and rtt_s > 0:
+            self.simulation.flow(1.0, (requests,), 1 / rtt_s, then)
         else:
             self.simulation.after(rtt_s, then)
 
     def _move(self, ends: tuple[str, str], member: int, interface: Pipe, num_bytes: float, done: Done) -> None:
         link = self._links[ends]
         self._spend(member, link, num_bytes)
-        pipes = (interface, self._totals[ends]) if ends in self._totals else (interface,)
+        total = self._totals.get(link_ends(*ends))
+        pipes = (interface,) if total is None else (interface, total)
         self.simulation.flow(num_bytes, pipes, min(self._rates[ends], link.stream_bytes_per_s), done)
 
     def _spend(self, member: int, link: DirectedLink, num_bytes: float) -> None:
