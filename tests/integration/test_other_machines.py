@@ -20,7 +20,7 @@ from tests.integration.jobs import COARSE, write_job
 from tests.integration.other_machines import OtherMachines, other_machines
 from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.training_command import training_command
-from zooid.core.plans.plan import Limits
+from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointRule
@@ -226,6 +226,7 @@ def has(url: str, beginning: str) -> Callable[[], bool]:
 
 PHASES = {
     "profile": (f"{keys.STARTS}/000000/profiler", ("--layout", "1x1")),
+    "probe": ("probing-", ("--layout", "2x1")),
     "prepare": (f"{keys.STARTS}/000000/preparer", ("--layout", "2x1", "--no-profile")),
     "start": (f"{keys.HANDLES}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
     "train": (f"{keys.EVENTS}/000000/r0s0", ("--layout", "2x1", "--no-profile")),
@@ -234,11 +235,13 @@ PHASES = {
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("place", ELSEWHERE)
-def test_ctrl_c_leaves_nothing_in_any_phase(others: OtherMachines, tmp_path: Path, place: str, phase: str) -> None:
+def test_ctrl_c_leaves_nothing_in_any_phase(
+    others: OtherMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, phase: str
+) -> None:
+    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.02")
     url = f"{others.bucket}/interrupted-{place}-{phase}"
     key, options = PHASES[phase]
-    on = "ssh.machine2" if (place, phase) == ("ssh", "profile") else place
-    with training_command(tmp_path, url, "--on", on, *options) as process:
+    with training_command(tmp_path, url, "--on", place, *options) as process:
         wait_until(has(url, key), timeout_s=60.0)
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=60)
@@ -262,11 +265,50 @@ def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
     others.check_nothing_is_left()
 
 
-def test_a_plan_over_several_machines_is_refused_before_anything_starts(others: OtherMachines, tmp_path: Path) -> None:
-    url = f"{others.bucket}/refused"
-    with pytest.raises(zooid.ZooidError, match=r"machine2, ssh\.machine3, ssh\.machine4 are given, but plans over"):
-        zooid.train(job_in(tmp_path, fields={}), store=url, on="ssh", limits=TWO_REPLICAS)
-    assert open_store(url).is_empty()
+@pytest.mark.parametrize("place", ELSEWHERE)
+def test_a_detached_run_goes_on_until_it_is_stopped(others: OtherMachines, tmp_path: Path, place: str) -> None:
+    url = f"{others.bucket}/detached-{place}"
+    options = ("--on", place, "--layout", "2x1", "--no-profile", "--detach")
+    with training_command(tmp_path, url, *options) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert others.leftovers() != [], "members go on when the command has ended"
+    zooid.stop(url)
+    others.check_nothing_is_left()
+
+
+@pytest.mark.parametrize(
+    ("on", "layout", "transport"),
+    [(["ssh"], (1, 3), "tcp"), (["ssh", "ray"], (4, 1), None), (["ssh.machine2", "slurm"], (1, 2), "store")],
+)
+def test_a_plan_is_searched_over_several_machines(
+    others: OtherMachines,
+    jobs: dict[str, tuple[Path, Trained]],
+    monkeypatch: pytest.MonkeyPatch,
+    on: list[str],
+    layout: tuple[int, int],
+    transport: TransportName | None,
+) -> None:
+    """Machines that are alike are one offer, whose job and links are measured; others are measured each."""
+    monkeypatch.setenv("ZOOID_PROFILE_EFFORT", "0.02")
+    job_file, expected = jobs["digits"]
+    url = f"{others.bucket}/planned-{'-'.join(on)}"
+    places: set[str] = set()
+
+    def note(event: Event) -> None:
+        if isinstance(event, StepCommitted) and event.step == 0:
+            members = [handle for handle in handles_in(open_store(url)) if handle.member[0] == "r"]
+            places.update(str(sorted(handle.place.items())) for handle in members if handle.platform == "ssh")
+
+    limits = Limits(num_replicas=layout[0], num_stages=layout[1], max_members=4, transport=transport)
+    result = zooid.train(job_file, store=url, on=on, limits=limits, on_event=note)
+    assert expected.loss_difference(result.losses) <= TOLERANCE
+    assert expected.weight_difference(url) <= TOLERANCE
+    plan = decode_record(bytes(open_store(url).get(keys.PLAN)), Plan, keys.PLAN)
+    assert plan.predicted is not None
+    assert [offer.max_members for offer in plan.offers if offer.name.startswith("ssh.machine2+")] in ([], [3])
+    assert len(places) == sum(offer.platform == "ssh" for offer in plan.member_offers), "one member on each machine"
+    others.check_nothing_is_left()
 
 
 class Interrupted(Exception):

@@ -18,6 +18,7 @@ def training_command(folder: Path, url: str, *options: str) -> Iterator["subproc
     words = [sys.executable, "-m", "zooid.cli.main", "train", str(job_file), "--transport", "tcp", "--store", url]
     with subprocess.Popen(
         [*words, *options],
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -20,6 +20,7 @@ from zooid.core.plans.profile import LayerProfile, Profile, Spread
 from zooid.core.plans.search_result import Goal, Search
 from zooid.core.records import decode_record, encode_record
 from zooid.core.resources.link import Link
+from zooid.core.resources.machine_sites import inside_of
 from zooid.core.resources.offer import Offer
 from zooid.planner import Market, search, single, why_not
 from zooid.planner.drafts import draft, evaluate
@@ -55,7 +56,9 @@ def two_offers(
     return Market(offers, World(profiles, directed_links((*made.links, *peers))), named)
 
 
-def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> Iterator[Plan]:
+def every_proposal(
+    market: Market, most: int, *, is_insured: bool = False, transport: TransportName = "store"
+) -> Iterator[Plan]:
     """All layouts, cuts, grains and schedules, with any offer for any stage."""
     num_layers = len(market.profile.layers)
     for num_replicas, num_stages in itertools.product(range(1, most + 1), repeat=2):
@@ -74,7 +77,7 @@ def every_proposal(market: Market, most: int, *, is_insured: bool = False) -> It
                             offers,
                             num_replicas=num_replicas,
                             grain_size=grain_size,
-                            transport="store",
+                            transport=transport,
                             schedule=schedule,
                             ahead=ahead,
                             insured=is_insured,
@@ -121,14 +124,35 @@ def test_it_does_so_where_members_are_lost_or_run_out_of_time(
     check_against_everything(layers, goal, 200.0, offer(usd_per_hour=36.0, **risk), is_insured)
 
 
-def check_against_everything(
-    layers: list[LayerProfile], goal: Goal, bandwidth: float, on: Offer, is_insured: bool
+@settings(deadline=None, max_examples=15, derandomize=True)
+@given(layer_lists, st.floats(20, 2000), st.floats(1, 50), st.booleans())
+def test_it_does_so_where_members_share_machines(
+    layers: list[LayerProfile], bandwidth: float, speedup: float, is_insured: bool
 ) -> None:
-    market = single(profile(layers, store_links(bandwidth, 0.01)), on)
+    """Links inside a machine are faster than those between two."""
+    on = offer(36.0, machine_members=2)
+    inside = inside_of(on)
+    peers = (
+        link(bandwidth, 0.01, from_site=SITE, to_site=SITE),
+        link(bandwidth * speedup, 0.01 / speedup, from_site=inside, to_site=inside),
+    )
+    check_against_everything(layers, "fastest", bandwidth, on, is_insured, peers)
+
+
+def check_against_everything(
+    layers: list[LayerProfile],
+    goal: Goal,
+    bandwidth: float,
+    on: Offer,
+    is_insured: bool,
+    peers: tuple[Link, ...] = (),
+) -> None:
+    market = single(profile(layers, store_links(bandwidth, 0.01)), on, peers)
     most = 4 if is_insured else 3
     plans = []
     may_have_copies = not is_insured and bool(on.losses_per_s)
     proposals = list(every_proposal(market, most, is_insured=is_insured))
+    proposals += every_proposal(market, most, is_insured=is_insured, transport="tcp") if peers else ()
     proposals += every_proposal(market, most, is_insured=True) if may_have_copies else ()
     for proposal in proposals:
         with contextlib.suppress(HopelessPlan):
@@ -154,6 +178,7 @@ def check_against_everything(
     st.sampled_from(["store", "tcp"]),
     st.booleans(),
     st.booleans(),
+    st.sampled_from([1, 2]),
 )
 def test_no_plan_is_below_the_bounds_of_its_family(
     layers: list[LayerProfile],
@@ -162,10 +187,14 @@ def test_no_plan_is_below_the_bounds_of_its_family(
     transport: TransportName,
     is_local: bool,
     is_insured: bool,
+    machine_members: int,
 ) -> None:
-    peers = (link(bandwidth, rtt_s, from_site=SITE, to_site=SITE),)
-    where = {"platform": "local"} if is_local else {}
-    market = single(profile(layers, store_links(bandwidth, rtt_s)), offer(36.0, **where), peers)
+    on = offer(36.0, machine_members=machine_members, **({"platform": "local"} if is_local else {}))
+    peers = (
+        link(bandwidth, rtt_s, from_site=SITE, to_site=SITE),
+        link(10 * bandwidth, rtt_s / 10, from_site=inside_of(on), to_site=inside_of(on)),
+    )
+    market = single(profile(layers, store_links(bandwidth, rtt_s)), on, peers)
     for family in families(market, Limits(max_members=4, transport=transport, insured=is_insured)):
         assert family.plan.num_members <= 4
         for made in family.drafts(3):

@@ -112,7 +112,7 @@ def measure(
     with ExitStack() as folders:
         for offer in others:  # each member has its own events and profile
             folder = folders.enter_context(scratch_folder(store.url, "profiling"))
-            job.store_in(folder)
+            folder.put(keys.code(job.code), store.get(keys.code(job.code)))
             tasks.append(_Task(f"{_PROFILER}-{offer.name}", offer, folder, Relay(folder, ignore), None))
         measured = _measure_together(job, tasks, platform, meter)
     for offer, profile in zip(others, measured[1:], strict=True):
