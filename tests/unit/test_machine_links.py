@@ -83,7 +83,7 @@ def test_members_of_one_machine_do_not_cross_the_site() -> None:
 
 
 def test_members_of_one_machine_share_its_interface() -> None:
-    """Two replicas of two stages fill two machines; with a replica on each, the reduces of both stages cross at once."""
+    """Two replicas of two stages fill two machines, and the reduces of both stages cross between them at once."""
     market = a_market(PAIRED, BETWEEN, WITHIN)
     own = a_market(structs.replace(PAIRED, machine_members=1), BETWEEN)
     shared_s = step_s(market, 2, 2)
