@@ -38,14 +38,16 @@ StoreAt = Annotated[
 On = Annotated[
     str | None,
     typer.Option(
-        help="Where members run: local, local:OFFER at its prices, or limited:OFFER with its size, too.",
+        help="Where members run: local, local:OFFER at its prices, limited:OFFER with its size, too, or your own "
+        "machines: ssh, ssh.NAME, slurm.PARTITION, ray.",
         show_default="local",
     ),
 ]
 OnSeveral = Annotated[
     list[str] | None,
     typer.Option(
-        help="Where members may run: local, local:OFFER at its prices, limited:OFFER with its size, too; repeatable.",
+        help="Where members may run: local, local:OFFER at its prices, limited:OFFER with its size, too, or your own "
+        "machines: ssh, ssh.NAME, slurm.PARTITION, ray; repeatable.",
         show_default="local",
     ),
 ]
