@@ -1,6 +1,6 @@
 """One training run made of many members, each with one part of the model, on resources that come and go.
 
-`import zooid` is light: all names load when they are used, and torch with a verb.
+`import zooid` is light: each name loads on first use, and torch only when a function needs it.
 """
 
 from typing import TYPE_CHECKING

@@ -84,7 +84,7 @@ class TestOnThisMachine:
         ("arguments", "message"),
         [
             (["--members", "0"], "`members` is 0; give 1 or more"),
-            (["--site", "home"], "1 site(s) are given for 2 member(s)"),
+            (["--members", "2", "--site", "home"], "1 site(s) are given for 2 member(s)"),
             (["--only", "moon"], "--only is 'moon'; give store, peers or all-reduce"),
             (["--members", "1", "--only", "peers"], "there is only one member"),
             (["--seconds", "0"], "`seconds` is 0; give a number from 0.05 to 60"),

@@ -245,7 +245,7 @@ class TestWords:
             ({"memory_bytes": 99 * 2**30}, "could not be started: .*Requested node configuration is not available"),
             (
                 {"options": "--time=60", "partition": "short"},
-                "could not be started: Slurm lets its job .* wait for the",
+                "could not be started: Slurm keeps its job .* pending",
             ),
             ({"options": "--nonsense"}, "could not be started: .*unrecognized option '--nonsense'"),
             ({"python": "/nowhere/python"}, "could not be started: there is no program /nowhere/python on machine"),

@@ -209,7 +209,7 @@ class TestGit:
     ) -> None:
         write(repository, {".gitignore": "private\n", "job.py": "1", "private": CANARY})
         monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(InputError, match="install git"):
+        with pytest.raises(InputError, match="git cannot be run"):
             archive_of_folder(repository)
 
     def test_a_git_that_fails_is_quoted(self, repository: Path) -> None:

@@ -63,7 +63,7 @@ def machines_file() -> str:
 
 
 SLURM_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
-"""What Slurm's commands need. They send all that they have to the nodes, where it would meet the eyes of others."""
+"""Variables that Slurm's commands need. They pass their whole environment to the nodes, where others may read it."""
 
 
 def slurm_environment() -> dict[str, str]:

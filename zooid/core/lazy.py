@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package; `modules` maps each name to the module that defines it, or that it is."""
+    """Return the `__getattr__` of a package; `modules` maps a name to the module that defines it or is it."""
 
     def load(name: str) -> Any:
         if name not in modules:

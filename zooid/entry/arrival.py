@@ -1,6 +1,7 @@
 """The arrival of a member on a machine to which zooid has just been brought."""
 
 import logging
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,8 @@ def arrive(ticket: dict[str, Any]) -> int:
     decoded = msgspec.convert(ticket, Ticket)
     if decoded.versions is not None and decoded.versions != (own := own_versions()):
         sys.stderr.write(
-            f"the coordinator has {decoded.versions}, and this machine has {own}; install the same versions on both\n"
+            f"the coordinator has {decoded.versions}, but {os.uname().nodename} has {own}; install the "
+            "same versions on both\n"
         )
         return EXIT_NOT_STARTED
     temporary = Path(machine_folder.run_folder(decoded.run), "tmp")  # it goes with the folder of the run

@@ -21,7 +21,7 @@ _MAX_WORDS = 800
 """Slurm takes comments of at most 1,024 characters."""
 _TELL_LIMIT_S = 20.0
 _FORGOTTEN_S = 3600.0
-"""Folders of dead runs that nobody has used for so long are removed: Slurm has killed the processes that would have."""
+"""Age at which the folder of a dead run is removed. Slurm may have killed the processes that should have removed it."""
 
 
 def run_job(program: str, orders: str) -> None:

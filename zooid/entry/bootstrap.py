@@ -1,8 +1,7 @@
-"""The first program of a member on a machine on which zooid is not installed: it fetches zooid, and becomes its entry.
+"""The first program of a member on a machine without zooid: it fetches zooid and goes on as `zooid.entry`.
 
 Its text is sent to the machine after those of `machine_folder.py` and `cloud_logins.py`, and executed with them as one
-program. It needs the
-standard library and obstore. The order says which archive of zooid to fetch, and by which digest to know it.
+program. It needs the standard library and obstore. The order gives the digest of the archive of zooid to fetch.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _fetched(store_url: str, key: str) -> bytes:
                 return file.read()
         except FileNotFoundError:
             raise ValueError(
-                f"{store_url} is not visible on this machine; give a store that all machines reach, such as "
+                f"{store_url} does not exist on {os.uname().nodename}; give a store that all machines reach, such as "
                 "s3://bucket/run, or a folder that they share"
             ) from None
     import obstore
@@ -116,7 +115,7 @@ def _fetched(store_url: str, key: str) -> bytes:
 
 
 def leave_wholly(run: str) -> None:
-    """Remove the run's folder, if nobody else needs it. Both copies of the module that makes it may hold a lock."""
+    """Leave the run's folder through both copies of `machine_folder` in this process, since each may hold a lock."""
     imported = sys.modules.get("zooid.entry.machine_folder")
     for leave_it in (*([] if imported is None else [imported.leave]), leave):
         try:

@@ -123,7 +123,7 @@ def end_started(run: str, titles: list[str], grace_s: float) -> list[str]:
 
 
 def member_states(run: str) -> dict[str, Any]:
-    """The states of a run's members. Its folder is left to them once all have taken their places, or have ended."""
+    """Return the states of a run's members. Stop keeping its folder once each has locked its title, or has ended."""
     held = list_members(run)
     found = states(run)
     started = dict(_started.get(run, {}))

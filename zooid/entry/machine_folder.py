@@ -36,7 +36,7 @@ _LOCK, _GONE = "~lock", "~gone-"
 """Names that no run can have."""
 _MEMBERS, _WORDS = "members", "words"
 STARTER, KEEPER = "starter-", "keeper-"
-"""How the titles of processes begin that start the member of the rest of the title, or only keep the run's folder."""
+"""Title prefixes of a process that starts the member named by the rest, and of one that only keeps the folder."""
 _FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _POLL_S = 0.02
 _KILL_LIMIT_S = 10.0
@@ -74,7 +74,7 @@ class _Occupant(NamedTuple):
 
 
 class Occupation:
-    """A title that this process occupies until it ends, or leaves the run."""
+    """The lock on a member's title, which this process holds until it ends or leaves the run."""
 
     def __init__(self, run: str, title: str, descriptor: int) -> None:
         self.run = run
@@ -307,7 +307,7 @@ def _check_private(folder: str) -> None:
 
 @contextmanager
 def _locked(creates: bool = False) -> Iterator[bool]:
-    """Hold the lock of the user's folder; yields False without a lock if there is no folder, unless it is created."""
+    """Hold the lock of the user's folder, and yield True; if there is no folder and `creates` is False, yield False."""
     descriptor = _take_lock(creates)
     if descriptor is None:
         yield False
@@ -398,7 +398,7 @@ def _living(run: str, wanted: set[str] | None = None) -> dict[str, bool]:
 
 
 def _left_behind(paths: list[str]) -> set[str]:
-    """The files of titles whose process was killed, but others of its sessions still live."""
+    """Return the files of titles whose process was killed while other processes of its sessions still live."""
     occupants = [(path, _occupant(path)) for path in paths]
     dead = [(path, occupant) for path, occupant in occupants if occupant is not None and occupant.sessions]
     processes = _processes() if dead else []  # which takes milliseconds, while others wait for the lock
@@ -507,7 +507,7 @@ def _process(pid: int) -> _Process | None:
 
 
 def _machine() -> str:
-    """Boot and process namespace, within which process numbers are unique; some sandboxes do not tell them."""
+    """Return the boot id and process namespace, within which pids are unique. Parts that a sandbox hides are empty."""
     namespace = ""
     with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid")

@@ -54,8 +54,7 @@ def _errors_named(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"code cannot be unpacked into {folder} ({error.strerror}); make room there, or give another folder with "
-            "TMPDIR"
+            f"code cannot be unpacked into {folder} ({error.strerror}); free space there, or set TMPDIR on that machine"
         ) from error
 
 

@@ -11,7 +11,7 @@ class AnyPlatform:
     """Leaves every member to the platform of its offer. Platforms are made when they are first needed."""
 
     name = "local"
-    """The name that handles of members on this machine have, whatever offer is rehearsed there."""
+    """Name of the platform in handles of members on this machine, also if they rehearse a rented offer."""
 
     def __init__(self, make: Mapping[str, Callable[[], Platform]], platform_of: Callable[[str], str]) -> None:
         """`make` makes a platform, by its name; `platform_of` returns the name of an offer's platform."""

@@ -19,7 +19,7 @@ Place = TypeVar("Place", bound=Hashable)
 
 
 class KeptLinks(Generic[Place]):
-    """One link for each place."""
+    """One link for each place: a machine, or the address of a cluster."""
 
     def __init__(self, open_link: Callable[[Place], LineLink]) -> None:
         """`open_link` opens the link to a place, or raises Unreachable."""
@@ -36,7 +36,7 @@ class KeptLinks(Generic[Place]):
         return self._attempt(place).result()
 
     def get_now(self, place: Place) -> LineLink:
-        """Return the link to a place if it is open; otherwise raise Unreachable, and let it be opened meanwhile."""
+        """Return the link to a place if it is open; otherwise open it in the background, and raise Unreachable."""
         attempt = self._attempt(place)
         if not attempt.done():
             raise Unreachable("the connection is not open yet")
@@ -98,7 +98,7 @@ class KeptLinks(Generic[Place]):
 
 
 def _ended(link: LineLink) -> "Future[LineLink]":
-    """Return the failed attempt that a link has become, which was open and has broken."""
+    """Return a failed attempt that replaces a link which was open and has broken."""
     failed: Future[LineLink] = Future()
     failed.set_exception(link.broken())
     link.close()

@@ -22,7 +22,7 @@ class Unreachable(ZooidError):
 
 
 class LineLink:
-    """A serving program, for as long as the child process lasts through which it is reached."""
+    """A connection to a serving program, through a child process such as ssh. It lasts as long as that process."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """`name` is what users call the other side; the command is run with this environment, or that of this process.
@@ -66,7 +66,7 @@ class LineLink:
                 if not self._is_open:
                     raise self.broken()
                 if left_s <= 0:
-                    raise Unreachable(f"{self._name} does not answer for {_ANSWER_S:g} s")
+                    raise Unreachable(f"{self._name} did not answer within {_ANSWER_S:g} s")
                 self._changed.wait(left_s)
             answer = self._answers.pop(number)
         if "error" in answer:

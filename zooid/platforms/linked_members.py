@@ -1,4 +1,4 @@
-"""Members behind links: where each of them is, and how those who serve there start, list and end them."""
+"""Members that are reached through links: the place of each, and how they are started, listed and ended."""
 
 import logging
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -68,7 +68,7 @@ class LinkedMembers(Generic[Place]):
         return {**found, **self._failed.get(run, {})}
 
     def end(self, run: str, titles: Collection[str]) -> None:
-        """End members. What cannot be reached ends by itself, when it finds that nobody waits for it any more."""
+        """End members. Those that cannot be reached end when they see that nobody waits for them any more."""
         wanted = {place: sorted(known & set(titles)) for place, known in self._titles.get(run, {}).items()}
 
         def end_at(place: Place) -> None:

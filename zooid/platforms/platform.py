@@ -28,7 +28,7 @@ class Launch:
 
 
 def not_started(words: str | None) -> Exit | None:
-    """Return the exit of a member whose start ended with these words; None if it was not said that it has ended."""
+    """Return the exit of a member whose start failed with this output; None, for no output, if it has not ended."""
     if words is None:
         return None
     return Exit(None, reason=f"could not be started: {words.strip().splitlines()[-1].strip()}", output=words)
@@ -66,7 +66,7 @@ class Platform(Protocol):
         """End members, by force if necessary, and return when they are gone. They may be gone already."""
 
     def release(self) -> None:
-        """Release what this process holds to reach the members, who live on."""
+        """Close this process's connections to members, which keep running."""
 
     def has_room(self, num_members: int, offer: str) -> bool:
         """Whether so many more members can be started now on the offer of this name."""

@@ -15,7 +15,7 @@ def agent_program() -> str:
 
 @cache
 def actor_program() -> str:
-    """Return the text of the same functions for a program that serves in another way."""
+    """Return the text of the agent's functions without its server loop, for a program that calls them itself."""
     return "\n".join((_FUTURE, *(program_text("zooid.entry", name) for name in _AGENT)))
 
 
@@ -27,5 +27,5 @@ def bootstrap_program() -> str:
 
 
 def program_text(package: str, module: str) -> str:
-    """Return the text of a module without what may only stand at the beginning of a program."""
+    """Return the text of a module without its `__future__` import, which only the start of a program may have."""
     return resources.files(package).joinpath(f"{module}.py").read_text().replace(_FUTURE, "")

@@ -34,7 +34,7 @@ def member_sites(plan: Plan) -> tuple[tuple[str, ...], ...]:
 
 
 def with_machines(links: DirectedLinks, sites: Iterable[Iterable[str]]) -> DirectedLinks:
-    """The links with those of all machines among these sites. What is unknown inside a machine is as at its site."""
+    """Return the links with entries for each machine among these sites. Inner links default to those of the site."""
     every = list(dict.fromkeys(site for row in sites for site in row))
     if not any(map(is_machine, every)):
         return links

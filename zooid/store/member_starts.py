@@ -1,4 +1,4 @@
-"""Claims on the start of a member, of which the store grants one: to whoever runs it, or to whoever gives it up."""
+"""Claims on the start of a member. The store grants one: to the process that runs it, or to one that cancels it."""
 
 import secrets
 

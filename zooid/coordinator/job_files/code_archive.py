@@ -145,7 +145,7 @@ def _require(folder: CodeFolder, name: str) -> None:
         return
     path = folder.root / name
     if any(map(is_secret, [name, *map(str, PurePosixPath(name).parents)])):
-        raise InputError(f"{quoted(str(path))} has a name that secrets have, and secrets never travel; rename it")
+        raise InputError(f"{quoted(str(path))} is named like a secret, and secrets never travel; rename it")
     if path.resolve() != path or not path.is_file():
         raise InputError(
             f"{quoted(str(path))} does not exist, or is behind a symbolic link that does not travel; put the file "

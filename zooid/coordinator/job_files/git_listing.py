@@ -42,7 +42,7 @@ def git_names(folder: Path) -> list[str] | None:
     except subprocess.TimeoutExpired as error:
         raise GitTooSlow(f"git has not listed {folder} within {_TIME_LIMIT_S:g} s") from error
     except OSError as error:
-        raise _failed(folder, f"git cannot be run ({error.strerror}): install git") from error
+        raise _failed(folder, f"git cannot be run ({error.strerror}), as if it were not installed") from error
     if done.returncode == 0:
         return sorted({os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
     said = quoted(" ".join(done.stderr.decode(errors="replace").split()))
@@ -53,6 +53,6 @@ def git_names(folder: Path) -> list[str] | None:
 
 def _failed(folder: Path, reason: str) -> InputError:
     return InputError(
-        f"the job's folder {folder} is in a git repository, but which of its files git ignores cannot be found out, "
-        f"because {reason}; or move the job out of the repository"
+        f"the job's folder {folder} is in a git repository, but git cannot list its files: {reason}; repair "
+        "that, or move the job out of the repository"
     )

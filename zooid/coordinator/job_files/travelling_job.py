@@ -53,9 +53,9 @@ def packed_job(file: Path, offers: Iterable[Offer]) -> TravellingJob:
     code = code_of(file)
     archive = archive_of_folder(code.root, code.extra, required=() if code.extra else (code.file,))
     if archive.secrets:
-        logger.warning("left out of the job's code, because secrets have such names: %s", ", ".join(archive.secrets))
+        logger.warning("left out of the job's code, since they are named like secrets: %s", ", ".join(archive.secrets))
     if archive.outside_links:
-        logger.warning("left out of the job's code, because they lead elsewhere: %s", ", ".join(archive.outside_links))
+        logger.warning("left out of the job's code, since they leave the folder: %s", ", ".join(archive.outside_links))
     return TravellingJob(str(file), archive.record.digest, code.file, archive)
 
 

@@ -63,7 +63,7 @@ def probe(
     else:
         num_members = members or len(sites or ())
         if len(offers) > 1:
-            raise InputError(f"{num_members} members are asked for on {len(offers)} offers; give one offer")
+            raise InputError(f"members or sites need one offer; {len(offers)} are given; give one, or neither")
         team = [
             _Probe(offers[0], member.site) for member in team_of(num_members, sites or [offers[0].site] * num_members)
         ]

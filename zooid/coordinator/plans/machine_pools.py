@@ -1,4 +1,4 @@
-"""Pools: machines of one site that are alike are one offer, on which members find their places by themselves."""
+"""Pools: similar machines of one site are one offer, and the platform picks a machine for each member."""
 
 from collections.abc import Iterable
 

@@ -126,7 +126,7 @@ def _cluster(place: OwnPlace) -> Cluster:
 
 
 def names_of(on: str) -> list[str]:
-    """Return the names of the offers that `on` means: a name, or a beginning that several own machines share."""
+    """Return the names of the offers that `on` means: a single name, or all listed machines of a platform."""
     platform, dot, _ = on.partition(".")
     if dot or platform not in {place.platform for place in listed_places().values()}:
         return [on]

@@ -105,11 +105,11 @@ def _spread(num_replicas: int, num_stages: int, offers: Sequence[Offer]) -> tupl
         for _ in range(num_parts if offer.max_members is None else offer.max_members // part_members)
     ]
     if len(parts) < num_parts:
-        rooms = ", ".join(f"{offer.name} for {offer.max_members}" for offer in offers)
+        rooms = ", ".join(f"{offer.name} has room for {offer.max_members}" for offer in offers)
         what = "a replica has all its stages on one offer" if num_replicas > 1 else "give more offers, or fewer stages"
         raise InputError(
-            f"the layout {num_replicas}x{num_stages} needs room for {num_replicas * num_stages} members, and there is "
-            f"{rooms}; {what}"
+            f"the layout {num_replicas}x{num_stages} needs room for {num_replicas * num_stages} members, but {rooms}; "
+            f"{what}"
         )
     return tuple(parts[:num_parts]) if len(set(parts[:num_parts])) > 1 else tuple(parts[:1])
 

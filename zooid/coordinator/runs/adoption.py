@@ -51,7 +51,7 @@ class Orphans:
 
     @property
     def are_seen(self) -> bool:
-        """Whether all of them run on this machine, so that this process can end them."""
+        """Whether the platform can list all of them from here, so that this process can end them."""
         return all(member.is_seen for member in self.members)
 
 
@@ -95,9 +95,9 @@ def find_orphan(store: ObjectStore, platform: Platform, member: str, number: int
 
 
 def end_waiting(store: ObjectStore, platform: Platform, number: int) -> None:
-    """End processes that a dead coordinator has started on this machine, and that wait for seats that nobody plans.
+    """End members that a dead coordinator has started, and that wait for seats that nobody plans.
 
-    Elsewhere, they end when they see that nobody waits for them any more.
+    Those that the platform cannot list from here end when they see that nobody waits for them any more.
     """
     clear(store, keys.joining_under(number))
     roster = last_roster(store, number)
@@ -140,7 +140,7 @@ class AdoptedMembers:
     has_trained: Callable[[str], bool]
     """Returns whether a member has reported that it has done all its steps."""
     timeout_s: float
-    """Time of silence after which a member counts as lost that cannot be seen."""
+    """Seconds of silence after which a member that the platform cannot list counts as lost."""
     unseen: set[str] = field(default_factory=set)
     """Names of the members that run elsewhere."""
 

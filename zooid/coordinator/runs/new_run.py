@@ -57,10 +57,10 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
-    `on` names one or several offers, or several by the beginning of their names. The first one and all of one's own
-    other machines are measured. With several, a run with limits may switch from one to another while it trains. With
-    the goal `cheapest`, it also does so to save money. If it loses all members, it waits for others, and goes on from
-    its last checkpoint.
+    `on` names one or several offers; `ssh`, `slurm` or `ray` alone means all that are listed of that kind. The
+    first offer is measured, and so are all offers on other machines. With several, a run with limits may switch from
+    one to another while it trains. With the goal `cheapest`, it also does so to save money. If it loses all members,
+    it waits for others, and goes on from its last checkpoint.
 
     `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
     often checkpoints are written, unless `checkpoints` says it.

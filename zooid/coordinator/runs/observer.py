@@ -55,7 +55,7 @@ class RunObserver:
     """Follows one run."""
 
     def __init__(self, store: ObjectStore, platform: Platform | None = None) -> None:
-        """`platform` finds members of this machine whose coordinator is lost."""
+        """`platform` finds members whose coordinator is lost."""
         self.interval_s = look_interval_s(store)
         self._store = store
         self._platform = platform or any_platform(forks=False)

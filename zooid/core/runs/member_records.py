@@ -66,7 +66,7 @@ class Exit(Record, frozen=True):
         if self.exceeded_bytes is not None:
             peak = "" if self.peak_bytes is None else f", and had up to {format_bytes(self.peak_bytes)}"
             limit = format_bytes(self.exceeded_bytes)
-            predicted = "" if self.predicted_bytes is None else f"; predicted were {format_bytes(self.predicted_bytes)}"
+            predicted = "" if self.predicted_bytes is None else f"; predicted: {format_bytes(self.predicted_bytes)}"
             return f"was ended by the kernel: it used more than its {limit} of memory{peak}{predicted}"
         if self.reason:
             return self.reason

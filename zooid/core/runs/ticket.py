@@ -25,7 +25,7 @@ class Versions(Record, frozen=True):
 
 
 class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
-    """The order to run one member: `python -m zooid.PROGRAM SPEC_URL`."""
+    """What `zooid.entry` needs to run one member as `python -m zooid.PROGRAM SPEC_URL`."""
 
     run: str
     member: str

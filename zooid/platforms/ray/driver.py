@@ -60,7 +60,7 @@ class _Driver:
         self._states: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         self._ends = ThreadPoolExecutor(1)
-        """Where ends are taken. The thread in which Ray reports them cannot ask Ray for anything."""
+        """The thread that handles ends of members, because Ray's own callback thread must not call Ray."""
         self._operations: dict[str, Callable[..., Any]] = {
             "ping": lambda: None,
             "start": self._start,
@@ -125,7 +125,7 @@ class _Driver:
             time.sleep(_POLL_S)
         for title in actors:
             self._note(run, title, "")
-            self._actors.pop((run, title), None)  # both its end and its ending take it out
+            self._actors.pop((run, title), None)  # `_take_end` may have removed it already
         self._tell(run)
 
     def _follow(self, run: str, title: str, actor: Any) -> None:
@@ -160,7 +160,7 @@ class _Driver:
         else:
             self._note(run, title, done.result())
             self._tell(run)
-            self._actors.pop((run, title), None)  # both its end and its ending take it out
+            self._actors.pop((run, title), None)  # `_end` may have removed it already
             ray.wait([actor.end.remote(0.0)], timeout=_GONE_S)
             ray.kill(actor)  # others may need its place
         self._tell(run)

@@ -1,7 +1,7 @@
 """Members as detached actors of a Ray cluster, each with the resources of its offer.
 
-They are not put into a placement group. It would start a crew all at once or not at all, but it also keeps its places
-when members leave, and asks for a new node when one is lost, while replacements of the lost are actors of their own.
+They are not in a placement group. A group would start all members or none. But it would also keep the resources of
+members that have left, and would request a node for each lost member, whose replacement is an actor outside the group.
 """
 
 import logging

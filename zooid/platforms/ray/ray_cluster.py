@@ -74,7 +74,7 @@ def asked_sizes(address: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Ask Ray what the file of machines does not give: the size of a member, and how many there can be.
 
     A member gets a whole node, or the part of it that belongs to one GPU. Nodes may differ, so that each number is the
-    smallest of all nodes. A node without processors, as heads often are, is none.
+    smallest of all nodes. Nodes without processors, as heads often are, do not count.
     """
     try:
         link = open_driver(address)

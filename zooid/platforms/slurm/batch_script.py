@@ -34,7 +34,7 @@ exec "$python" -c {load} "$0"
 """
 """The shell reads the user's profile, as at a login. Python replaces it, so that signals reach it."""
 _ENTRY_BYTES = 256 * MIB
-"""Memory for the program that attends a member which it limits itself."""
+"""Memory that a job gets beyond its member's limit, for the program that attends the member."""
 _NOTICE_S = 60
 """How long before its time limit a member gets a notice; Slurm may give it up to a minute earlier."""
 _NOTICE_FRACTION = 0.25
@@ -54,7 +54,7 @@ class SlurmPartition:
     vcpus: float
     memory_bytes: int
     has_gpu: bool = False
-    """Whether each member gets a GPU, with `--gres=gpu:1`. No test has run that: the laboratory has no GPU."""
+    """Whether each member gets a GPU, with `--gres=gpu:1`."""
     python: str = "python3"
     """Path of the interpreter on the nodes, which has torch and obstore."""
     options: str = ""
@@ -125,7 +125,7 @@ def sbatch_command(launches: Sequence[Launch], partition: SlurmPartition) -> lis
         f"--cpus-per-task={size.num_cpus}",
         f"--mem={size.memory_mib}M",
         "--no-requeue",  # its start was claimed, so that a second one would do nothing
-        "--export=ALL",  # which is not much; with NONE, Slurm takes half a second to find out what a login sets
+        "--export=ALL",  # of the few that sbatch gets; NONE makes Slurm run a login first, for half a second
         "--chdir=/",
         "--output=/dev/null",
         f"--signal=B:TERM@{size.notice_s}",

@@ -21,7 +21,7 @@ _RETRY_S = 5.0
 """Seconds between two attempts to log in."""
 _END_S = 2.0
 _CLEAN = " ".join(("env -i", *(f'${{{name}:+{name}="${name}"}}' for name in SLURM_VARIABLES)))
-"""Beginning of a shell's command that has only some of its variables, as far as they are set."""
+"""Prefix that runs a command with these variables alone, and only those of them that are set."""
 _CHUNK_BYTES = 1 << 16
 
 
@@ -119,7 +119,7 @@ def _given_here(command: Sequence[str], text: str) -> tuple[int, str]:
             "machines"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmUnreachable(f"{command[0]} does not answer for {_ANSWER_S:g} s") from error
+        raise SlurmUnreachable(f"{command[0]} did not answer within {_ANSWER_S:g} s") from error
     return answer.returncode, answer.stdout
 
 
@@ -165,7 +165,7 @@ class _LoginShell:
         while mark not in data or not data.endswith(b"\n"):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise SlurmUnreachable(f"{self._host} does not answer for {_ANSWER_S:g} s")
+                raise SlurmUnreachable(f"{self._host} did not answer within {_ANSWER_S:g} s")
             if select.select([self._process.stdout], [], [], left_s)[0]:
                 chunk = os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
                 if not chunk:

@@ -27,7 +27,7 @@ _HOPELESS = re.compile(
     "PartitionConfig|PartitionTimeLimit|PartitionNodeLimit|BadConstraints|AccountNotAllowed|QOSNotAllowed"
     "|InvalidAccount|InvalidQOS|JobHeldAdmin|(Assoc|QOS)Max.*Per(Job|Node).*|.*requeued held.*"
 )
-"""Reasons to wait that do not go away while others' jobs end."""
+"""Reasons for which a pending job is never started, even when other jobs end."""
 _UNITS = {"K": 2**10, "M": MIB, "G": 2**30, "T": 2**40}
 
 
@@ -98,7 +98,7 @@ class JobRow:
         """The end of a member whose job Slurm will never start."""
         return Exit(
             None,
-            reason=f"could not be started: Slurm lets its job {self.job} wait for the reason {self.reason}; compare "
+            reason=f"could not be started: Slurm keeps its job {self.job} pending ({self.reason}); compare "
             "size and lifetime in the file of machines with what the partition allows: scontrol show partition",
         )
 

@@ -25,10 +25,10 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.5
 _KILL_S = GRACE_S + 1.5
-"""Seconds after which all processes of jobs are ended that were interrupted. Members end sooner, and record that."""
+"""Seconds from the interrupt until all processes of a job are killed. Members usually end sooner, and record it."""
 _CANCEL_S = _KILL_S + 3.0
-"""Seconds after which jobs are cancelled that are still there. Slurm then waits half a minute before it kills them, and
-does so with the signal KILL, too. With HUP, whose default is the same, it does not."""
+"""Seconds from the interrupt until jobs that are still there are cancelled. Slurm waits half a minute before it kills a
+cancelled job, and also before it sends KILL. It sends HUP at once, which ends processes, too."""
 _GONE_S = _CANCEL_S + 5.0
 """Seconds to wait for jobs. Those on a node that does not answer stay listed until Slurm gives the node up."""
 _HOPELESS_S = 5.0
@@ -135,7 +135,7 @@ class SlurmPlatform:
             passed_s = time.monotonic() - began_s
             if passed_s > _GONE_S:
                 jobs = ", ".join(f"{row.job} on {row.node or 'no node'}" for row in left)
-                logger.warning("Slurm has not ended these jobs yet, and does so when their nodes answer: %s", jobs)
+                logger.warning("Slurm has not ended these jobs yet; it will when their nodes respond: %s", jobs)
                 return
             if moments_s and passed_s >= moments_s[0]:
                 begun = [row for row in left if row.has_begun]
@@ -157,7 +157,7 @@ class SlurmPlatform:
                 logger.info("scancel: %s", error)
 
     def has_room(self, num_members: int, offer: str) -> bool:
-        """Whether nodes are free for so many members. They might have to wait all the same, for limits of the user."""
+        """Whether nodes are free for so many members. Their jobs may still wait because of the user's limits."""
         partition = self._partition(offer)
         size = JobSize.of(partition)
         waiting = sum(row.is_waiting for _, rows in self._rows.values() for row in rows.values())
@@ -205,7 +205,7 @@ class SlurmPlatform:
             self._is_silent = False
         except ZooidError as error:
             if not self._is_silent:
-                logger.warning("members cannot be looked at: %s", error)
+                logger.warning("jobs cannot be listed: %s", error)
             self._is_silent = True
             self._rows[cluster, run] = (time.monotonic(), rows)
         return rows
