@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-PYTEST := $(BIN)/python -m pytest -q
+PYTEST := $(BIN)/python -m pytest -q $(if $(THOROUGH),--thorough)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters, which need not compile everything anew
 
 .PHONY: demo test laboratory tests-side-by-side check lint types imports unit conformance bench format release clean
@@ -20,7 +20,7 @@ demo: $(INSTALLED)  ## train digits on 2 replicas × 2 stages through object sto
 	$(BIN)/zooid train examples/digits.py --layout 2x2 --on local:aws.lambda.1769 --store "file://$(CURDIR)/runs/demo"
 	$(BIN)/python examples/digits.py "file://$(CURDIR)/runs/demo"
 
-test: laboratory $(INSTALLED)  ## everything: lint, types, import directions, all tests
+test: laboratory $(INSTALLED)  ## lint, types, import directions and tests; THOROUGH=1 for every variant of them
 	$(MAKE) --no-print-directory --jobs 2 lint imports
 	$(MAKE) --no-print-directory --jobs 2 types tests-side-by-side
 	$(PYTEST) -m alone

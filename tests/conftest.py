@@ -76,18 +76,15 @@ SCATTERED = ("tests/integration/test_docs.py",)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--every-stage", action="store_true", help="try every stage of every specimen, in minutes, instead of a part"
-    )
-    parser.addoption(
-        "--every-layout", action="store_true", help="try every model in every layout, in minutes, instead of a part"
-    )
-    parser.addoption(
-        "--long-outages", action="store_true", help="let stores fail for ten seconds, in minutes, instead of for one"
+        "--thorough",
+        action="store_true",
+        help="try every variant: all layouts, stages, phases and transports, and long outages; takes over an hour",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: needs the machine to itself")
+    config.addinivalue_line("markers", "thorough: a variant of another test, which runs with --thorough only")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started the tests in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise all processes of tests would ignore it
 
@@ -101,7 +98,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--thorough"):
+        items[:] = [item for item in items if item.get_closest_marker("thorough") is None]
     for item in items:
         if item.nodeid.startswith(ALONE):
             item.add_marker("alone")

@@ -1,6 +1,6 @@
 """Every layout trains to what the composed layers come to in one process, number for number.
 
-Five models, seven layouts, both schedules, both transports; `--every-layout` tries all, otherwise each model is tried
+Five models, seven layouts, both schedules, both transports; `--thorough` tries all, otherwise each model is tried
 in a few that are drawn at random, all layouts, schedules and transports being among them.
 """
 
@@ -83,7 +83,7 @@ def differences(
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        chosen = cases() if metafunc.config.getoption("--every-layout") else cases()[:NUM_ALWAYS]
+        chosen = cases() if metafunc.config.getoption("--thorough") else cases()[:NUM_ALWAYS]
         names = [
             f"{model}-{layout[0]}x{layout[1]}-{schedule}-{transport}" for model, layout, schedule, transport in chosen
         ]

@@ -1,5 +1,6 @@
 """The same run on this machine, over ssh, on Slurm, on Ray, and on two of them at once."""
 
+import itertools
 import os
 import shlex
 import shutil
@@ -233,8 +234,24 @@ PHASES = {
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("place", ELSEWHERE)
+OFTEN = {
+    ("ssh", "profile"),
+    ("ssh", "start"),
+    ("slurm", "probe"),
+    ("slurm", "train"),
+    ("ray", "prepare"),
+    ("ray", "start"),
+}
+"""Places and phases that are tried always, and the others with `--thorough`."""
+
+
+@pytest.mark.parametrize(
+    ("place", "phase"),
+    [
+        pytest.param(*case, marks=[] if case in OFTEN else pytest.mark.thorough)
+        for case in itertools.product(ELSEWHERE, PHASES)
+    ],
+)
 def test_ctrl_c_leaves_nothing_in_any_phase(
     others: OtherMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, phase: str
 ) -> None:

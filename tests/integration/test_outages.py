@@ -1,6 +1,6 @@
 """A store that fails for a while, with errors, refused connections or silence, costs a run time and nothing else.
 
-Outages and patience are scaled down by the same factor; `--long-outages` tries ten seconds with the patience that users
+Outages and patience are scaled down by the same factor; `--thorough` tries ten seconds with the patience that users
 have, every kind in every phase.
 """
 
@@ -43,7 +43,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def outage_s(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> float:
-    scale = 1.0 if request.config.getoption("--long-outages") else SCALE
+    scale = 1.0 if request.config.getoption("--thorough") else SCALE
     monkeypatch.setenv("ZOOID_STORE_PATIENCE", str(PATIENCE_S * scale))
     return OUTAGE_S * scale
 
@@ -123,9 +123,10 @@ class Disturbance:
         self._proxy.fail(self.outages[name], self._outage_s)
 
 
-@pytest.mark.parametrize("shift", range(len(KINDS)))
+@pytest.mark.parametrize(
+    "shift", [0, *(pytest.param(shift, marks=pytest.mark.thorough) for shift in range(1, len(KINDS)))]
+)
 def test_a_run_survives_outages_in_every_phase(
-    request: pytest.FixtureRequest,
     proxy: FailingProxy,
     folder: str,
     forking: RecordingPlatform,
@@ -134,8 +135,6 @@ def test_a_run_survives_outages_in_every_phase(
     shift: int,
 ) -> None:
     """Over objects first, and then, resumed, over TCP."""
-    if shift and not request.config.getoption("--long-outages"):
-        pytest.skip("every kind in every phase only with --long-outages")
     job_file = write_job(tmp_path / "job.py", extra=PACE, fields={**COARSE, "epochs": "3", "on_event": "pace"})
     reference = train_composed_layers(job_file)
     assert len(reference.losses) == NUM_STEPS

@@ -169,7 +169,7 @@ def test_members_join_and_leave(
     assert not [event for event in run.seen if isinstance(event, MemberExited)]
 
 
-@pytest.mark.parametrize("transport", ["tcp", "store"])
+@pytest.mark.parametrize("transport", ["tcp", pytest.param("store", marks=pytest.mark.thorough)])
 def test_other_stages(
     tmp_path: Path, transport: TransportName, calm: tuple[tuple[float, ...], dict[str, torch.Tensor]]
 ) -> None:
@@ -204,8 +204,17 @@ def test_successors_take_over_before_a_time_limit(
     assert run.changes()[-1].members == ("r0s0-1", "r0s1-1")
 
 
-@pytest.mark.parametrize("transport", ["tcp", "store"])
-@pytest.mark.parametrize("victim", ["r0s0", "r1s0", "r2s0-1"])
+@pytest.mark.parametrize(
+    ("victim", "transport"),
+    [
+        ("r0s0", "store"),
+        ("r2s0-1", "tcp"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("r0s0", "tcp"), ("r1s0", "tcp"), ("r1s0", "store"), ("r2s0-1", "store"))
+        ),
+    ],
+)
 def test_a_member_is_killed_while_another_joins(
     tmp_path: Path,
     victim: str,

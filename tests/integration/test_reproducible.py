@@ -72,7 +72,7 @@ MORE_LAYOUTS: list[Layout] = [
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "layout" in metafunc.fixturenames:
-        is_all = metafunc.config.getoption("--every-layout")
+        is_all = metafunc.config.getoption("--thorough")
         metafunc.parametrize("layout", LAYOUTS + (MORE_LAYOUTS if is_all else []), ids=str)
 
 

@@ -122,9 +122,9 @@ LAYOUTS: list[tuple[tuple[int, int], ScheduleName, tuple[int, ...]]] = [
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """The uneven layouts are always tried, the others with `--every-layout`."""
+    """The uneven layouts are always tried, the others with `--thorough`."""
     if "schedule" in metafunc.fixturenames:
-        is_all = metafunc.config.getoption("--every-layout")
+        is_all = metafunc.config.getoption("--thorough")
         chosen = [layout for layout in LAYOUTS if is_all or layout[2]]
         metafunc.parametrize(("layout", "schedule", "shares"), chosen, ids=str)
 

@@ -3,7 +3,7 @@
 A cut into any number of stages is a chain of stages. The values and gradients at every cut are recorded once, from
 layers run one by one, and compared with the untouched model; then every stage [first, end) has to turn the recorded
 values at its first cut into those at its end, and the recorded gradients back. So every cut into 2, 3, 4 or more
-stages is covered, although most are not run as a chain. `--every-stage` tries all of them in both modes and at all
+stages is covered, although most are not run as a chain. `--thorough` tries all of them in both modes and at all
 sizes; without it, those that begin or end a model, and a random part of the others.
 """
 
@@ -183,7 +183,7 @@ def stages_to_try(num_layers: int, *, every: bool, seed: str) -> Iterator[tuple[
 @pytest.mark.parametrize("mode", ["train", "eval"])
 @pytest.mark.parametrize("name", NAMES)
 def test_every_stage_computes_what_the_model_does(name: str, mode: Mode, pytestconfig: pytest.Config) -> None:
-    every = bool(pytestconfig.getoption("--every-stage"))
+    every = bool(pytestconfig.getoption("--thorough"))
     layered = layered_of(name)
     recordings = {size: record(name, mode, size) for size in SIZES}
     for first, end in stages_to_try(layered.num_layers, every=every, seed=f"{name} {mode}"):
