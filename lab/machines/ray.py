@@ -7,7 +7,7 @@ by default it takes half a minute until a node counts as lost.
 import json
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,27 +66,37 @@ def is_rays(process: Process) -> bool:
 def ray_cluster(machines: Sequence[Machine], num_cpus: int, memory_bytes: int) -> Iterator[RayMachines]:
     """Start a head on the first machine, and nodes of this size on the others."""
     head, *nodes = machines
-    _start(head, "--head", f"--port={_GCS_PORT}", f"--ray-client-server-port={PORT}", "--num-cpus=0", *_head_options())
+    start_head(head, [f"--system-config={json.dumps(_SETTINGS)}"])
     sizes = (f"--num-cpus={num_cpus}", f"--memory={memory_bytes}")
     with ThreadPoolExecutor(len(nodes)) as pool:
         list(pool.map(lambda node: _start(node, f"--address={head.address}:{_GCS_PORT}", *sizes), nodes))
-    _wait_until_it_answers(head)
     for machine in machines:
         machine.accept_files()
     yield RayMachines(head, tuple(nodes))
 
 
-def _head_options() -> list[str]:
-    return ["--include-dashboard=false", f"--system-config={json.dumps(_SETTINGS)}", f"--temp-dir={_FOLDER}"]
+def start_head(head: Machine, options: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Start a head without processors for members, and return when clients can connect."""
+    own = [
+        "--include-dashboard=false",
+        f"--temp-dir={_FOLDER}",
+        f"--port={_GCS_PORT}",
+        f"--ray-client-server-port={PORT}",
+    ]
+    _start(head, "--head", "--num-cpus=0", *own, *options, environment=environment)
+    _wait_until_it_answers(head)
 
 
-def _start(machine: Machine, *options: str) -> None:
+def _start(machine: Machine, *options: str, environment: Mapping[str, str] | None = None) -> None:
     common = ("--disable-usage-stats", f"--node-ip-address={machine.address}")
     store = f"--object-store-memory={_OBJECT_STORE_BYTES}"
     ray = [machine.python, "-m", "ray.scripts.scripts"]
     for number in range(_NUM_TRIES):
         answer = machine.run(
-            [*ray, "start", *common, store, *options], timeout_s=_START_TIMEOUT_S, env=_ENVIRONMENT, check=False
+            [*ray, "start", *common, store, *options],
+            timeout_s=_START_TIMEOUT_S,
+            env={**_ENVIRONMENT, **(environment or {})},
+            check=False,
         )
         if answer.returncode == 0:
             return
