@@ -133,7 +133,7 @@ class NurseryPlatform:
         statuses: dict[str, int | None] = self._nursery.ask(what="statuses", run=run)
         return {title: None if status is None else Exit(status) for title, status in statuses.items()}
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         deadline_s = time.monotonic() + _GRACE_S
         pids: dict[str, int] = self._nursery.ask(what="pids", run=run)
         while any(title in titles and end is None for title, end in self.members(run).items()):
@@ -142,6 +142,7 @@ class NurseryPlatform:
                 with suppress(ProcessLookupError, KeyError):
                     os.killpg(pids[title], kind)
             time.sleep(_POLL_S)
+        return ()
 
     def release(self) -> None:
         pass

@@ -28,9 +28,10 @@ class PretendedPlatform:
     def members(self, run: str) -> Mapping[str, Exit | None]:
         return self.ends
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for title in titles:
             self.ends.pop(title, None)
+        return ()
 
     def release(self) -> None:
         pass

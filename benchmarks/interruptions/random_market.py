@@ -82,12 +82,12 @@ class RandomMarket:
         }
         return {**self.platform.members(run), **told_here}
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for title in titles:
             instance = self._instances.get(title)
             if instance is not None and not instance.has_begun and instance.end is None:
                 instance.end = Exit(-signal.SIGTERM)
-        self.platform.delete(run, titles)
+        return self.platform.delete(run, titles)
 
     def release(self) -> None:
         pass

@@ -33,10 +33,11 @@ class Sleepers(LocalPlatform):
         statuses = {title: process.poll() for title, process in self.processes.items()}
         return {title: None if status is None else Exit(status) for title, status in statuses.items()}
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for title in self.processes.keys() & titles:
             self.processes[title].terminate()
             self.processes[title].wait()
+        return ()
 
     def kill(self, run: str, title: str) -> bool:
         self.processes[title].kill()

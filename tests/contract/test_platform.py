@@ -101,7 +101,9 @@ def look_around(platform: LocalPlatform, folder: Path) -> tuple[dict[str, Any], 
     member = members.start(LOOK_AROUND)
     assert members.status_of(member) == 7, members.log(member)
     members.end()
-    facts, drawn = json.loads(members.log(member).replace(members.run, "RUN").splitlines()[0])
+    digest = members.launched[-1].ticket.spec_digest
+    printed = members.log(member).replace(members.run, "RUN").replace(digest, "DIGEST")
+    facts, drawn = json.loads(printed.splitlines()[0])
     facts["files"] = {number: name.partition(":")[0] for number, name in facts["files"].items()}
     facts["ends"] = [end for end in facts["ends"] if not end.startswith("pipe")]
     return facts, drawn
@@ -120,6 +122,7 @@ def test_a_forked_member_is_like_a_new_process(
     assert as_forked["environment"]["LATER"] == "2"
     assert "PATH" not in as_forked["environment"]
     assert as_forked["command"][1:3] == ["-m", "zooid.profiler"]
+    assert as_forked["command"][-1] == "DIGEST", "the program checks the spec once more"
     assert as_forked["folder"] == str(tmp_path)
     assert as_forked["leads a session"]
     assert as_forked["ends"] == []

@@ -43,10 +43,11 @@ class CountingPlatform(PretendedPlatform):
             for title, process in self._processes.items()
         }
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for title in titles:
             self._processes[title].kill()
             self._processes[title].join()
+        return ()
 
 
 def counted_steps(store: ObjectStore, member: str) -> list[Counts]:

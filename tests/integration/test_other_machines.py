@@ -21,6 +21,7 @@ from tests.integration.jobs import COARSE, write_job
 from tests.integration.other_machines import OtherMachines, other_machines
 from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.training_command import training_command
+from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
@@ -270,15 +271,24 @@ def test_ctrl_c_leaves_nothing_in_any_phase(
 def test_members_of_a_killed_coordinator_are_ended_from_elsewhere(
     others: OtherMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Whoever cleans knows nothing but the run's folder: the handles there say where members are."""
+    """Whoever cleans knows nothing but the run's folder: the handles there say where members are.
+
+    They are trusted only if the user says so.
+    """
     url = f"{others.bucket}/killed-{place}"
     with training_command(tmp_path, url, "--on", place, "--layout", "2x1", "--no-profile") as process:
         wait_until(has(url, f"{keys.EVENTS}/000000/r0s0"), timeout_s=60.0)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     assert others.leftovers() != [], "members go on without their coordinator"
-    monkeypatch.delenv("ZOOID_MACHINES")
-    zooid.clean(url, force=True)
+    monkeypatch.setenv("ZOOID_MACHINES", str(tmp_path / "none.toml"))
+    if place != "slurm":  # its commands are those of this machine
+        before = {kind: open_store(url).list(kind) for kind in (keys.HANDLES, keys.SPECS, keys.LEASES, keys.CLAIMS)}
+        with pytest.raises(InputError, match=r"members that were left in .* give --trust-handles"):
+            zooid.clean(url, force=True)
+        assert {kind: open_store(url).list(kind) for kind in before} == before, "nothing was removed or written"
+        assert others.leftovers() != []
+    zooid.clean(url, force=True, trust_handles=True)
     others.check_nothing_is_left()
 
 

@@ -1,4 +1,7 @@
-"""The laboratory's ssh servers: commands run there, exit statuses come back, and a dead host is noticed."""
+"""The laboratory's ssh servers: commands run there, exit statuses come back, and a dead host is noticed.
+
+Agents are started there whatever the user's configuration and the profile on the machine say.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +11,12 @@ import pytest
 
 from lab.machines.machine import Machine
 from lab.machines.ssh import PROGRAMS, ssh_servers
+from lab.waiting import wait_until
 from tests.integration.laboratory import machines_or_skip
+from zooid.platforms import line_link
+from zooid.platforms.line_link import Unreachable
+from zooid.platforms.ssh import SshMachine
+from zooid.platforms.ssh.agent_link import open_agent
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -49,6 +57,62 @@ def test_what_outlives_its_session_is_listed_and_the_server_is_not(
     assert [process.command for process in hosts[1].processes()] == ["sleep 60"]
     assert hosts[0].processes() == []
     assert "sshd" in [process.program for process in hosts[0].all_processes()]
+
+
+DISTURBING = """
+Host *
+  RemoteCommand exit 1
+  RequestTTY force
+  PermitLocalCommand yes
+  LocalCommand echo welcome
+  RemoteForward 127.0.0.1:22 127.0.0.1:22
+  ExitOnForwardFailure yes
+"""
+SHARED = """
+Host *
+  ControlMaster auto
+  ControlPath {folder}/%n
+  ControlPersist yes
+"""
+
+
+def test_an_agent_is_started_whatever_the_user_has_configured(
+    hosts: tuple[Machine, ...], client_config: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(client_config.read_text() + DISTURBING)
+    hosts[0].run(["ln", "-s", hosts[0].python, "/root/my python"])
+    hosts[0].write("/root/.ssh/rc", "printf 'welcome to this machine'")
+    link = open_agent(SshMachine(hosts[0].name, "~/my python", str(config)))
+    assert link.ask("facts")["host"] == hosts[0].name
+    link.close()
+    hosts[0].run(["rm", "/root/my python", "/root/.ssh/rc"])
+
+
+def test_an_agent_that_cannot_be_started_is_told_with_the_reason(
+    hosts: tuple[Machine, ...], client_config: Path
+) -> None:
+    with pytest.raises(Unreachable, match=rf"^{hosts[0].name} cannot be reached: .*/nowhere/python: No such file"):
+        open_agent(SshMachine(hosts[0].name, "/nowhere/python", str(client_config)))
+
+
+def test_a_dead_host_is_noticed_on_a_connection_that_others_have_opened(
+    hosts: tuple[Machine, ...], client_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line_link, "_PING_S", 0.2)
+    monkeypatch.setattr(line_link, "_SILENCE_S", 2.0)
+    config = tmp_path / "config"
+    config.write_text(client_config.read_text() + SHARED.format(folder=tmp_path))
+    assert ssh(config, hosts[0], "true").returncode == 0
+    link = open_agent(SshMachine(hosts[0].name, hosts[0].python, str(config)))
+    assert (tmp_path / hosts[0].name).exists()
+    hosts[0].unplug()
+    wait_until(lambda: not link.is_open, timeout_s=20.0)
+    assert str(link.broken()) == f"{hosts[0].name} cannot be reached: it has been silent for 2 s"
+    link.close()
+    hosts[0].plug_in()
+    subprocess.run(["ssh", "-F", str(config), "-O", "exit", hosts[0].name], capture_output=True, check=True)
+    wait_until(lambda: hosts[0].processes() == [])
 
 
 def test_a_dead_host_ends_a_session_in_the_time_that_the_client_allows(

@@ -28,8 +28,9 @@ class Processes(PretendedPlatform):
     def members(self, run: str) -> Mapping[str, Exit | None]:
         return dict.fromkeys(("000000.r0s0", "000000.r1s0", "000000.r2s0-1"))
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         self.deleted += titles
+        return ()
 
 
 @pytest.fixture

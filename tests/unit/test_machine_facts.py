@@ -31,6 +31,7 @@ def test_they_are_those_of_this_machine() -> None:
         ),
         ("echo 'No devices were found'", [], ""),
         ("echo 'Failed to initialize NVML'; exit 9", [], "Failed to initialize NVML"),
+        ("echo 'NVML: Driver mismatch'; echo 'Library: 535.1'; exit 9", [], "NVML: Driver mismatch Library: 535.1"),
         ("exit 3", [], "nvidia-smi ended with status 3"),
     ],
 )  # fmt: skip

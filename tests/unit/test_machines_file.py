@@ -46,6 +46,9 @@ def test_members_of_a_machine_share_it_and_those_of_a_cluster_have_their_own_siz
         ("[ray.a]\nhost = 'b'\n", "has 'host'; it may have address, python, resources, vcpus"),
         ("[ray.a]\nvcpus = 'many'\n", "is 'many'; it must be a number"),
         ("[ray\n", "cannot be read"),
+        ('[ssh."gpu 1"]\nhost = "gpu1"\n', r"\[ssh.gpu 1\] in .* has a name that cannot be used; give one of letters"),
+        ('[ssh."gpu1+gpu2"]\n', "has a name that cannot be used"),
+        ('[slurm."-o"]\n', "has a name that cannot be used"),
     ],
 )
 def test_what_cannot_be_right_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -124,10 +124,11 @@ class Pretending(PretendedPlatform):
             return Exit(9)
         return None if self._is_running(member) else Exit(0)
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for member in self.launched:
             if member.spec.run == run:
                 member.is_terminated = True
+        return ()
 
     def _go_on(self, member: Member) -> None:
         store = open_store(member.spec.store)
@@ -171,9 +172,9 @@ def test_each_offer_gets_a_member_and_a_profile_of_its_own(job: Path) -> None:
     assert [member.spec.site for member in platform.launched] == [WHOLE, QUARTER, "local"]
     assert platform.most_at_once == 2
     assert [member.launch.member for member in platform.launched] == [
-        "profiler-aws.lambda.1769",
-        "profiler-aws.lambda.512",
-        "profiler-local",
+        "profiler-1",
+        "profiler-3",
+        "profiler-2",
     ]
     for member, on in zip(platform.launched, (WHOLE, QUARTER, "local"), strict=True):
         size = member.launch.ticket.size

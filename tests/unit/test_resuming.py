@@ -27,7 +27,7 @@ from tests.unit.scripted_runs import (
 from zooid.cli.options import checkpoints_from
 from zooid.coordinator import resumable_step
 from zooid.coordinator.runs import cleanup, lease, supervision
-from zooid.coordinator.runs.adoption import AdoptedMembers
+from zooid.coordinator.runs.heard_members import HeardMembers
 from zooid.coordinator.runs.supervision import Run
 from zooid.core.errors import CheckpointError, InputError, JobError, MemberFailed, PlanError, Superseded
 from zooid.core.plans.plan import Limits, Plan
@@ -478,8 +478,15 @@ class TestAdoption:
     def test_a_member_that_cannot_be_seen_is_judged_by_what_it_tells(self, store: ObjectStore) -> None:
         heard_s, trained = {"r0s0": time.monotonic()} | dict.fromkeys(("r0s1", "r0s2", "r0s3"), -math.inf), {"r0s2"}
         store.put(keys.end("r0s3", 0), encode_record(MemberEnd(member="r0s3", exit=Exit(-9))))
-        members = AdoptedMembers(
-            ScriptedPlatform(), store, 0, heard_s.__getitem__, trained.__contains__, 60.0, unseen=set(heard_s)
+        members = HeardMembers(
+            ScriptedPlatform(),
+            store,
+            0,
+            heard_s.__getitem__,
+            trained.__contains__,
+            60.0,
+            heard_s.__getitem__,
+            unseen=set(heard_s),
         )
         ends = {title.partition(".")[2]: end for title, end in members.members("7").items()}
         assert ends == {"r0s0": None, "r0s1": Exit(None), "r0s2": Exit(0), "r0s3": Exit(-9)}

@@ -58,7 +58,7 @@ def launch(member: str, size: Size | None = None, lifetime_s: float | None = Non
         num_threads=1,
         size=size,
         lifetime_s=lifetime_s,
-        uses_gpus=True,
+        gpu="own",
     )
     return Launch(ticket, "slurm.short", platform="slurm", package="digest")
 
@@ -215,6 +215,24 @@ class TestSubmissions:
         assert command[-2:] == ["--account=my group", "--mem=7G"]
         with pytest.raises(InputError, match="close all quotes"):
             SlurmPartition("p", Cluster(), 1.0, MIB, options="--account='my")
+        [order] = [json.loads(line) for line in batch_script([launch("m0")], partition).splitlines()[-1:]]
+        assert order["ticket"]["gpu"] == "assigned"
+
+    @pytest.mark.parametrize(
+        "option",
+        ["--comment=x", "--job-name x", "-J x", "-Jx", "--array=0-3", "--arr=1", "-a1", "-o f", "--output=f", "-Mc"],
+    )
+    def test_options_that_would_lose_jobs_are_refused_by_name(self, option: str) -> None:
+        name = option.partition("=")[0].partition(" ")[0]
+        with pytest.raises(
+            InputError, match=f"the options of sbatch have {name}, with which zooid would lose its jobs"
+        ):
+            SlurmPartition("p", Cluster(), 1.0, MIB, options=f"--account=abc {option}")
+
+    @pytest.mark.parametrize("options", ["--account=array -A a", "--constraint=comment --mem 7G", "-m block -c 2"])
+    def test_other_options_are_passed_on(self, options: str) -> None:
+        partition = SlurmPartition("p", Cluster(), 1.0, MIB, options=options)
+        assert sbatch_command([launch("m0")], partition)[-len(options.split()) :] == options.split()
 
     def test_an_array_ends_before_its_comment_is_full(self) -> None:
         assert fits_array([launch(f"r{number}s0") for number in range(100)])
@@ -228,7 +246,7 @@ class TestSubmissions:
         orders = [json.loads(line) for line in script.splitlines()[-2:]]
         assert [order["title"] for order in orders] == ["000000.m0", "000000.m1"]
         assert orders[0]["environment"]["ZOOID_NOTICE_SECONDS"] == "60"
-        assert not orders[0]["ticket"]["uses_gpus"], "those of the node belong to others"
+        assert orders[0]["ticket"]["gpu"] == "none", "those of the node belong to others"
         assert "a secret" not in script
         assert len(script) < 100_000, "Slurm takes scripts of up to 4 MB"
 

@@ -7,6 +7,7 @@ import pytest
 
 from lab.waiting import wait_until
 from tests.platforms import a_launch
+from zooid.core.errors import InputError
 from zooid.core.runs.member_records import MemberHandle
 from zooid.platforms import Launch
 from zooid.platforms.line_link import Unreachable
@@ -22,9 +23,10 @@ class Agent:
 
     def __init__(self) -> None:
         self.ended: dict[str, str] = {}
+        self.facts: dict[str, Any] = {}
 
-    def ask(self, operation: str, **arguments: Any) -> None:
-        pass
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        return self.facts if operation == "facts" else None
 
     def states(self, run: str) -> Mapping[str, str]:
         return self.ended
@@ -112,3 +114,13 @@ def test_members_that_others_have_started_take_room(agents: dict[str, Agent]) ->
     )
     assert platform.watch(handle, members(1)[0].ticket.title)
     assert hosts(platform, members(2)) == ["one", "two"], "the first is found again, and the second gets its own"
+
+
+def test_a_machine_whose_driver_is_broken_is_not_taken_for_one_without_gpus(agents: dict[str, Agent]) -> None:
+    agents["one"].facts = {"cores": 8, "memory_bytes": 2**34, "gpus": [], "gpu_error": "Failed to initialize NVML"}
+    with pytest.raises(
+        InputError, match=r"the GPUs of one are not known.*: Failed to initialize NVML; repair the driver"
+    ):
+        a_platform().sizes("ssh.one")
+    agents["one"].facts["gpu_error"] = ""
+    assert a_platform().sizes("ssh.one") == {"vcpus": 8.0, "memory": 2**34}

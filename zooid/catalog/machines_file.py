@@ -35,6 +35,7 @@ members = 8                          # how many members there may be; more than 
 """
 
 import datetime
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,9 @@ _KINDS: dict[str, tuple[str, ...]] = {
     "ray": ("address", "python", "resources"),
 }
 """Kinds of places, and the options of each beside its size."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]*")
+"""Names of tables. They become parts of keys and of `ssh.gpu1+gpu2`, the name of a pool."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,12 @@ def own_places(file: Path) -> dict[str, OwnPlace]:
 
 
 def _place(file: Path, kind: str, name: str, fields: Any) -> OwnPlace:
-    where = f"[{kind}.{name}] in {file}"
+    where = f"[{kind}.{quoted(name)}] in {file}"
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{where} has a name that cannot be used; give one of letters, digits and . _ - @, such as [{kind}.gpu1]: "
+            "its address may be anything"
+        )
     if not isinstance(fields, dict):
         raise InputError(f"{where} is {quoted(str(fields))!r}; it must be a table")
     known: dict[str, type] = {**dict.fromkeys(_KINDS[kind], str), **_SIZES}
@@ -133,6 +142,8 @@ def offer_of_place(place: OwnPlace, found: dict[str, Any] | None = None) -> Offe
     if missing:
         raise InputError(f"the size of {place.name} is not known; give {' and '.join(missing)} in the file of machines")
     num_gpus = int(sizes.get("num_gpus") or 0)
+    if place.sizes.get("members", 1) < 1:
+        raise InputError(f"`members` of {place.name} is {place.sizes['members']}; give 1 or more, or leave it out")
     num_members = int(sizes.get("members") or 0)
     num_sharing = 1 if place.platform in _SIZED_BY_MEMBER else num_members or num_gpus or 1
     try:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from zooid.core.errors import InputError
-from zooid.core.text import quoted
+from zooid.core.text import has_credentials, quoted
 from zooid.core.units import small_number
 
 _S3_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
@@ -38,18 +38,31 @@ def member_settings(num_threads: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(num_threads), "ONEDNN_JIT_PROFILE": os.environ.get("ONEDNN_JIT_PROFILE", "0")}
 
 
-_TRAVELLING = ("ZOOID_STORE_PATIENCE", "ZOOID_PROFILE_EFFORT", "AWS_REGION", "AWS_DEFAULT_REGION")
+_TRAVELLING = ("ZOOID_STORE_PATIENCE", "ZOOID_PROFILE_EFFORT")
 """Settings that members on other machines share with the coordinator. None of them is a secret."""
 
 
-def travelling_settings() -> dict[str, str]:
+def travelling_settings(region: str | None = None) -> dict[str, str | None]:
     """Return the settings for members on other machines: endpoint and region of the store, and zooid's own.
 
-    Nothing else of this process's environment leaves this machine.
+    Nothing else of this process's environment leaves this machine. `region` is that of an AWS profile; AWS_REGION
+    overrides it. None means that the member must not have the variable: `s3://bucket` has to mean the same everywhere.
     """
+    named: dict[str, str | None] = {name: value for name in _TRAVELLING if (value := os.environ.get(name))}
+    used_region = os.environ.get("AWS_REGION") or region or os.environ.get("AWS_DEFAULT_REGION")
+    if used_region:
+        named["AWS_REGION"] = used_region
     endpoint = s3_endpoint()
-    named = {name: value for name in _TRAVELLING if (value := os.environ.get(name))}
-    return named if endpoint is None else {**named, "AWS_ENDPOINT_URL_S3": endpoint}
+    return {**named, **dict.fromkeys(_S3_ENDPOINT_VARIABLES), _S3_ENDPOINT_VARIABLES[0]: endpoint}
+
+
+NEEDED_GPU = "ZOOID_NEEDS_GPU"
+"""The variable that is set for a member which must not compute on the CPU instead."""
+
+
+def needs_gpu() -> bool:
+    """Whether this process was started for a GPU, so that it must not compute on the CPU instead."""
+    return bool(os.environ.get(NEEDED_GPU))
 
 
 def assigned_gpus() -> str | None:
@@ -176,9 +189,14 @@ def s3_endpoint() -> str | None:
         value = os.environ.get(name)
         if value:
             if not value.startswith(("http://", "https://")):
+                shown = quoted(value if "://" in value else f"://{value}").removeprefix("://")
                 raise InputError(
-                    f"{name} is {quoted(value)!r}; it must start with http:// or https://, for example "
-                    "http://localhost:9000"
+                    f"{name} is {shown!r}; it must start with http:// or https://, for example http://localhost:9000"
+                )
+            if has_credentials(value):
+                raise InputError(
+                    f"{name} holds a user's name or a password, which messages and other machines would show; "
+                    "leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
             return value
     return None

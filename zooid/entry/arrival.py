@@ -13,7 +13,6 @@ from zooid.core.environment import member_settings
 from zooid.core.runs.ticket import Ticket, Versions
 from zooid.entry import machine_folder
 from zooid.entry.attendant import EXIT_NOT_STARTED, attend
-from zooid.entry.gpu_claims import gpu_settings
 from zooid.entry.member_process import NewProcess
 
 
@@ -29,11 +28,7 @@ def arrive(ticket: dict[str, Any]) -> int:
         return EXIT_NOT_STARTED
     temporary = Path(machine_folder.run_folder(decoded.run), "tmp")  # it goes with the folder of the run
     temporary.mkdir(exist_ok=True)
-    settings = {
-        **member_settings(decoded.num_threads),
-        **gpu_settings(uses_gpus=decoded.uses_gpus),
-        "TMPDIR": str(temporary),
-    }
+    settings = {**member_settings(decoded.num_threads), "TMPDIR": str(temporary)}
     return attend(decoded, NewProcess(settings))
 
 

@@ -24,6 +24,7 @@ from zooid.core.runs.ticket import Ticket
 from zooid.entry import machine_folder
 from zooid.entry.cgroups import Confinement, SharedLimit, confine
 from zooid.entry.member_process import MemberProcess, Starter
+from zooid.entry.orphans import adopt_orphans, end_orphans, reap_orphans
 from zooid.entry.output_tail import OutputTail, TailCopies
 from zooid.entry.unpacked_code import unpacked
 from zooid.store import ObjectStore, RetryingStore, open_store
@@ -142,6 +143,7 @@ class _Attendant:
         confinement = None if ticket.size is None else confine(ticket.size)
         limit = SharedLimit() if confinement is None else confinement
         try:
+            adopt_orphans()
             with _Signals() as signals:
                 enter = () if confinement is None else confinement.prefix
                 process = self._starter.start(ticket, str(folder), enter)
@@ -155,7 +157,7 @@ class _Attendant:
                 confinement.remove()
 
     def _wait(self, process: MemberProcess, signals: "_Signals") -> int:
-        """Wait until the member has ended and its session with it, and return its exit status."""
+        """Wait until the member has ended, end all that it has left behind, and return its exit status."""
         ends_s = None if self._ticket.lifetime_s is None else time.monotonic() + self._ticket.lifetime_s - _age_s()
         watched = [process.output, signals.descriptor]
         while True:
@@ -182,6 +184,7 @@ class _Attendant:
             if ended:
                 break
         _signal(process.pid, signal.SIGKILL, os.killpg)  # its children may have outlived it
+        end_orphans()
         deadline_s = time.monotonic() + _DRAIN_S
         while process.output in watched and (left_s := deadline_s - time.monotonic()) > 0:
             if not select.select([process.output], [], [], left_s)[0] or not self._read(process):
@@ -195,8 +198,10 @@ class _Attendant:
         return bool(data)
 
     def _take(self, number: int, process: MemberProcess) -> None:
-        """Pass a notice on (SIGTERM), or end the member (SIGINT)."""
-        if number == signal.SIGTERM:
+        """Pass a notice on (SIGTERM), end the member (SIGINT), or reap what it has left behind (SIGCHLD)."""
+        if number == signal.SIGCHLD:
+            reap_orphans(process.pid)
+        elif number == signal.SIGTERM:
             self._has_notice = True
         elif number == signal.SIGINT and self._kill_at_s is None:
             self._kill_at_s = time.monotonic() + GRACE_S

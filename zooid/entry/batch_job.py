@@ -15,7 +15,8 @@ import tempfile
 import traceback
 from typing import Any
 
-_OLDEST_PYTHON = (3, 11)
+_OLDEST_COMPILER = (3, 8)
+"""The oldest Python that can compile the member's program, which then reports other lacks itself."""
 _STATUS_NOT_STARTED, _STATUS_INTERRUPTED = 3, 130
 _MAX_WORDS = 800
 """Slurm takes comments of at most 1,024 characters."""
@@ -47,7 +48,7 @@ def run_job(program: str, orders: str) -> None:
 
 def _begun(program: str, order: "dict[str, Any]", names: "dict[str, Any]") -> int:
     """Execute the program that brings zooid here, and return its exit status when the member has ended."""
-    if sys.version_info < _OLDEST_PYTHON:
+    if sys.version_info < _OLDEST_COMPILER:
         versions = order["ticket"].get("versions") or {}
         sys.stderr.write(
             f"the coordinator has Python {versions.get('python', '3')}, and {sys.executable} on this machine is Python "

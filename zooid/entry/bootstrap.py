@@ -1,7 +1,8 @@
 """The first program of a member on a machine without zooid: it fetches zooid and goes on as `zooid.entry`.
 
 Its text is sent to the machine after those of `machine_folder.py` and `cloud_logins.py`, and executed with them as one
-program. It needs the standard library and obstore. The order gives the digest of the archive of zooid to fetch.
+program. It needs the standard library and obstore. The order gives the digest of the archive of zooid to fetch. Any
+Python from 3.8 on can compile the text, so that an interpreter that is too old for zooid is reported here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import fcntl
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
 import os
@@ -19,6 +21,7 @@ import sys
 import tarfile
 import time
 import traceback
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +31,17 @@ if TYPE_CHECKING:  # in the program that is sent, these names come from the text
 
 _STATUS_NOT_STARTED, _STATUS_INTERRUPTED = 3, 130
 _PR_SET_PDEATHSIG = 1
-_NUM_TRIES, _TRY_S = 5, 1.0
+_OLDEST_PYTHON = (3, 11)
+_PACKAGES = ("torch", "obstore", "msgspec", "numpy", "safetensors", "networkx")
+"""Packages that members need, by names that are the same for `import` and for pip."""
+_NUM_TRIES, _TRY_S, _PATIENCE_S = 5, 1.0, 20.0
+"""No try to fetch zooid begins after `_PATIENCE_S`. One takes about 15 s if the store does not answer."""
+_DEBUG_TEXT = "\n\nDebug source"
+"""The object-store client appends pages of debugging to its messages, after this line."""
+
+
+class _StartError(Exception):
+    """The member cannot be started; the text says in one line why, and what to do."""
 
 
 def begin(order: dict[str, Any]) -> int:
@@ -46,21 +59,51 @@ def begin(order: dict[str, Any]) -> int:
     if occupy(run, f"{STARTER}{order['title']}") is None:  # it keeps the folder of the run, too
         return 0  # the member was started twice
     for name, value in order["environment"].items():
-        os.environ.setdefault(name, value)
+        os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     try:
+        _check_interpreter(order["ticket"].get("versions") or {})
         package = _unpacked(order["store"], order["zooid"], os.path.join(run_folder(run), "zooid"))
+        arrive = _imported(package)
     except Exception as error:  # noqa: BLE001  # whatever it is, nothing can be started
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        kind = "" if isinstance(error, _StartError) else f"{type(error).__name__}: "
+        sys.stderr.write(f"{kind}{error}\n")
         return _STATUS_NOT_STARTED
-    sys.path.insert(0, package)
-    earlier = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = package if not earlier else os.pathsep.join((package, earlier))
-    from zooid.entry.arrival import arrive
-
     status = arrive(order["ticket"])
     if status == 0:
         leave(run)
     return status
+
+
+def _check_interpreter(versions: dict[str, str]) -> None:
+    """Check the age of this interpreter, and that it has the packages; `versions` are those of the coordinator."""
+    if sys.version_info < _OLDEST_PYTHON:
+        raise _StartError(
+            f"the coordinator has Python {versions.get('python', '3')}, and {sys.executable} on this machine is Python "
+            f"{sys.version_info[0]}.{sys.version_info[1]}; give another one as `python` in the file of machines"
+        )
+    specs = {name: importlib.util.find_spec(name) for name in _PACKAGES}
+    missing = [name for name, spec in specs.items() if spec is None or spec.origin is None]  # a mere folder has none
+    if missing:
+        torch = f"torch=={versions['torch']}" if "torch" in versions else "torch"  # another one would be refused next
+        raise _StartError(
+            f"{sys.executable} on {os.uname().nodename} lacks {', '.join(missing)}; install with: {sys.executable} -m "
+            f"pip install {' '.join(torch if name == 'torch' else name for name in missing)}"
+        )
+
+
+def _imported(package: str) -> Callable[[dict[str, Any]], int]:
+    """Let this process and its children import zooid from a folder, and return the function that goes on with it."""
+    sys.path.insert(0, package)
+    earlier = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = package if not earlier else os.pathsep.join((package, earlier))
+    try:
+        from zooid.entry.arrival import arrive
+    except ImportError as error:
+        raise _StartError(
+            f"{sys.executable} on {os.uname().nodename} cannot import what zooid needs: {error}; mend its "
+            "packages, or give another interpreter as `python` in the file of machines"
+        ) from error
+    return arrive
 
 
 def _unpacked(store_url: str, digest: str, folder: str) -> str:
@@ -99,19 +142,35 @@ def _fetched(store_url: str, key: str) -> bytes:
     import obstore
     from obstore import store as stores
 
-    options: Any = {"connect_timeout": timedelta(seconds=5), "timeout": timedelta(minutes=5), "allow_http": True}
+    options: Any = {
+        "connect_timeout": timedelta(seconds=5),
+        "read_timeout": timedelta(seconds=10),
+        "timeout": timedelta(minutes=5),
+        "allow_http": True,
+    }
+    retries: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}  # by default, they take minutes
     how: dict[str, Any] = aws_login() if store_url.startswith("s3://") else {}
     if store_url.startswith("s3://") and os.environ.get("AWS_ENDPOINT_URL_S3"):
         how["config"] = {"virtual_hosted_style_request": False}
-    opened: Any = stores.from_url(store_url, client_options=options, **how)
-    for number in range(_NUM_TRIES):
+    opened: Any = stores.from_url(store_url, client_options=options, retry_config=retries, **how)
+    last_s = time.monotonic() + _PATIENCE_S
+    for number in range(1, _NUM_TRIES + 1):
         try:
             return bytes(obstore.get(opened, key).bytes())
-        except Exception:
-            if number == _NUM_TRIES - 1:
-                raise
+        except Exception as error:
+            if number == _NUM_TRIES or time.monotonic() + _TRY_S > last_s:
+                raise _unreadable(store_url, error) from error
             time.sleep(_TRY_S)
     raise AssertionError
+
+
+def _unreadable(store_url: str, error: Exception) -> _StartError:
+    host = os.uname().nodename
+    why = " ".join(str(error).partition(_DEBUG_TEXT)[0].split()).rstrip(": ")
+    return _StartError(
+        f"{store_url} cannot be read on {host}: {why}; check that {host} reaches the store, and has credentials with "
+        "which it may read it"
+    )
 
 
 def leave_wholly(run: str) -> None:

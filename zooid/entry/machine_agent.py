@@ -46,6 +46,8 @@ _words: dict[str, dict[str, str]] = {}
 
 def serve() -> None:
     """Serve the coordinator until it closes its end."""
+    sys.stdout.write("\n")  # a login shell may have greeted without an end of line
+    sys.stdout.flush()
     sweep_dead(_FORGOTTEN_S)
     told: dict[str, Any] = {}
     pending = b""
@@ -91,7 +93,7 @@ def start_members(run: str, orders: dict[str, Any], program: str, python: str = 
             continue
         with open(open_words(run, title), "wb") as words:
             process = subprocess.Popen(
-                [python, "-c", _READ_PROGRAM],
+                [os.path.expanduser(python), "-c", _READ_PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=words,
                 stderr=subprocess.STDOUT,
@@ -131,7 +133,9 @@ def member_states(run: str) -> dict[str, Any]:
         if process.poll() is None:
             found[title] = None
         elif found.get(title, "") is not None:
-            found[title] = _words.setdefault(run, {}).setdefault(title, last_words(run, title))
+            # a process that has recorded its member's end, or was killed, has not failed to start the member
+            has_failed = process.returncode > 0
+            found[title] = _words.setdefault(run, {}).setdefault(title, last_words(run, title)) if has_failed else ""
     if run in _kept and all(
         process.poll() is not None or held.get(title) or held.get(STARTER + title) for title, process in started.items()
     ):

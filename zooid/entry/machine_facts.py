@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "obstore", "msgspec")
 
 def facts() -> dict[str, Any]:
     """Say what this machine offers: cores and memory that may be used, GPUs, Python, and versions of packages."""
-    gpus, gpu_error = _gpus()
+    gpus, gpu_error = list_gpus()
     return {
         "host": socket.gethostname(),
         "architecture": platform.machine(),
@@ -68,7 +68,7 @@ def _cgroup_folders(controller: str) -> list[str]:
     return folders
 
 
-def _gpus() -> tuple[list[dict[str, Any]], str]:
+def list_gpus() -> tuple[list[dict[str, Any]], str]:
     """List the GPUs with their memory, and the error of a driver that does not work."""
     command = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     if shutil.which(command[0]) is None:
@@ -80,7 +80,8 @@ def _gpus() -> tuple[list[dict[str, Any]], str]:
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], str(error)
     if done.returncode != 0:
-        return [], (done.stderr or done.stdout).strip()[:500] or f"nvidia-smi ended with status {done.returncode}"
+        words = " ".join((done.stderr or done.stdout).split())[:500]
+        return [], words or f"nvidia-smi ended with status {done.returncode}"
     rows = [line.rpartition(", ") for line in done.stdout.splitlines() if ", " in line]
     return [
         {"name": name.strip(), "memory_bytes": int(mebibytes) * 2**20 if mebibytes.strip().isdigit() else None}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zooid.core.runs.ticket import Ticket
+from zooid.entry.gpu_claims import gpu_settings
 
 _PIPE_BYTES = 1 << 20
 """Room for output that the parent has not read yet. The kernel's default is 64 KiB."""
@@ -32,7 +33,10 @@ class Starter(Protocol):
     """Starts the program of a member."""
 
     def start(self, ticket: Ticket, folder: str, enter: Sequence[str]) -> MemberProcess:
-        """Start the member in this working directory; `enter` is a command that runs it inside its limits."""
+        """Start the member in this working directory; `enter` is a command that runs it inside its limits.
+
+        Claims the GPU that the ticket asks for, and may wait until one is free.
+        """
 
     def cancel(self) -> None:
         """Give up what was prepared for the member, which is not started."""
@@ -46,8 +50,9 @@ class NewProcess:
         self._environment = environment or {}
 
     def start(self, ticket: Ticket, folder: str, enter: Sequence[str]) -> MemberProcess:
+        settings = {**self._environment, **gpu_settings(ticket.gpu)}
         read_end, write_end = _pipe()
-        command = [sys.executable, "-m", f"zooid.{ticket.program}", ticket.spec_url]
+        command = [sys.executable, "-m", f"zooid.{ticket.program}", ticket.spec_url, ticket.spec_digest]
         parent = os.getpid()
         process = subprocess.Popen(
             [*enter, *ticket.prefix, *command],  # limits come first: a network namespace may hide the cgroups
@@ -55,7 +60,7 @@ class NewProcess:
             stdout=write_end,
             stderr=write_end,
             cwd=folder,
-            env={**os.environ, **self._environment},
+            env={**os.environ, **settings},
             start_new_session=True,
             preexec_fn=lambda: _die_with(parent),
         )
@@ -85,19 +90,22 @@ class WaitingFork:
         for descriptor in (self._output, self._turn):
             os.close(descriptor)
         with os.fdopen(turn) as words:
-            order = words.read()
-        if not order:  # it was cancelled
+            text = words.read()
+        if not text:  # it was cancelled
             os._exit(0)
+        order = json.loads(text)
+        os.environ.update(order["environment"])
         os.dup2(write_end, 1)
         os.dup2(write_end, 2)
         os.close(write_end)
         from zooid.store.member_program import end_process
 
-        end_process(become(json.loads(order)))
+        end_process(become(order["folder"]))
 
     def start(self, ticket: Ticket, folder: str, enter: Sequence[str]) -> MemberProcess:
         assert not enter, "a fork shares memory with others, which would not count towards its limit"
-        os.write(self._turn, json.dumps(folder).encode())
+        order = {"folder": folder, "environment": gpu_settings(ticket.gpu)}
+        os.write(self._turn, json.dumps(order).encode())
         os.close(self._turn)
         return MemberProcess(self._pid, self._output)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from zooid.core.runs.member_records import Exit, MemberHandle
 from zooid.platforms.platform import Launch, Platform
@@ -13,10 +14,19 @@ class AnyPlatform:
     name = "local"
     """Name of the platform in handles of members on this machine, also if they rehearse a rented offer."""
 
-    def __init__(self, make: Mapping[str, Callable[[], Platform]], platform_of: Callable[[str], str]) -> None:
-        """`make` makes a platform, by its name; `platform_of` returns the name of an offer's platform."""
+    def __init__(
+        self,
+        make: Mapping[str, Callable[[], Platform]],
+        platform_of: Callable[[str], str],
+        follows: Callable[[MemberHandle], bool] = lambda handle: True,
+    ) -> None:
+        """`make` makes a platform, by its name; `platform_of` returns the name of an offer's platform.
+
+        `follows` decides whether to connect to the place in a handle, which others may have written.
+        """
         self._make = make
         self._platform_of = platform_of
+        self._follows = follows
         self._made: dict[str, Platform] = {}
         self._listed: dict[tuple[str, str], tuple[float, Mapping[str, Exit | None]]] = {}
         """What a platform has listed of a run, and when, by the monotonic clock."""
@@ -26,8 +36,15 @@ class AnyPlatform:
         return min((platform.look_s for platform in self._made.values()), default=0.05)
 
     def create(self, launches: Sequence[Launch]) -> None:
-        for name in {launch.platform for launch in launches}:
-            self.of(name).create([launch for launch in launches if launch.platform == name])
+        by_platform: dict[str, list[Launch]] = {}
+        for launch in launches:
+            by_platform.setdefault(launch.platform, []).append(launch)
+        platforms = [self.of(name) for name in by_platform]
+        if len(platforms) == 1:
+            platforms[0].create(launches)
+        elif platforms:
+            with ThreadPoolExecutor(len(platforms)) as threads:
+                list(threads.map(lambda platform, own: platform.create(own), platforms, by_platform.values()))
         self._listed.clear()  # it lacks the new members
 
     def members(self, run: str) -> Mapping[str, Exit | None]:
@@ -40,10 +57,10 @@ class AnyPlatform:
             listed |= known
         return listed
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
-        for platform in self._made.values():
-            platform.delete(run, titles)
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
+        left = {title for platform in self._made.values() for title in platform.delete(run, titles)}
         self._listed.clear()
+        return left
 
     def release(self) -> None:
         for platform in self._made.values():
@@ -57,7 +74,8 @@ class AnyPlatform:
         return self.of(launch.platform).place(launch)
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
-        return handle.platform in self._make and self.of(handle.platform).watch(handle, title)
+        is_here = handle.platform in self._make and self._follows(handle)
+        return is_here and self.of(handle.platform).watch(handle, title)
 
     def of(self, name: str) -> Platform:
         """Return the platform of this name."""

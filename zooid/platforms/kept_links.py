@@ -51,7 +51,7 @@ class KeptLinks(Generic[Place]):
         since_s = self._silent_since_s.get(place, time.monotonic())
         if time.monotonic() - since_s < _LOST_S:
             return None
-        return Exit(None, reason=f"is lost with its machine: {error}")
+        return Exit(None, reason=f"is lost with its machine: {error}", is_assumed=True)
 
     def together(self, work: Callable[[Place], None], places: Collection[Place]) -> None:
         """Do the same work for several places at the same time."""

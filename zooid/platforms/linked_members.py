@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from zooid.core.runs.member_records import Exit
 from zooid.entry.attendant import GRACE_S
+from zooid.entry.machine_folder import STARTER
 from zooid.platforms.kept_links import KeptLinks
 from zooid.platforms.line_link import LineLink, Unreachable
 
@@ -60,21 +61,30 @@ class LinkedMembers(Generic[Place]):
     def listed(self, run: str, states_of: StatesOf) -> dict[str, Exit | None]:
         """List the members of a run."""
         found: dict[str, Exit | None] = {}
+        failed = self._failed.get(run, {})
         for place, titles in self._titles.get(run, {}).items():
             try:
-                found |= states_of(self.links.get_now(place), run, titles)
+                told = states_of(self.links.get_now(place), run, titles)
             except Unreachable as error:
                 found |= dict.fromkeys(titles, self.links.lost(place, error))
-        return {**found, **self._failed.get(run, {})}
+                continue
+            found |= told
+            for title in [title for title, state in told.items() if state is None]:
+                failed.pop(title, None)  # the link broke when the request had already arrived
+        return {**found, **failed}
 
-    def end(self, run: str, titles: Collection[str]) -> None:
-        """End members. Those that cannot be reached end when they see that nobody waits for them any more."""
+    def end(self, run: str, titles: Collection[str]) -> Collection[str]:
+        """End members, and return the titles of those that could not be ended."""
+        left: set[str] = set()
         wanted = {place: sorted(known & set(titles)) for place, known in self._titles.get(run, {}).items()}
 
         def end_at(place: Place) -> None:
             try:
-                self.links.get(place).ask("end", run=run, titles=wanted[place], grace_s=GRACE_S + _RECORD_S)
+                answer = self.links.get(place).ask("end", run=run, titles=wanted[place], grace_s=GRACE_S + _RECORD_S)
+                left.update(answer or ())
             except Unreachable as error:
-                logger.warning("members could not be ended: %s", error)
+                logger.warning("%s could not be ended: %s", ", ".join(wanted[place]), error)
+                left.update(wanted[place])
 
         self.links.together(end_at, [place for place, known in wanted.items() if known])
+        return {title.removeprefix(STARTER) for title in left}

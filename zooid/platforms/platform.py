@@ -62,8 +62,11 @@ class Platform(Protocol):
         A member that is gone may be missing.
         """
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
-        """End members, by force if necessary, and return when they are gone. They may be gone already."""
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
+        """End members, by force if necessary, and return when they are gone. They may be gone already.
+
+        Returns the titles that could not be ended, normally none.
+        """
 
     def release(self) -> None:
         """Close this process's connections to members, which keep running."""

@@ -1,5 +1,6 @@
 """The frame of every member program: it reads its spec from the store, and writes its failure there."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -24,17 +25,29 @@ Work: TypeAlias = Callable[[Any, ObjectStore], None]
 def run_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work]) -> int:
     """Run the work for a member's kind of spec and return its exit status.
 
-    An exception is logged, and stored as a Failure beside the spec.
+    `arguments` are the URL of the spec and its SHA-256 digest. A spec with another digest is not run; whoever starts a
+    member by hand may leave the digest out. An exception is logged, and stored as a Failure beside the spec.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if len(arguments) != 1:
+    if not 1 <= len(arguments) <= 2:
         sys.stderr.write(
-            "usage: python -m zooid.worker SPEC (or zooid.profiler), where SPEC is the URL of a spec object\n"
+            "usage: python -m zooid.worker SPEC [DIGEST] (or zooid.profiler), where SPEC is the URL of a spec object, "
+            "and DIGEST is its SHA-256\n"
         )
         return EXIT_USAGE
-    store_url, key = keys.split_spec_url(arguments[0])
+    spec_url, *digests = arguments
+    store_url, key = keys.split_spec_url(spec_url)
     store = open_store(store_url)
-    spec = decode_one_of(bytes(store.get(key)), tuple(works), arguments[0])
+    data = bytes(store.get(key))
+    digest = hashlib.sha256(data).hexdigest()
+    if digests not in ([], [digest]):
+        member = key.rpartition("/")[2].removesuffix(".json")
+        sys.stderr.write(
+            f"{spec_url} has changed since {member} was launched: its SHA-256 is {digest}, and was {digests[0]}; it is "
+            "not run\n"
+        )
+        return EXIT_FAILED
+    spec = decode_one_of(data, tuple(works), spec_url)
     try:
         _without_exit(works[type(spec)], spec, store)
     except Exception as error:

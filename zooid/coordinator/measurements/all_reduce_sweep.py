@@ -7,9 +7,9 @@ from typing import get_args
 
 from zooid.coordinator.measurements.link_probes import team_of
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
-from zooid.coordinator.plans.offer_names import LOCAL, num_threads, resolve_offer
+from zooid.coordinator.plans.offer_names import LOCAL, num_threads, only_offer
 from zooid.coordinator.runs.crew import Crew
-from zooid.coordinator.runs.platform_choice import any_platform
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.core.errors import InputError
 from zooid.core.plans.all_reduce_samples import ELEMENT_BYTES, AllReduceSamples, Library
@@ -51,12 +51,12 @@ def probe_all_reduce(
     `crowds` are the numbers of members that reduce together; by default 2, 4, 8, … and all of them. All members are at
     one site; other sites and offers need sweeps of their own.
     """
-    offer = resolve_offer(on)
+    offer = only_offer(on)
     doubling = {2**power for power in range(1, members.bit_length())} | {members}
     numbers = tuple(sorted(doubling) if crowds is None else crowds)
     _check(members, library, sizes, numbers, at_once, repeats, offer)
     team = team_of(members, [site or offer.site] * members)
-    with scratch_folder(store, "sweeping") as folder:
+    with opened_platform(platform, [offer]) as used_platform, scratch_folder(store, "sweeping") as folder:
         check_create_only(folder)  # the rendezvous of members relies on create-only puts
         on_event(PhaseStarted(at_s=time.time(), phase="sweep"))
         run = secrets.token_hex(4)
@@ -77,7 +77,7 @@ def probe_all_reduce(
             )
             for member in team
         ]
-        crew = Crew(platform or any_platform(), folder, checks_input=True)
+        crew = Crew(used_platform, folder, checks_input=True)
         crew.run("profiler", specs, [offer] * len(specs), Relay(folder, on_event))
         return read_record(folder, keys.ALL_REDUCES, AllReduceSamples)
 

@@ -82,13 +82,13 @@ def profiles(
     measured: dict[str, Profile] = {}
     with opened_platform(platform, offers.values()) as used_platform, scratch_folder(store, "profiling") as objects:
         on_event(PhaseStarted(at_s=time.time(), phase="profile"))
+        members = dict(zip(offers, _member_names(len(offers)), strict=True))
         for names in rounds(offers, cpu_quota(), memory_bytes()):
             tasks = []
             for name in names:
                 folder = open_store(f"{objects.url}/{name}")  # each member has its own events and profile
-                member = _PROFILER if len(offers) == 1 else f"{_PROFILER}-{name}"
                 relay = Relay(folder, progress.of(name))
-                tasks.append(_Task(member, offers[name], folder, relay, known.get(name)))
+                tasks.append(_Task(members[name], offers[name], folder, relay, known.get(name)))
             for task in tasks:
                 job.store_in(task.store)
             measured |= zip(names, _measure_together(job, tasks, used_platform), strict=True)
@@ -108,16 +108,22 @@ def measure(
     The profiles stay in the run's folder. The meter bills the members.
     """
     first, *others = offers
-    tasks = [_Task(_PROFILER, first, store, relay, None)]
+    first_name, *other_names = _member_names(len(offers))
+    tasks = [_Task(first_name, first, store, relay, None)]
     with ExitStack() as folders:
-        for offer in others:  # each member has its own events and profile
+        for name, offer in zip(other_names, others, strict=True):  # each member has its own events and profile
             folder = folders.enter_context(scratch_folder(store.url, "profiling"))
             folder.put(keys.code(job.code), store.get(keys.code(job.code)))
-            tasks.append(_Task(f"{_PROFILER}-{offer.name}", offer, folder, Relay(folder, ignore), None))
+            tasks.append(_Task(name, offer, folder, Relay(folder, ignore), None))
         measured = _measure_together(job, tasks, platform, meter)
     for offer, profile in zip(others, measured[1:], strict=True):
         store.put(keys.profile_on(offer.name), encode_record(profile))
     return {offer.name: profile for offer, profile in zip(offers, measured, strict=True)}
+
+
+def _member_names(num_members: int) -> list[str]:
+    """Return the names of profiling members. Not every name of an offer can be part of a member's name."""
+    return [_PROFILER] if num_members == 1 else [f"{_PROFILER}-{number + 1}" for number in range(num_members)]
 
 
 def rounds(offers: Mapping[str, Offer], num_cores: float, memory_bytes: int) -> list[list[str]]:

@@ -12,7 +12,7 @@ from zooid.coordinator.plans.machine_pools import machines_of
 from zooid.coordinator.plans.offer_names import LOCAL, num_threads, offers_to_start
 from zooid.coordinator.plans.own_offers import own_offer
 from zooid.coordinator.runs.crew import Crew
-from zooid.coordinator.runs.platform_choice import any_platform
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, Relay, ignore
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core.environment import rough_repeats
@@ -108,7 +108,9 @@ def _measure_links(
 ) -> Links:
     """Start these members, and return the links that they measure. The meter of a run bills them."""
     members = team_of(len(team), [probing.site for probing in team])
-    with scratch_folder(store, "probing") as folder:
+    offers = [probing.offer for probing in team]
+    # These members need no torch, and a process that imports it before it forks them would start later.
+    with opened_platform(platform, offers, forks=False) as used_platform, scratch_folder(store, "probing") as folder:
         on_event(PhaseStarted(at_s=time.time(), phase="probe"))
         run = secrets.token_hex(4)
         specs = [
@@ -126,9 +128,8 @@ def _measure_links(
             )
             for probing, member in zip(team, members, strict=True)
         ]
-        # These members need no torch, and a process that imports it before it forks them would start later.
-        crew = Crew(platform or any_platform(forks=False), folder, checks_input=False, meter=meter)
-        crew.run("profiler", specs, [probing.offer for probing in team], Relay(folder, on_event))
+        crew = Crew(used_platform, folder, checks_input=False, meter=meter)
+        crew.run("profiler", specs, offers, Relay(folder, on_event))
         return _of_machines(read_record(folder, keys.LINKS, Links), team)
 
 

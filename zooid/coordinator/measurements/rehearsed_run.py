@@ -11,7 +11,7 @@ from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.markets import profile_for
 from zooid.coordinator.plans.plan_forecast import profiles_of
 from zooid.coordinator.runs import resumed_run
-from zooid.coordinator.runs.platform_choice import any_platform
+from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.recorded_steps import timeline
 from zooid.coordinator.runs.rehearsed_job import rehearse_job
 from zooid.coordinator.runs.relay import OnEvent, ignore
@@ -117,10 +117,8 @@ def rehearse(
         raise InputError(f"`steps` is {steps}; give 1 or more")
     pace = RehearsalPace(profiles=profiles, num_steps=num_steps + 1)
     rule = checkpoints or DEFAULT_RULE
-    with scratch_folder(store, "rehearsal") as objects:
-        return rehearse_asleep(
-            plan, pace, objects, platform or any_platform(), checkpoints=rule, spot=spot, on_event=on_event
-        )
+    with opened_platform(platform, plan.offers) as used_platform, scratch_folder(store, "rehearsal") as objects:
+        return rehearse_asleep(plan, pace, objects, used_platform, checkpoints=rule, spot=spot, on_event=on_event)
 
 
 def _rehearse_job(

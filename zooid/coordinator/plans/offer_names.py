@@ -60,17 +60,28 @@ def offers_to_start(on: Iterable[str]) -> list[Offer]:
     return pooled(resolve_offer(name) for each in on for name in names_of(each))
 
 
+def only_offer(on: str) -> Offer:
+    """Return the one offer that this name means, on which members can be started."""
+    offers = offers_to_start([on])
+    if len(offers) > 1:
+        raise InputError(f"{on!r} means {', '.join(offer.name for offer in offers)}; give one of them")
+    return offers[0]
+
+
 def resolve_offers(on: Sequence[str]) -> dict[str, Offer]:
-    """Return several offers by their names in the catalog, or as `local`; reject one that is named twice."""
+    """Return several offers by their names in the catalog, or as `local`; reject one that is named twice.
+
+    Machines that are alike are one offer, whether they are named together or one by one.
+    """
     by_name: dict[str, Offer] = {}
-    for resolved in (each for text in on for each in offers_to_start([text])):
+    for resolved in (resolve_offer(each) for text in on for each in names_of(text)):
         name = resolved.name.rpartition(":")[2]
         if name in by_name:
             raise InputError(f"{by_name[name].name} and {resolved.name} name the same offer; give it once")
         by_name[name] = resolved
     if not by_name:
         raise InputError(f"no offer is given; give one or more, for example {LOCAL}")
-    return by_name
+    return {offer.name.rpartition(":")[2]: offer for offer in pooled(by_name.values())}
 
 
 def _with_size_of(model: Offer, priced: Offer) -> Offer:

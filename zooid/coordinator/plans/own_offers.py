@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
+from zooid.coordinator.plans.known_places import KnownPlace, RayAddress
 from zooid.coordinator.plans.machine_pools import machines_of, pooled
 from zooid.core.environment import machines_file, ray_address
 from zooid.core.errors import InputError
@@ -123,6 +124,20 @@ def _partition_name(place: OwnPlace) -> str:
 
 def _cluster(place: OwnPlace) -> Cluster:
     return Cluster(place.options.get("login", ""), place.options.get("config", ""))
+
+
+def named_places() -> set[KnownPlace]:
+    """Return the places that the file of machines and RAY_ADDRESS name, as handles of members name them."""
+    found: set[KnownPlace] = {RayAddress(ray_address())}
+    for place in listed_places().values():
+        match place.platform:
+            case "ssh":
+                found.add(_ssh_machine(place.name))
+            case "slurm":
+                found.add(_cluster(place))
+            case "ray":
+                found.add(RayAddress(_address(place)))
+    return found
 
 
 def names_of(on: str) -> list[str]:

@@ -1,12 +1,12 @@
-"""Adoption of members whose coordinator has died: finding those that still train, and supervising them.
+"""Adoption of members whose coordinator has died: finding those that still train.
 
 Members that the platform lists are watched there. Others are judged by what they write to the store.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from zooid.coordinator.runs.lease import SILENCE_S
 from zooid.core.errors import ObjectNotFound, RecordError
@@ -15,7 +15,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.member_records import MemberHandle
 from zooid.core.runs.roster import Roster
 from zooid.core.runs.ticket import title_of
-from zooid.platforms import Exit, Launch, Platform
+from zooid.platforms import Platform
 from zooid.store import EventReader, Fence, ObjectStore, clear
 from zooid.store.checkpoint_index import complete_steps
 from zooid.store.event_log import last_told
@@ -123,61 +123,3 @@ def _are_heard(store: ObjectStore, roster: Roster, told: Mapping[str, int]) -> b
         if reader.read_new():
             return True
     return False
-
-
-@dataclass
-class AdoptedMembers:
-    """A platform on which some members run elsewhere, where only the store tells how they end.
-
-    Those that join them are started on the platform itself.
-    """
-
-    platform: Platform
-    store: ObjectStore
-    roster: int
-    last_heard_s: Callable[[str], float]
-    """Returns when a member was last heard in the store, on the clock of `time.monotonic`."""
-    has_trained: Callable[[str], bool]
-    """Returns whether a member has reported that it has done all its steps."""
-    timeout_s: float
-    """Seconds of silence after which a member that the platform cannot list counts as lost."""
-    unseen: set[str] = field(default_factory=set)
-    """Names of the members that run elsewhere."""
-
-    @property
-    def name(self) -> str:
-        return self.platform.name
-
-    @property
-    def look_s(self) -> float:
-        return self.platform.look_s
-
-    def create(self, launches: Sequence[Launch]) -> None:
-        self.platform.create(launches)
-
-    def members(self, run: str) -> Mapping[str, Exit | None]:
-        judged = {title_of(member, self.roster): self._judge(member) for member in self.unseen}
-        return {**self.platform.members(run), **judged}
-
-    def _judge(self, member: str) -> Exit | None:
-        """Find out whether a member that cannot be seen has ended."""
-        if self.has_trained(member):
-            return Exit(0)
-        is_silent = time.monotonic() - self.last_heard_s(member) >= self.timeout_s
-        return find_end(self.store, member, self.roster) or Exit(None) if is_silent else None
-
-    def delete(self, run: str, titles: Collection[str]) -> None:
-        """End members that can be seen. Others end when they see a claim that is not an adoption."""
-        self.platform.delete(run, titles)
-
-    def release(self) -> None:
-        self.platform.release()
-
-    def has_room(self, num_members: int, offer: str) -> bool:
-        return self.platform.has_room(num_members, offer)
-
-    def place(self, launch: Launch) -> dict[str, str]:
-        return self.platform.place(launch)
-
-    def watch(self, handle: MemberHandle, title: str) -> bool:
-        return self.platform.watch(handle, title)

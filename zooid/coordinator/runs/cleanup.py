@@ -1,12 +1,23 @@
 """Removal of objects that earlier or crashed parts of a run have left in its folder."""
 
+import logging
 import secrets
 import time
+from collections.abc import Sequence
 
 from msgspec import structs
 
+from zooid.coordinator.plans.known_places import in_words
 from zooid.coordinator.runs.lease import is_held, reject_live_coordinator
-from zooid.coordinator.runs.left_members import end_left_members
+from zooid.coordinator.runs.left_handles import clear_except_left
+from zooid.coordinator.runs.left_members import (
+    LeftMember,
+    end_left_members,
+    find_left_members,
+    forget_ended,
+    measurement_folders,
+    reject_unnamed_places,
+)
 from zooid.core.errors import InputError, ObjectExists
 from zooid.core.records import encode_record
 from zooid.core.runs import keys
@@ -16,15 +27,20 @@ from zooid.store.checkpoint_index import sweep_incomplete
 from zooid.store.claims import last_claim
 from zooid.store.fences import GRACE_S
 
+logger = logging.getLogger(__name__)
+
 _BUSY_POLL_S = 1.5
 """Members that are running write at least one object within this time."""
 
 
-def clean(store: str, *, force: bool = False) -> int:
+def clean(store: str, *, force: bool = False, trust_handles: bool = False) -> int:
     """End members that a killed coordinator has left, wherever they run, and remove what they exchanged.
 
     Returns the number of removed objects: messages, probes and incomplete checkpoints. Plans, events and complete
     checkpoints stay. A folder with a running coordinator or member is rejected, unless `force` is given.
+
+    The handles in the folder say where members run. They are followed only to places that the user's own settings name,
+    unless `trust_handles` says that nobody else may write to the folder.
     """
     folder = open_store(store)
     claim: RunClaim | None
@@ -32,7 +48,7 @@ def clean(store: str, *, force: bool = False) -> int:
         number, claim = last_claim(folder)
     except InputError:  # only process groups have used the folder
         number, claim = 0, None
-    was_killed = False
+    was_killed = is_alive = False
     try:
         was_killed = reject_live_coordinator(folder, number)
         if not force:
@@ -40,10 +56,21 @@ def clean(store: str, *, force: bool = False) -> int:
     except InputError:
         if not force:
             raise
-    if was_killed and claim is not None:
-        end_left_members(folder)
+        is_alive = True
+    measurements = [] if is_alive else measurement_folders(folder)
+    left = [] if is_alive else find_left_members(folder, measurements, with_handles=was_killed or force)
+    if not (was_killed or force):
+        _reject_left(folder, left)
+        measurements = []  # somebody may measure there right now
+    if not trust_handles:
+        reject_unnamed_places(left, folder.url)
+    end_left_members(left, trusts_handles=trust_handles)
+    if claim is not None and (was_killed or left):
         number = _fence_off(folder, claim, number)
+    if unended := forget_ended(left):
+        logger.warning("members may still run: %s; clean again when they can be reached", _in_words(unended))
     num_removed = sum(clear(folder, prefix) for prefix in (keys.COMM, keys.PROBES))
+    num_removed += sum(clear_except_left(folder, name) for name in measurements)
     if not force or not is_held(folder, number):  # a running member may be about to complete a checkpoint
         num_removed += sweep_incomplete(folder)
         if claim is not None:
@@ -88,6 +115,17 @@ def _clear_claims(store: ObjectStore, folder: str, claims: range) -> None:
         roster = keys.roster_in(name)
         if roster is not None and roster[0] in claims:
             clear(store, f"{folder}/{name}")
+
+
+def _reject_left(store: ObjectStore, left: Sequence[LeftMember]) -> None:
+    if left:
+        raise InputError(
+            f"members may still run that were started from {store.url}: {_in_words(left)}; --force ends them"
+        )
+
+
+def _in_words(members: Sequence[LeftMember]) -> str:
+    return ", ".join(in_words(member.handle) for member in members)
 
 
 def _reject_busy(store: ObjectStore) -> None:

@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +14,8 @@ from msgspec import structs
 
 from zooid.coordinator.job_files.travelling_job import store_package
 from zooid.coordinator.plans.offer_names import enforced_lifetime_s, enforced_size
-from zooid.coordinator.runs.platform_choice import uses_gpus
+from zooid.coordinator.runs.left_handles import keep_handle
+from zooid.coordinator.runs.platform_choice import gpu_use
 from zooid.coordinator.runs.relay import Relay
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.core import errors
@@ -35,7 +37,7 @@ from zooid.core.runs.ticket import Program, Ticket, title_of
 from zooid.entry.arrival import own_versions
 from zooid.platforms import Launch, Platform
 from zooid.store import ObjectStore
-from zooid.store.member_starts import cancel_start
+from zooid.store.member_starts import cancel_start, find_start
 from zooid.store.stored_records import find_end, read_record
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,10 @@ _CAUSE_TIMEOUT_S = 1.0
 _LEFT_OUT_S = 3.0
 """Time that a member without a seat in the current roster has to end by itself."""
 _LOG_LINES = 20
+_START_LOOK_S = 5.0
+"""How often the store is asked whether a member has started that may wait in a queue: one get."""
+_MAX_PUTS = 16
+"""Number of members whose records are written at the same time."""
 
 
 @dataclass
@@ -60,6 +66,8 @@ class _Running:
     """Unix time of its launch."""
     predicted_bytes: int = 0
     """Its predicted peak memory; 0 if nothing is predicted."""
+    is_queued: bool = False
+    """Whether it may still wait in a queue of its platform, for which nobody is billed."""
     exit: Exit | None = None
     """How it ended; None while it runs."""
 
@@ -108,6 +116,8 @@ class Crew:
         self._running: dict[str, _Running] = {}
         self._looked_s = -math.inf
         """When the platform was last asked for its members, by the monotonic clock."""
+        self._looked_for_starts_s = -math.inf
+        """When the store was last asked for the starts of queued members."""
         self._dismissed: set[str] = set()
         """Members that were ended because nobody needed them any more."""
 
@@ -127,33 +137,58 @@ class Crew:
     def start(self, program: Program, specs: Sequence[MemberSpec], offers: Sequence[Offer]) -> None:
         """Write specs and handles, then start a member for each on its offer, all at once."""
         pairs = list(zip(specs, offers, strict=True))
-        launches = [self._launch(program, spec, offer) for spec, offer in pairs]
+        package = store_package(self._store) if any(offer.is_elsewhere for offer in offers) else ""
+        launches = [self._launch(program, spec, offer, package) for spec, offer in pairs]
+        handles = [self._handle(launch, offer) for launch, offer in zip(launches, offers, strict=True)]
+        self._write(specs, handles)
         now_s = time.time()
         for spec, offer in pairs:
             predicted_bytes = spec.predicted_bytes if isinstance(spec, WorkerSpec) else 0
             self._running[spec.member] = _Running(
-                spec.member, spec.run, spec.roster, offer, now_s, predicted_bytes=predicted_bytes
+                spec.member,
+                spec.run,
+                spec.roster,
+                offer,
+                now_s,
+                predicted_bytes=predicted_bytes,
+                is_queued=offer.is_elsewhere,
             )
-            self._meter.start(spec.member, offer, now_s, prepares=not self._trains)
+            prepares = not self._trains
+            self._meter.start(spec.member, offer, now_s, prepares=prepares, is_queued=offer.is_elsewhere)
         self._platform.create(launches)
 
-    def _launch(self, program: Program, spec: MemberSpec, offer: Offer) -> Launch:
-        """Write a member's spec and its handle, with which any coordinator can find it from now on."""
-        data, key = encode_record(spec), keys.spec(spec.member, spec.roster)
-        self._store.put(key, data)
-        launch = self._launch_of(program, spec, offer, f"{spec.store}/{key}", hashlib.sha256(data).hexdigest())
-        handle = MemberHandle(
-            run=spec.run,
-            member=spec.member,
+    def _launch(self, program: Program, spec: MemberSpec, offer: Offer, package: str) -> Launch:
+        url = f"{spec.store}/{keys.spec(spec.member, spec.roster)}"
+        digest = hashlib.sha256(encode_record(spec)).hexdigest()
+        return self._launch_of(program, spec, offer, url, digest, package)
+
+    def _handle(self, launch: Launch, offer: Offer) -> MemberHandle:
+        """Choose a place for a member, and return the handle with which any coordinator can find it."""
+        return MemberHandle(
+            run=launch.ticket.run,
+            member=launch.member,
             platform=offer.platform if offer.is_elsewhere else self._platform.name,
             offer=offer.name,
             launched_at_s=time.time(),
             place=self._platform.place(launch),
         )
-        self._store.put(keys.handle(spec.member, spec.roster), encode_record(handle))
-        return launch
 
-    def _launch_of(self, program: Program, spec: MemberSpec, offer: Offer, url: str, digest: str) -> Launch:
+    def _write(self, specs: Sequence[MemberSpec], handles: Sequence[MemberHandle]) -> None:
+        """Write specs and handles, those of several members at the same time."""
+
+        def write(spec: MemberSpec, handle: MemberHandle) -> None:
+            self._store.put(keys.spec(spec.member, spec.roster), encode_record(spec))
+            self._store.put(keys.handle(spec.member, spec.roster), encode_record(handle))
+
+        if len(specs) == 1:
+            write(specs[0], handles[0])
+        elif specs:
+            with ThreadPoolExecutor(min(len(specs), _MAX_PUTS)) as threads:
+                list(threads.map(write, specs, handles))
+
+    def _launch_of(
+        self, program: Program, spec: MemberSpec, offer: Offer, url: str, digest: str, package: str
+    ) -> Launch:
         ticket = Ticket(
             run=spec.run,
             member=spec.member,
@@ -163,19 +198,21 @@ class Crew:
             spec_digest=digest,
             num_threads=spec.num_threads,
             size=enforced_size(offer),
-            uses_gpus=uses_gpus(offer),
+            gpu=gpu_use(offer, spec),
             lifetime_s=enforced_lifetime_s(offer),
         )
         if not offer.is_elsewhere:
             return Launch(ticket, offer.name, self._trains)
         ticket = structs.replace(ticket, versions=own_versions())
-        return Launch(ticket, offer.name, self._trains, offer.platform, store_package(self._store))
+        return Launch(ticket, offer.name, self._trains, offer.platform, package)
 
     def adopt(self, member: str, run: str, roster: int, offer: Offer, launched_at_s: float) -> None:
         """Take over a member that another process has started."""
-        self._running[member] = _Running(member, run, roster, offer, launched_at_s)
-        if all(billed.member != member for billed in self._meter.running):
-            self._meter.start(member, offer, launched_at_s, prepares=not self._trains)
+        is_billed = any(billed.member == member for billed in self._meter.running)
+        is_queued = offer.is_elsewhere and not is_billed
+        self._running[member] = _Running(member, run, roster, offer, launched_at_s, is_queued=is_queued)
+        if not is_billed:
+            self._meter.start(member, offer, launched_at_s, prepares=not self._trains, is_queued=is_queued)
 
     @property
     def members(self) -> Collection[str]:
@@ -282,7 +319,10 @@ class Crew:
                 with suppress(StoreError):  # nobody can start if the store is gone
                     cancel_start(self._store, running.member, running.roster)
         for run in {running.run for running in members}:
-            self._platform.delete(run, {running.title for running in members if running.run == run})
+            left = self._platform.delete(run, {running.title for running in members if running.run == run})
+            for running in members:
+                if running.exit is None and running.run == run and running.title in left:
+                    keep_handle(self._store, running.member, running.roster)
         for running in members:
             if running.exit is None:
                 self._settle(running, self._read_end(running) or Exit(-signal.SIGTERM))
@@ -292,6 +332,7 @@ class Crew:
         if time.monotonic() - self._looked_s < self._platform.look_s:
             return
         self._looked_s = time.monotonic()
+        self._look_for_starts()
         living = [running for running in self._running.values() if running.exit is None]
         for run in {running.run for running in living}:
             listed = self._platform.members(run)
@@ -300,12 +341,45 @@ class Crew:
                     found = self._read_end(running) or listed.get(running.title) or Exit(None)
                     self._settle(running, found)
 
+    def _look_for_starts(self) -> None:
+        """Bill members that have waited in a queue from when they have begun."""
+        if time.monotonic() - self._looked_for_starts_s < _START_LOOK_S:
+            return
+        self._looked_for_starts_s = time.monotonic()
+        for running in self._running.values():
+            if running.is_queued and running.exit is None and (begun_s := self._begun_at_s(running)) is not None:
+                running.is_queued = False
+                self._meter.begin(running.member, begun_s)
+
+    def _begun_at_s(self, running: _Running) -> float | None:
+        """Return when a member has begun, on the clock of this machine; None if it has not, as far as is known."""
+        with suppress(StoreError, RecordError):
+            start = find_start(self._store, running.member, running.roster)
+            if start is not None and not start.is_cancelled:
+                begun_s = running.launched_at_s if start.at_s is None else start.at_s
+                return min(max(begun_s, running.launched_at_s), time.time())
+        return None
+
+    def _ran_s(self, running: _Running, end: Exit) -> float | None:
+        """Return for how long a member ran: 0 if it never began; None if that is not known."""
+        if end.ran_s is not None:
+            return end.ran_s
+        try:
+            start = find_start(self._store, running.member, running.roster)
+        except (StoreError, RecordError):
+            return None
+        has_left_no_trace = start is None and end.status is None
+        return 0.0 if has_left_no_trace or (start is not None and start.is_cancelled) else None
+
     def _settle(self, running: _Running, end: Exit) -> None:
         """Note how a member has ended. It costs nothing from then on."""
         if end.exceeded_bytes is not None and running.predicted_bytes:
             end = structs.replace(end, predicted_bytes=running.predicted_bytes)
         running.exit = end
-        self._meter.end(running.member, time.time(), end.ran_s, end.used)
+        ran_s = self._ran_s(running, end)
+        if ran_s is None and running.is_queued and (begun_s := self._begun_at_s(running)) is not None:
+            self._meter.begin(running.member, begun_s)
+        self._meter.end(running.member, time.time(), ran_s, end.used)
 
     def _read_end(self, running: _Running) -> Exit | None:
         """Read how a member ended; None if that was not recorded, or the store is gone."""

@@ -1,11 +1,14 @@
 """The platforms of a run, by the offers of its members."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from zooid.coordinator.plans.known_places import KnownPlaces
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads
-from zooid.coordinator.plans.own_offers import ray_cluster, slurm_partition, ssh_pool
+from zooid.coordinator.plans.own_offers import named_places, ray_cluster, slurm_partition, ssh_pool
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
+from zooid.core.runs.spec import MemberSpec, ProfilerSpec, WorkerSpec
+from zooid.core.runs.ticket import GpuUse
 from zooid.platforms import Platform
 from zooid.platforms.any_platform import AnyPlatform
 from zooid.platforms.local import LocalPlatform
@@ -14,43 +17,57 @@ from zooid.platforms.slurm import SlurmPlatform
 from zooid.platforms.ssh import SshPlatform
 
 
-def any_platform(*, forks: bool = True) -> AnyPlatform:
-    """Return all platforms as one; `forks` says whether members of this machine may be forked from zygotes."""
+def any_platform(*, forks: bool = True, trusts_handles: bool = False) -> AnyPlatform:
+    """Return all platforms as one; `forks` says whether members of this machine may be forked from zygotes.
+
+    With `trusts_handles`, members are looked for wherever their handles say.
+    """
     make: dict[str, Callable[[], Platform]] = {
         LOCAL: lambda: LocalPlatform(forks=forks),
         "ssh": lambda: SshPlatform(ssh_pool),
         "slurm": lambda: SlurmPlatform(slurm_partition),
         "ray": lambda: RayPlatform(ray_cluster),
     }
-    return AnyPlatform(make, _platform_of)
+    if trusts_handles:
+        return AnyPlatform(make, _platform_of)
+    return AnyPlatform(make, _platform_of, KnownPlaces(named_places).follow)
 
 
 @contextmanager
-def opened_platform(given: Platform | None, offers: Iterable[Offer]) -> Iterator[Platform]:
-    """Yield the given platform, or one for members on these offers, which is closed afterwards."""
+def opened_platform(given: Platform | None, offers: Iterable[Offer], *, forks: bool = True) -> Iterator[Platform]:
+    """Yield the given platform, or one for members on any offers, which is closed afterwards.
+
+    If `forks` is true and the first offer is this machine, it prepares for members there while the caller still plans.
+    """
     if given is not None:
         yield given
         return
-    platform = _ready_platform(list(offers))
+    first = next(iter(offers))
+    platform = any_platform(forks=forks)
+    if forks and not first.is_elsewhere and enforced_size(first) is None:
+        local = platform.of(LOCAL)
+        assert isinstance(local, LocalPlatform)
+        local.expect(num_threads(first), uses_gpus=uses_gpus(first))
     try:
         yield platform
     finally:
         platform.release()
 
 
-def _ready_platform(offers: Sequence[Offer]) -> Platform:
-    """Return a platform that prepares for members on the first offer while the caller still plans."""
-    if any(offer.is_elsewhere for offer in offers):
-        return any_platform()
-    platform = LocalPlatform()
-    if enforced_size(offers[0]) is None:
-        platform.expect(num_threads(offers[0]), uses_gpus=uses_gpus(offers[0]))
-    return platform
-
-
 def uses_gpus(offer: Offer) -> bool:
     """Whether a member on this offer may use the GPUs of its machine."""
     return (enforced_size(offer) is None and offer.kind == "owned") or offer.num_gpus > 0
+
+
+def gpu_use(offer: Offer, spec: MemberSpec) -> GpuUse:
+    """Return how a member on this offer uses GPUs. Members that train or measure a job get one each."""
+    if not uses_gpus(offer):
+        return "none"
+    trains = isinstance(spec, WorkerSpec) and spec.task == "train"
+    measures = isinstance(spec, ProfilerSpec) and spec.device != "cpu"
+    if not (trains or measures):
+        return "seen"
+    return "own" if offer.is_elsewhere and offer.num_gpus > 0 else "shared"
 
 
 def _platform_of(offer: str) -> str:

@@ -13,7 +13,7 @@ from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.earlier_runs import learn_so_far, merged_links
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.offer_names import offers_to_start, resolve_offer
+from zooid.coordinator.plans.offer_names import only_offer, resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
@@ -36,6 +36,7 @@ from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.checkpoint import CheckpointManifest, CheckpointRule, Ledger
 from zooid.core.runs.spec import RunClaim
+from zooid.core.runs.steering import Steering
 from zooid.platforms import Platform
 from zooid.schedule.samples import samples_of
 from zooid.store import ObjectStore, clear, open_store
@@ -78,7 +79,7 @@ def resume(
     on_event = on_event or PrintsOnly()
     folder, before, number = _find(store)
     file = _job_file(job_file, before, folder)
-    offer = None if on is None else _only_offer(on)
+    offer = None if on is None else only_offer(on)
     if plan is not None:
         check_given(plan, limits, goal, links, on)
     was_killed = reject_live_coordinator(folder, number - 1)
@@ -88,6 +89,7 @@ def resume(
             check_continues(plan, manifest, folder.url)
     last_plan = _last_plan(folder)
     offers = (plan or last_plan).offers if offer is None else (offer,)
+    offers = (*offers, *_offers_of_run(folder, last_plan))
     with opened_platform(platform, offers) as own_platform:
         job = TravellingJob.of(before) if file is None else packed_job(file, offers)
         claim = RunClaim(
@@ -240,11 +242,14 @@ def _last_plan(store: ObjectStore) -> Plan:
         ) from error
 
 
-def _only_offer(on: str) -> Offer:
-    offers = offers_to_start([on])
-    if len(offers) > 1:
-        raise InputError(f"{on!r} means {', '.join(offer.name for offer in offers)}; give one of them")
-    return offers[0]
+def _offers_of_run(store: ObjectStore, last_plan: Plan) -> tuple[Offer, ...]:
+    """Return the offers that have members or may get them: those of its plans, and those to which it may switch."""
+    followed = _followed_plan(store, last_plan)
+    try:
+        steering = read_record(store, keys.STEERING, Steering)
+    except ObjectNotFound:
+        return (*last_plan.offers, *followed.offers)
+    return (*last_plan.offers, *followed.offers, *steering.offers)
 
 
 def _followed_plan(store: ObjectStore, last_plan: Plan) -> Plan:

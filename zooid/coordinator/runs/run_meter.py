@@ -34,6 +34,8 @@ class _Entry:
     bill: RunningMember
     ended_at_s: float | None = None
     """Unix time until which it is billed; None while it runs."""
+    is_queued: bool = False
+    """Whether it may still wait in a queue of its platform, and costs nothing."""
     lag_s: float = 0.0
     """Seconds between its launch and its start, for which nobody is billed."""
     used: StoreUsed | None = None
@@ -45,7 +47,8 @@ class _Entry:
         return at_s if self.ended_at_s is None else self.ended_at_s
 
     def change_price(self, usd_per_hour: float, at_s: float) -> None:
-        self.bill = structs.replace(self.bill, tariff=self.bill.tariff.at_price(usd_per_hour, at_s))
+        from_s = self.bill.tariff.started_at_s if self.is_queued else at_s
+        self.bill = structs.replace(self.bill, tariff=self.bill.tariff.at_price(usd_per_hour, from_s))
 
 
 class RunMeter:
@@ -72,14 +75,15 @@ class RunMeter:
 
     @property
     def running(self) -> tuple[RunningMember, ...]:
-        return tuple(entry.bill for entry in self._running)
+        """Members that are billed now."""
+        return tuple(entry.bill for entry in self._running if not entry.is_queued)
 
     @property
     def _running(self) -> list[_Entry]:
         return [entry for entry in self._members if entry.ended_at_s is None]
 
-    def start(self, member: str, offer: Offer, at_s: float, *, prepares: bool) -> None:
-        """Bill a member from this time on."""
+    def start(self, member: str, offer: Offer, at_s: float, *, prepares: bool, is_queued: bool = False) -> None:
+        """Bill a member from this time on. One that `is_queued` costs nothing before it has begun."""
         tariff = Tariff.of(offer, at_s).at_price(self.usd_per_hour(offer), at_s)
         self.carry_on(
             RunningMember(
@@ -91,6 +95,14 @@ class RunMeter:
                 prepares=prepares,
             )
         )
+        self._members[-1].is_queued = is_queued
+
+    def begin(self, member: str, at_s: float) -> None:
+        """Bill a member that was queued from this time on."""
+        for entry in self._running:
+            if entry.bill.member == member and entry.is_queued:
+                entry.is_queued = False
+                entry.bill = structs.replace(entry.bill, tariff=structs.replace(entry.bill.tariff, started_at_s=at_s))
 
     def usd_per_hour(self, offer: Offer) -> float:
         """Return the present price of a member on this offer."""
@@ -105,14 +117,18 @@ class RunMeter:
         """Stop billing a member, unless it has already ended.
 
         `ran_s` is the time for which it ran, and `attended` is what the program has used that attended it, if they are
-        known.
+        known. A member that never ran costs nothing, not even its start.
 
         Until then it is billed from its launch on, because nobody knows yet how long the platform takes to start it.
         """
         for entry in self._running:
             if entry.bill.member == member:
+                if ran_s == 0.0 and entry.used is None:
+                    self._members.remove(entry)
+                    return
+                entry.is_queued = False
                 since_launch_s = max(0.0, at_s - entry.bill.tariff.started_at_s)
-                billed_s = since_launch_s if ran_s is None else ran_s
+                billed_s = ran_s or since_launch_s
                 entry.ended_at_s = entry.bill.tariff.started_at_s + billed_s
                 entry.attended = attended
                 entry.lag_s = max(0.0, since_launch_s - billed_s)
@@ -183,7 +199,7 @@ class RunMeter:
         amounts: dict[str, list[float]] = {kind: [] for kind in METERED_KINDS}
         for term in self.carried:
             amounts.setdefault(term.kind, []).append(term.usd)
-        for entry in entries:
+        for entry in (entry for entry in entries if not entry.is_queued):
             start_usd = entry.bill.usd_per_start
             time_usd = entry.bill.tariff.usd_at(entry.until_s(at_s)) - start_usd
             amounts["starts"].append(start_usd)

@@ -15,6 +15,7 @@ from zooid.core.runs.events import (
     RosterChanged,
     RunStarted,
     StepCommitted,
+    StoreUsed,
 )
 
 
@@ -67,10 +68,14 @@ class RunProgress:
     """Members of whose loss people were told."""
     last_event_s: float = field(default_factory=time.monotonic)
     """Time of the last relayed event."""
+    reported_s: dict[str, float] = field(default_factory=dict)
+    """Time of the last event that a member has written about itself."""
 
     def take(self, event: Event) -> None:
         """Update the progress with an event."""
         self.last_event_s = time.monotonic()
+        if isinstance(event, MemberStarted | MemberTrained | StoreUsed):
+            self.reported_s[event.member] = time.monotonic()
         match event:
             case RunStarted():
                 self.seated = frozenset(event.members)
@@ -105,3 +110,7 @@ class RunProgress:
         Members compute in lockstep, so an event of one shows that all in the roster are alive.
         """
         return -math.inf if self.is_left_out(member) else self.last_event_s
+
+    def last_report_s(self, member: str) -> float:
+        """Return when a member has last reported by itself, as it does every few seconds, whatever it waits for."""
+        return -math.inf if self.is_left_out(member) else self.reported_s.get(member, -math.inf)

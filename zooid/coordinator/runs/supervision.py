@@ -1,6 +1,7 @@
 """Supervision of a run, new or resumed: its members are checked, started, watched and ended."""
 
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,13 +12,16 @@ from msgspec import structs
 
 from zooid.coordinator.job_files.travelling_job import TravellingJob
 from zooid.coordinator.plans.checkpoint_rules import rule_for
+from zooid.coordinator.plans.known_places import in_words
 from zooid.coordinator.plans.offer_names import num_threads
 from zooid.coordinator.runs.accounts import median_step_s, run_started, timeout_s
-from zooid.coordinator.runs.adoption import AdoptedMembers, Orphan, Orphans, end_waiting, find_orphan
+from zooid.coordinator.runs.adoption import Orphan, Orphans, end_waiting, find_orphan
 from zooid.coordinator.runs.cleanup import clear_earlier, clear_exchanged
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.first_roster import roster_for
+from zooid.coordinator.runs.heard_members import HeardMembers
 from zooid.coordinator.runs.lease import Lease
+from zooid.coordinator.runs.left_members import find_left_members, forget_ended
 from zooid.coordinator.runs.live_bill import LiveBill, carry_over
 from zooid.coordinator.runs.member_changes import RunChanges
 from zooid.coordinator.runs.relay import OnEvent, Relay
@@ -56,6 +60,8 @@ from zooid.store.planned_changes import read_plan_of
 from zooid.store.rosters import read_roster
 from zooid.store.stored_records import read_plan, read_worker_spec
 
+logger = logging.getLogger(__name__)
+
 _POLL_S = 0.02
 _HASTY_PATIENCE_S = 10.0
 """Patience with the store when a run ends with an error, for example by Ctrl-C."""
@@ -93,6 +99,8 @@ class Run:
         self._orphans = orphans
         self._on_event = on_event
         self._has_begun = False
+        self._has_left = False
+        """Whether members could not be ended."""
         self._progress = RunProgress()
         self._fence = Fence(self._store, number, coordinates=True)
         self._lease = Lease(self._store, number, self._fence, lambda: self.relay.told)
@@ -151,6 +159,8 @@ class Run:
             self.relay.flush()
             self._clean_up()
         self._lease.end()
+        with contextlib.suppress(StoreError):
+            self._end_left()
 
     @property
     def is_replaced(self) -> bool:
@@ -175,7 +185,8 @@ class Run:
         if self._lease.is_replaced() or self._fence.is_superseded():
             return
         clear_exchanged(self._store, self._claim.run, self._roster)
-        if self._number == 0 and not self._has_begun:
+        self._has_left = bool(self._store.list(keys.left_under(self._roster)))
+        if self._number == 0 and not self._has_begun and not self._has_left:
             clear(self._store, "")
         else:
             clear_earlier(self._store, self._claim.run, self._roster, self._number)
@@ -187,6 +198,26 @@ class Run:
                 for folder in (keys.SPECS, keys.FAILURES, keys.STARTS, keys.LOGS):
                     clear(self._store, f"{folder}/{keys.label(self._number)}")
         sweep(self._store, "", min_age_s=0.0)  # all members are gone, so nobody will finish a staged upload
+
+    def _end_left(self) -> None:
+        """End members that the platform does not reach, with a claim that they see in the store."""
+        if not self._has_left:
+            return
+        claim = structs.replace(self._claim, nonce=secrets.token_hex(8))
+        with contextlib.suppress(ObjectExists):  # another coordinator has taken over, which ends them, too
+            self._store.create(keys.claim(self._number + 1), encode_record(claim))
+        left = [
+            member for member in find_left_members(self._store, (), with_handles=False) if member.roster == self._roster
+        ]
+        deadline_s = time.monotonic() + GRACE_S
+        while (left := forget_ended(left)) and time.monotonic() < deadline_s:
+            time.sleep(_GRACE_POLL_S)
+        if left:
+            logger.warning(
+                "members may still run: %s; `zooid clean --force %s` ends them when they can be reached",
+                ", ".join(in_words(member.handle) for member in left),
+                self._store.url,
+            )
 
     def enter(self, phase: str) -> None:
         """Report that the next phase begins."""
@@ -237,7 +268,7 @@ class Run:
         self._emit(run_started(plan, roster, self._store, self._claim.checkpoints))
         self._writer.flush()  # before the first event of a member, which may come soon
         begin_s = time.monotonic()
-        with self._crew(self.platform) as crew:
+        with self._crew(self._heard(plan)) as crew:
             offers = plan.member_offers
             specs = [
                 structs.replace(
@@ -290,14 +321,7 @@ class Run:
         self._emit(MembersAdopted(at_s=time.time(), members=names, step=orphans.step))
         self._writer.flush()
         end_waiting(self._store, self.platform, self._roster)
-        platform = AdoptedMembers(
-            self.platform,
-            self._store,
-            self._roster,
-            self._progress.last_heard_s,
-            self._has_trained,
-            timeout_s(plan.predicted),
-        )
+        platform = self._heard(plan)
         with self._crew(platform) as crew:
             for member in orphans.members:
                 self._adopt_member(member, plan, crew, platform)
@@ -309,13 +333,13 @@ class Run:
                 changes.replace_lost()  # while no coordinator lived, nobody did
             return self._watch(plan, crew, orphans.step, begin_s, lambda: self._adopt_joined(plan, crew, platform))
 
-    def _adopt_joined(self, plan: Plan, crew: Crew, platform: AdoptedMembers) -> None:
+    def _adopt_joined(self, plan: Plan, crew: Crew, platform: HeardMembers) -> None:
         """Adopt members that have joined since, with a change that the dead coordinator had planned."""
         for name in (self._progress.seated or frozenset()).difference(crew.members):
             if (orphan := find_orphan(self._store, self.platform, name, self._roster)) is not None:
                 self._adopt_member(orphan, plan, crew, platform)
 
-    def _adopt_member(self, orphan: Orphan, plan: Plan, crew: Crew, platform: AdoptedMembers) -> None:
+    def _adopt_member(self, orphan: Orphan, plan: Plan, crew: Crew, platform: HeardMembers) -> None:
         if not orphan.is_seen:
             platform.unseen.add(orphan.name)
         handle = orphan.handle
@@ -332,6 +356,18 @@ class Run:
         followed = read_plan_of(self._store, self._roster, spec.plan)
         by_name = {offer.name: offer for offer in followed.offers}
         return by_name.get(spec.offer, followed.member_offers[spec.joins_stage])
+
+    def _heard(self, plan: Plan) -> HeardMembers:
+        """Return the platform, which asks the store about members that it cannot list or reach."""
+        return HeardMembers(
+            self.platform,
+            self._store,
+            self._roster,
+            self._progress.last_heard_s,
+            self._has_trained,
+            timeout_s(plan.predicted),
+            self._progress.last_report_s,
+        )
 
     def _crew(self, platform: Platform) -> Crew:
         return Crew(

@@ -39,6 +39,8 @@ PLANS = "plans"
 ANSWERS = "answers"
 SPECS = "specs"
 HANDLES = "handles"
+LEFT = "left"
+"""Handles of members that could not be ended when their coordinator ended."""
 STARTS = "starts"
 ENDS = "ends"
 LOGS = "logs"
@@ -81,6 +83,15 @@ def spec(member: str, roster_number: int = 0) -> str:
 def handle(member: str, roster_number: int) -> str:
     """Key of the record with which a member is found."""
     return f"{HANDLES}/{label(roster_number)}/{member}.json"
+
+
+def left_under(roster_number: int) -> str:
+    return f"{LEFT}/{label(roster_number)}"
+
+
+def left(member: str, roster_number: int) -> str:
+    """Key of the handle of a member that could not be ended."""
+    return f"{left_under(roster_number)}/{member}.json"
 
 
 def start(member: str, roster_number: int) -> str:

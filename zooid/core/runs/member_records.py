@@ -36,6 +36,8 @@ class MemberStart(FileRecord, frozen=True, kw_only=True, tag="member_start"):
     """Random text of the writer, which distinguishes two writers."""
     is_cancelled: bool = False
     """Whether the coordinator has written it, so that a member that it has given up never starts."""
+    at_s: float | None = None
+    """Unix time of the claim on the clock of its writer; None if an older zooid has written it."""
 
 
 class Exit(Record, frozen=True):
@@ -57,6 +59,8 @@ class Exit(Record, frozen=True):
     """Why the member could not be started, or was ended; empty if its status says it."""
     output: str = ""
     """The last lines that were printed while it was started, if it could not be started."""
+    is_assumed: bool = False
+    """Whether the platform only assumes the end, because it does not reach the place of the member any more."""
 
     @property
     def is_success(self) -> bool:

@@ -10,6 +10,7 @@ from zooid.core.resources.size import Size
 from zooid.core.runs import keys
 
 Program = Literal["worker", "profiler"]
+GpuUse = Literal["none", "seen", "shared", "own", "assigned"]
 
 
 class Versions(Record, frozen=True):
@@ -25,7 +26,7 @@ class Versions(Record, frozen=True):
 
 
 class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
-    """What `zooid.entry` needs to run one member as `python -m zooid.PROGRAM SPEC_URL`."""
+    """What `zooid.entry` needs to run one member as `python -m zooid.PROGRAM SPEC_URL DIGEST`."""
 
     run: str
     member: str
@@ -38,8 +39,13 @@ class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
     num_threads: int
     size: Size | None = None
     """The limits of the member; None means no limits of its own."""
-    uses_gpus: bool = False
-    """Whether the member may use the GPUs of the machine."""
+    gpu: GpuUse = "none"
+    """How the member uses the GPUs of its machine.
+
+    `none`: they are hidden from it. `seen`: it sees all and claims none, since it does not train. `shared`: it gets a
+    GPU of its own, or shares one if all are claimed. `own`: it gets a GPU of its own, or cannot be started. `assigned`:
+    the same, but the scheduler of a cluster may have chosen the GPU.
+    """
     lifetime_s: float | None = None
     """The time after which the member is ended; None if it may run for any time."""
     versions: Versions | None = None
@@ -51,6 +57,11 @@ class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
         require_name("run", self.run)
         require_name("member", self.member)
         require_positive(self, "num_threads", "lifetime_s")
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether the member sees GPUs of its machine."""
+        return self.gpu != "none"
 
     @property
     def title(self) -> str:

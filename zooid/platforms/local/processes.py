@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from zooid.core.environment import member_environment
+from zooid.core.errors import InputError
 from zooid.core.runs.liveness import own_mark
 from zooid.core.runs.member_records import Exit, MemberHandle
 from zooid.core.runs.ticket import Ticket
@@ -60,6 +61,12 @@ class LocalPlatform:
 
     def create(self, launches: Sequence[Launch]) -> None:
         """Start processes; one with a size is limited from its first instruction, or rejected."""
+        for launch in launches:
+            if launch.platform != self.name:
+                raise InputError(
+                    f"{launch.member} is a member for {launch.offer}, but the given `platform` starts members on this "
+                    "machine; leave out `platform`, or give offers of this machine"
+                )
         for size in {launch.ticket.size for launch in launches if launch.ticket.size is not None}:
             confine(size).remove()  # whether this process may limit others is best found out by doing it
         for run in {launch.ticket.run for launch in launches}:
@@ -76,7 +83,7 @@ class LocalPlatform:
             listed[title] = None if process.poll() is None else machine_folder.last_words(run, title)
         return {title: not_started(words) for title, words in listed.items() if words != ""}
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         """End the whole sessions of the members, with all processes that they have started."""
         own = self._started.get(run, {})
         ending = {title: process for title, process in own.items() if title in titles}
@@ -87,13 +94,14 @@ class LocalPlatform:
                 for title, process in ending.items()
             )
         )
-        machine_folder.end_members(run, list(titles), GRACE_S + _RECORD_S)
+        left = machine_folder.end_members(run, list(titles), GRACE_S + _RECORD_S)
         _wait_until(lambda: all(process.poll() is not None for process in ending.values()))
         for title in ending:
             del own[title]
         if all(process.poll() is not None for process in own.values()):
             self._started.pop(run, None)
             machine_folder.leave(run)
+        return left
 
     def kill(self, run: str, title: str) -> bool:
         """Kill a member and all that belongs to it without notice, as a machine that is lost; False if it was gone."""

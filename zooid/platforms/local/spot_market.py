@@ -126,12 +126,12 @@ class SpotMarket:
         own = {title: each.end for title, each in self._instances.get(run, {}).items() if self._is_told_here(each)}
         return {**self.platform.members(run), **own}
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         for title in titles:
             instance = self._instances.get(run, {}).get(title)
             if instance is not None and not instance.has_begun and instance.end is None:
                 instance.end = Exit(-signal.SIGTERM)
-        self.platform.delete(run, titles)
+        return self.platform.delete(run, titles)
 
     def place(self, launch: Launch) -> dict[str, str]:
         return self.platform.place(launch)

@@ -151,15 +151,16 @@ def _become(birth: Birth) -> int:
 
 
 def _become_member(ticket: Ticket, folder: str) -> int:
-    """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC`."""
+    """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC DIGEST`."""
     os.chdir(folder)
     sys.path[0] = folder
     _reseed()
     name = f"zooid.{ticket.program}"
-    _show_command(["-m", name, ticket.spec_url])
+    arguments = [ticket.spec_url, ticket.spec_digest]
+    _show_command(["-m", name, *arguments])
     module = importlib.import_module(f"{name}.__main__")
     sys.modules["zooid.platforms.local.zygote"], sys.modules["__main__"] = sys.modules["__main__"], module
-    sys.argv = [str(module.__file__), ticket.spec_url]
+    sys.argv = [str(module.__file__), *arguments]
     status: int = module.main()
     return status
 

@@ -22,6 +22,7 @@ from ray import cloudpickle, exceptions
 
 from zooid.platforms.programs import actor_program, bootstrap_program
 from zooid.platforms.ray import member_actor
+from zooid.platforms.ray.ray_cluster import hopelessness
 
 NAMESPACE = "zooid"
 _AGAIN_S = 1.0
@@ -31,6 +32,9 @@ _PLACED_S = 30.0
 """Seconds that actors have to answer before they are killed. On a busy node, that may take long. One that still waits
 for a node never answers. Ray kills the processes that an actor has started with it, which cannot clear away then."""
 _POLL_S = 0.05
+_LOOK_S, _HOPELESS_S = 1.0, 5.0
+"""Seconds between two looks at actors that wait, and how long no node may have room for one before it is given up.
+Nodes come and go."""
 
 
 def main() -> None:
@@ -42,7 +46,7 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     try:
-        _Driver().serve()
+        _Driver(f"Ray at {sys.argv[1]}").serve()
     finally:
         threading.Timer(_LEAVE_S, os._exit, (0,)).start()  # Ray may wait for a cluster that is gone
         ray.shutdown()
@@ -52,12 +56,18 @@ def main() -> None:
 class _Driver:
     """The members that the coordinator has asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, cluster: str) -> None:
+        """`cluster` is what messages call the cluster."""
+        self._cluster = cluster
         self._actors: dict[tuple[str, str], Any] = {}
         """The actor of each member that is followed, by run and title."""
         self._placed: dict[tuple[str, str], Future[bool]] = {}
         """The answers of actors, which they give as soon as they are on a node."""
         self._states: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[tuple[str, str], dict[str, Any]] = {}
+        """What members ask for that this driver has started, until they are placed, by run and title."""
+        self._hopeless_since_s: dict[tuple[str, str], float] = {}
+        """Since when no node can hold a member that waits, by the monotonic clock."""
         self._lock = threading.RLock()
         self._ends = ThreadPoolExecutor(1)
         """The thread that handles ends of members, because Ray's own callback thread must not call Ray."""
@@ -72,6 +82,7 @@ class _Driver:
 
     def serve(self) -> None:
         """Serve until the coordinator closes its end."""
+        threading.Thread(target=self._look_at_waiting, daemon=True).start()
         for line in sys.stdin:
             request = json.loads(line)
             number, operation = request.pop("number"), request.pop("operation")
@@ -97,7 +108,41 @@ class _Driver:
             )
             made = actor.remote(actor_program(), run, title, member["order"], bootstrap_program(), python)
             self._follow(run, title, made)
+            self._waiting[run, title] = member
         self._tell(run)
+
+    def _look_at_waiting(self) -> None:
+        """Give up actors for which no node has had room for a while, if the cluster does not start nodes by itself."""
+        while True:
+            time.sleep(_LOOK_S)
+            for run, title in list(self._waiting):
+                if self._placed[run, title].done():
+                    self._waiting.pop((run, title), None)
+                    self._hopeless_since_s.pop((run, title), None)
+            if not self._waiting:
+                continue
+            try:
+                nodes = self._operations["nodes"]()
+            except Exception:  # noqa: BLE001  # the next request tells the coordinator that the connection is lost
+                continue
+            for (run, title), member in list(self._waiting.items()):
+                self._judge(run, title, hopelessness(self._cluster, nodes, member["needs"], member["max_members"]))
+
+    def _judge(self, run: str, title: str, why: str) -> None:
+        """Give an actor up if it has been hopeless for long enough; `why` is empty if it is not."""
+        now_s = time.monotonic()
+        if not why:
+            self._hopeless_since_s.pop((run, title), None)
+            return
+        if now_s - self._hopeless_since_s.setdefault((run, title), now_s) < _HOPELESS_S:
+            return
+        self._waiting.pop((run, title), None)
+        self._hopeless_since_s.pop((run, title), None)
+        actor = self._actors.pop((run, title), None)
+        if actor is not None:  # `_end` may have removed it already
+            self._note(run, title, why)
+            self._tell(run)
+            ray.kill(actor)
 
     def _watch(self, run: str, titles: list[str]) -> None:
         """Follow members that another driver has started."""

@@ -6,6 +6,7 @@ members that have left, and would request a node for each lost member, whose rep
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -14,7 +15,7 @@ from zooid.platforms.line_link import LineLink, Unreachable
 from zooid.platforms.linked_members import LinkedMembers
 from zooid.platforms.orders import order_of
 from zooid.platforms.platform import Launch, not_started
-from zooid.platforms.ray.ray_cluster import RayCluster, open_driver
+from zooid.platforms.ray.ray_cluster import RayCluster, hopelessness, lack_of_room, open_driver
 
 logger = logging.getLogger(__name__)
 
@@ -38,17 +39,34 @@ class RayPlatform:
             cluster, ticket = self._cluster_of(launch.offer), launch.ticket
             self._members.settle(cluster.address, ticket.run, ticket.title)
             order = order_of(launch)
-            order["ticket"]["uses_gpus"] = cluster.has_gpu  # a node may have GPUs that Ray has given to others
-            member = {"order": order, "request": cluster.request}
+            # a node may have GPUs that Ray has given to others
+            order["ticket"]["gpu"] = "assigned" if cluster.has_gpu else "none"
+            member = {
+                "order": order,
+                "request": cluster.request,
+                "needs": cluster.resources_of_nodes,
+                "max_members": cluster.max_members,
+            }
             by_run.setdefault((ticket.run, cluster.address, cluster.python), {})[ticket.title] = member
         for (run, address, python), members in by_run.items():
             self._members.start(address, run, members, members=members, python=python)
+        for cluster in {self._cluster_of(launch.offer) for launch in launches}:
+            self._warn_of_growth(cluster)
+
+    def _warn_of_growth(self, cluster: RayCluster) -> None:
+        """Say what members wait for if the cluster must start a node for them, since that may never happen."""
+        name = f"Ray at {cluster.address}"
+        with suppress(Unreachable):  # the members are listed as lost
+            nodes = self._members.links.get(cluster.address).ask("nodes")
+            why = lack_of_room(name, nodes, cluster.resources_of_nodes)
+            if why and not hopelessness(name, nodes, cluster.resources_of_nodes, cluster.max_members):
+                logger.warning("members wait until the cluster starts another node: %s", why)
 
     def members(self, run: str) -> Mapping[str, Exit | None]:
         return self._members.listed(run, _states)
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
-        self._members.end(run, titles)
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
+        return self._members.end(run, titles)
 
     def has_room(self, num_members: int, offer: str) -> bool:
         """Whether nodes are free for so many members, or the cluster grows for them by itself."""
@@ -66,6 +84,8 @@ class RayPlatform:
         return {"address": self._cluster_of(launch.offer).address}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
+        if handle.place.keys() != {"address"}:
+            return False
         self._members.settle(handle.place["address"], handle.run, title)
         return True
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from zooid.core.environment import ray_driver_environment
 from zooid.core.errors import InputError
-from zooid.core.units import parse_bytes
+from zooid.core.units import format_bytes, parse_bytes
 from zooid.platforms.line_link import LineLink, Unreachable
 
 
@@ -37,6 +37,12 @@ class RayCluster:
         """What an actor asks for, with the names of `ray.remote`."""
         sizes = {"num_cpus": self.vcpus, "memory": float(self.memory_bytes), "num_gpus": float(self.has_gpu)}
         return {**sizes, "resources": self._further_resources()}
+
+    @property
+    def resources_of_nodes(self) -> dict[str, float]:
+        """What an actor asks for, with the names of the nodes' resources."""
+        sizes = {"CPU": self.vcpus, "memory": float(self.memory_bytes), "GPU": float(self.has_gpu)}
+        return {**sizes, **self._further_resources()}
 
     def _further_resources(self) -> dict[str, float]:
         parts = [part.strip().rpartition("=") for part in self.resources.split(",") if part.strip()]
@@ -104,7 +110,51 @@ def member_sizes(nodes: Sequence[Mapping[str, float]], given: Mapping[str, Any])
     memory_bytes = memory if isinstance(memory, int) else parse_bytes(memory)
     num_wanted_gpus = min(1, int(sizes.get("num_gpus") or 0))
     found["members"] = sum(_num_fitting(node, sizes["vcpus"], memory_bytes, num_wanted_gpus) for node in nodes)
+    if not found["members"] and "members" not in given:
+        request = {"CPU": float(sizes["vcpus"]), "memory": float(memory_bytes), "GPU": float(num_wanted_gpus)}
+        raise InputError(lack_of_room("the Ray cluster", nodes, request))
     return found
+
+
+def lack_of_room(cluster: str, nodes: Sequence[Mapping[str, float]], request: Mapping[str, float]) -> str:
+    """Return why no node can ever hold an actor with this request, and what to do; empty if a node can.
+
+    `cluster` is what the message calls the cluster. The request has the names of the nodes' resources.
+    """
+    wanted = {name: amount for name, amount in request.items() if amount}
+    if any(all(node.get(name, 0.0) >= amount for name, amount in wanted.items()) for node in nodes):
+        return ""
+    largest = max(nodes, key=lambda node: (node.get("memory", 0.0), node.get("CPU", 0.0)), default={})
+    offered = {name: largest.get(name, 0.0) for name in wanted}
+    aside = " (Ray sets 30 % of a node's memory aside by default)" if offered["memory"] < wanted["memory"] else ""
+    return (
+        f"no node of {cluster} has room for a member with {_in_words(wanted)}; the largest node offers "
+        f"{_in_words(offered)}{aside}: give less in the file of machines, or more `members` than fit now if the "
+        "cluster starts other nodes by itself"
+    )
+
+
+def hopelessness(
+    cluster: str, nodes: Sequence[Mapping[str, float]], request: Mapping[str, float], max_members: int | None
+) -> str:
+    """Return why an actor that waits can never be placed; empty if a node can hold it, or the cluster may start one."""
+    num_fitting = sum(_num_fitting(node, request["CPU"], int(request["memory"]), int(request["GPU"])) for node in nodes)
+    if num_fitting < (max_members or 0):
+        return ""
+    return lack_of_room(cluster, nodes, request)
+
+
+def _in_words(resources: Mapping[str, float]) -> str:
+    """Describe amounts of resources.
+
+    >>> _in_words({"CPU": 4.0, "memory": 16e9, "GPU": 0.0})
+    '4 CPU, 16 GB of memory and 0 GPU'
+    """
+    *others, last = [
+        f"{format_bytes(amount)} of memory" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in resources.items()
+    ]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _num_fitting(available: Mapping[str, float], vcpus: float, memory_bytes: int, num_gpus: int) -> int:

@@ -13,6 +13,7 @@ from zooid.platforms.orders import order_of
 from zooid.platforms.platform import Launch
 from zooid.platforms.programs import bootstrap_program, program_text
 from zooid.platforms.slurm.cluster_commands import Cluster
+from zooid.platforms.ssh.agent_link import shell_path
 
 MIB = 2**20
 _SEPARATOR = "\n# ---- a part of the program of a member of zooid ----\n"
@@ -45,6 +46,11 @@ _MAX_JOBS = 1000
 """Slurm's default limit for the size of an array is 1,001."""
 
 
+_OWN_OPTIONS = {"--comment": "", "--job-name": "-J", "--array": "-a", "--output": "-o", "--clusters": "-M"}
+"""Options of sbatch that zooid needs to find its jobs and to leave no files, with their letters. sbatch accepts the
+beginning of a name, too."""
+
+
 @dataclass(frozen=True)
 class SlurmPartition:
     """A partition of a cluster, and what each member gets there."""
@@ -62,11 +68,29 @@ class SlurmPartition:
 
     def __post_init__(self) -> None:
         try:
-            shlex.split(self.options)
+            words = shlex.split(self.options)
         except ValueError as error:
             raise InputError(
                 f"the options {self.options!r} of sbatch cannot be read: {error}; close all quotes"
             ) from error
+        refused = [word for word in words if _refused_name(word)]
+        if refused:
+            raise InputError(
+                f"the options of sbatch have {refused[0].partition('=')[0]}, with which zooid would lose its jobs or "
+                "leave files behind; leave it out"
+            )
+
+
+def _refused_name(word: str) -> str:
+    """Return the option that a word gives, or begins to give, if members need it themselves; otherwise nothing.
+
+    >>> _refused_name("--comment=mine"), _refused_name("--arr"), _refused_name("-Jmine"), _refused_name("--account=a")
+    ('--comment', '--array', '--job-name', '')
+    """
+    name = word.partition("=")[0]
+    if name.startswith("--"):
+        return next((option for option in _OWN_OPTIONS if len(name) > 2 and option.startswith(name)), "")
+    return next((option for option, letter in _OWN_OPTIONS.items() if letter and word.startswith(letter)), "")
 
 
 @dataclass(frozen=True)
@@ -146,15 +170,11 @@ def batch_script(launches: Sequence[Launch], partition: SlurmPartition) -> str:
     for launch in launches:
         order = order_of(launch)
         order["environment"] = {**notice, **order["environment"]}
-        order["ticket"]["uses_gpus"] = partition.has_gpu  # a node may have GPUs that Slurm has given to others
+        # a node may have GPUs that Slurm has given to others
+        order["ticket"]["gpu"] = "assigned" if partition.has_gpu else "none"
         orders.append(json.dumps(order))
     shell = _SCRIPT.format(
-        python=_shell_path(partition.python), titles=shlex.quote(titles_comment(launches)), load=shlex.quote(_LOAD)
+        python=shell_path(partition.python), titles=shlex.quote(titles_comment(launches)), load=shlex.quote(_LOAD)
     )
     launcher = program_text("zooid.entry", "batch_job")
     return _SEPARATOR.join((shell, launcher, bootstrap_program(), "\n".join(orders) + "\n"))
-
-
-def _shell_path(path: str) -> str:
-    """Quote a path, except for the home folder that it may begin with."""
-    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)

@@ -17,6 +17,9 @@ from zooid.platforms.ssh.agent_link import ssh_command
 
 _ANSWER_S = 60.0
 """Slurm's own patience with a busy controller is 10 s, several times over."""
+_LISTING_S = 10.0
+"""Seconds to wait for a list of jobs or nodes. Earlier ones are used instead, while the coordinator goes on."""
+_LISTINGS = ("squeue", "sinfo")
 _RETRY_S = 5.0
 """Seconds between two attempts to log in."""
 _END_S = 2.0
@@ -99,7 +102,13 @@ _SIGNS_OF_SILENCE = ("Unable to contact slurm controller", "Socket timed out", "
 """What commands print if the controller does not answer, which says nothing about jobs."""
 
 
+def _answer_s(command: Sequence[str]) -> float:
+    """Return how long to wait for the answer to a command."""
+    return _LISTING_S if command[0] in _LISTINGS else _ANSWER_S
+
+
 def _given_here(command: Sequence[str], text: str) -> tuple[int, str]:
+    limit_s = _answer_s(command)
     try:
         answer = subprocess.run(
             command,
@@ -109,7 +118,7 @@ def _given_here(command: Sequence[str], text: str) -> tuple[int, str]:
             env=slurm_environment(),
             text=True,
             errors="replace",
-            timeout=_ANSWER_S,
+            timeout=limit_s,
             check=False,
             start_new_session=True,  # Ctrl-C is for the coordinator, which still has to end its members
         )
@@ -119,7 +128,7 @@ def _given_here(command: Sequence[str], text: str) -> tuple[int, str]:
             "machines"
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise SlurmUnreachable(f"{command[0]} did not answer within {_ANSWER_S:g} s") from error
+        raise SlurmUnreachable(f"{command[0]} did not answer within {limit_s:g} s") from error
     return answer.returncode, answer.stdout
 
 
@@ -147,7 +156,8 @@ class _LoginShell:
             self._process.stdin.flush()
         except OSError as error:
             raise self._unreachable() from error
-        printed, _, status = self._read_until(f"\n{mark} ".encode()).decode(errors="replace").rpartition(f"\n{mark} ")
+        answer = self._read_until(f"\n{mark} ".encode(), _answer_s(command)).decode(errors="replace")
+        printed, _, status = answer.rpartition(f"\n{mark} ")
         return int(status), printed
 
     def close(self) -> None:
@@ -157,15 +167,15 @@ class _LoginShell:
         self._process.stdout.close()
         self._process.stderr.close()
 
-    def _read_until(self, mark: bytes) -> bytes:
+    def _read_until(self, mark: bytes, limit_s: float) -> bytes:
         """Read to the end of the line that begins with the mark."""
         assert self._process.stdout is not None
         data = b""
-        deadline_s = time.monotonic() + _ANSWER_S
+        deadline_s = time.monotonic() + limit_s
         while mark not in data or not data.endswith(b"\n"):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise SlurmUnreachable(f"{self._host} did not answer within {_ANSWER_S:g} s")
+                raise SlurmUnreachable(f"{self._host} did not answer within {limit_s:g} s")
             if select.select([self._process.stdout], [], [], left_s)[0]:
                 chunk = os.read(self._process.stdout.fileno(), _CHUNK_BYTES)
                 if not chunk:

@@ -57,6 +57,8 @@ class SlurmPlatform:
         """What a cluster has listed of a run, and when, by the monotonic clock."""
         self._submitted: dict[tuple[Cluster, str], set[str]] = {}
         """Titles that were submitted since the last listing."""
+        self._watched: dict[tuple[Cluster, str], set[str]] = {}
+        """Titles that another process has submitted."""
         self._failed: dict[str, dict[str, Exit]] = {}
         self._hopeless_since_s: dict[str, float] = {}
         """When a job was first seen to wait for a hopeless reason, by its number."""
@@ -119,13 +121,24 @@ class SlurmPlatform:
             found |= dict.fromkeys(self._submitted.get((cluster, run), ()))
         return found
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
         """End members. One that runs ends its own processes and records that, before its job is cancelled."""
+        left: set[str] = set()
         for cluster in self._used.get(run, ()):
             try:
                 self._end(cluster, run, set(titles))
             except ZooidError as error:
-                logger.warning("members could not be ended: %s", error)
+                unended = self._known_living(cluster, run) & set(titles)
+                logger.warning("%s could not be ended: %s", ", ".join(sorted(unended)) or "members", error)
+                left |= unended
+        return left
+
+    def _known_living(self, cluster: Cluster, run: str) -> set[str]:
+        """Return the titles that may run on a cluster, as far as is known without asking it."""
+        _, rows = self._rows.get((cluster, run), (_LONG_AGO_S, {}))
+        listed = {title for title, row in rows.items() if row.is_living}
+        unlisted = self._submitted.get((cluster, run), set()) | self._watched.get((cluster, run), set())
+        return listed | (unlisted - rows.keys())
 
     def _end(self, cluster: Cluster, run: str, titles: set[str]) -> None:
         """Interrupt jobs, kill what is left after a while, cancel what is left then, and wait until all are gone."""
@@ -174,12 +187,15 @@ class SlurmPlatform:
         return {**partition.cluster._asdict(), "cluster": self._name(partition.cluster)}
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
-        cluster = Cluster(handle.place.get("login", ""), handle.place.get("config", ""))
+        if handle.place.keys() != {*Cluster._fields, "cluster"}:
+            return False
+        cluster = Cluster(handle.place["login"], handle.place["config"])
         if not cluster.login and shutil.which("squeue") is None:
             return False
-        if handle.place.get("cluster", "") != self._name(cluster):
+        if handle.place["cluster"] != self._name(cluster):
             return False
         self._used.setdefault(handle.run, set()).add(cluster)
+        self._watched.setdefault((cluster, handle.run), set()).add(title)
         return True
 
     def release(self) -> None:

@@ -45,8 +45,8 @@ class SshPlatform:
     def members(self, run: str) -> Mapping[str, Exit | None]:
         return self._members.listed(run, _states)
 
-    def delete(self, run: str, titles: Collection[str]) -> None:
-        self._members.end(run, titles)
+    def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
+        return self._members.end(run, titles)
 
     def has_room(self, num_members: int, offer: str) -> bool:
         pool = self._pool_of(offer)
@@ -57,6 +57,8 @@ class SshPlatform:
         return dict(self._machine_for(launch)._asdict())
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
+        if handle.place.keys() != set(SshMachine._fields):
+            return False
         self._members.settle(SshMachine(**handle.place), handle.run, title)
         return True
 
@@ -67,6 +69,12 @@ class SshPlatform:
             facts = self._links.get(machine).ask("facts")
         except Unreachable as error:
             raise InputError(f"{error}; check it with: ssh {machine.host}") from error
+        if facts["gpu_error"]:
+            raise InputError(
+                f"the GPUs of {machine.host} are not known, since nvidia-smi fails there: {facts['gpu_error']}; repair "
+                "the driver, or give vcpus and memory in the file of machines, with gpu, num_gpus and gpu_memory if "
+                "members are to use GPUs"
+            )
         gpus = facts["gpus"]
         sizes = {"vcpus": float(facts["cores"]), "memory": facts["memory_bytes"]}
         if gpus:

@@ -1,5 +1,6 @@
 """The role of a member, which it learns before it connects to others: job, data, layers of the model, and plan."""
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,8 @@ import torch
 from msgspec import structs
 
 from zooid.core.abort import Abort
-from zooid.core.errors import CheckpointError
+from zooid.core.environment import needs_gpu
+from zooid.core.errors import CheckpointError, InputError
 from zooid.core.jobs.job import Job, load_job
 from zooid.core.plans.plan import Plan
 from zooid.core.runs import keys
@@ -110,9 +112,19 @@ def learn_role(spec: WorkerSpec, store: ObjectStore, abort: Abort) -> tuple[Role
             f"the checkpoint of step {manifest.step} is of another run than the job: {'; '.join(changes)}. "
             "Put that back, or train in another folder"
         )
+    return Role(plan, job, data, layered, manifest, _device_of(spec, roster)), roster
+
+
+def _device_of(spec: WorkerSpec, roster: Roster) -> torch.device:
+    """Choose the device of a member. It sees one GPU alone, unless it was started by hand."""
     device = default_device()
     if device.type == "cuda":
         rank = roster.rank_of(spec.member) if spec.joins_stage is None else spec.joins_stage
         device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    return Role(plan, job, data, layered, manifest, device), roster
+    elif needs_gpu():
+        raise InputError(
+            f"torch {torch.__version__} cannot use the GPU of {os.uname().nodename}; install a torch with CUDA there, "
+            "and a driver that is new enough for it, or set `num_gpus = 0` in the file of machines"
+        )
+    return device
