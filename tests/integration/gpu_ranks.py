@@ -103,6 +103,21 @@ def int8_keeps_what_it_loses(rank: int) -> None:
     assert error < 0.002, error
 
 
+def what_is_sent_counts_as_unchanged(rank: int) -> None:
+    """Autograd refuses to use saved activations that something has written since."""
+    tensor = numbers(rank, 1000)
+    version = tensor._version
+    if rank == 0:
+        dist.send(tensor, 1)
+    else:
+        dist.recv(torch.empty_like(tensor), 0)
+    dist.broadcast(tensor if rank == 0 else torch.empty_like(tensor), 0)
+    torch.cuda.synchronize()
+    assert tensor._version == version
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, numbers(0, 1000) + numbers(1, 1000))
+
+
 CHECKS: list[Callable[[int], None]] = [
     collectives_give_the_sums_of_the_processor,
     a_call_does_not_wait_for_the_kernels_before_it,
@@ -110,6 +125,7 @@ CHECKS: list[Callable[[int], None]] = [
     calls_on_both_memories_keep_their_order,
     ddp_gives_the_gradients_of_one_process,
     int8_keeps_what_it_loses,
+    what_is_sent_counts_as_unchanged,
 ]
 
 

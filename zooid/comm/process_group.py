@@ -66,7 +66,8 @@ class ProcessGroup(GroupBase):
                 "reduce", transfers, FlatBuffer(flat, self._rank, reduction, finish, self._scratch), opts, number
             )
 
-        return self._work("reduce", [single(tensors, "reduce")], start)
+        tensor = single(tensors, "reduce")
+        return self._work("reduce", [tensor], start, written=[tensor] if opts.rootRank == self._rank else [])
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:  # type: ignore[override]
         parts = inputs[0] if isinstance(inputs[0], list | tuple) else inputs
@@ -98,7 +99,7 @@ class ProcessGroup(GroupBase):
             buffers = TreeBuffers(cpu[0], cpu[-1], deal, self._rank, reduction, self._scratch)
             return self._run("tree_reduce", transfers, buffers, None, number)
 
-        return self._work("tree_reduce", tensors, start, result=[sums], num_inputs=1)
+        return self._work("tree_reduce", tensors, start, result=[sums], num_inputs=1, written=tensors)
 
     # Copies
 
@@ -108,7 +109,8 @@ class ProcessGroup(GroupBase):
             transfers = transfer_lists.broadcast(1, self._size, opts.rootRank)
             return self._run("broadcast", transfers, PartBuffers({0: values}, {0: values}, write_back), opts, number)
 
-        return self._work("broadcast", [single(tensors, "broadcast")], start)
+        tensor = single(tensors, "broadcast")
+        return self._work("broadcast", [tensor], start, written=[] if opts.rootRank == self._rank else [tensor])
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> TransferWork:
         own_part = single(inputs, "all_gather")
@@ -223,7 +225,8 @@ class ProcessGroup(GroupBase):
             return self.engine.send(wire_view(flat_values(cpu[0])), rank, tag, number)
 
         tensor = single(tensors, "send")
-        return self._work("send", [tensor], start, number=self.engine.reserve_message(self._rank, rank, tag))
+        number = self.engine.reserve_message(self._rank, rank, tag)
+        return self._work("send", [tensor], start, number=number, written=[])
 
     def recv(self, tensors: list[Tensor], rank: int, tag: int = 0) -> TransferWork:
         def start(cpu: list[Tensor], number: int) -> Completion:

@@ -35,8 +35,18 @@ class StagedWork(TransferWork):
             super().settle(future)
 
 
-def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequence[torch.Tensor]) -> StagedWork:
-    """Begin a call on tensors of one GPU; tensors in CPU memory are used as they are."""
+def stage(
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    start: Start,
+    result: Sequence[torch.Tensor],
+    written: Sequence[torch.Tensor],
+) -> StagedWork:
+    """Begin a call on tensors of one GPU; tensors in CPU memory are used as they are.
+
+    Only the tensors that the call writes are copied back. A copy into another one would make autograd believe that its
+    values had changed, such as those of an activation that is sent while backward still needs it.
+    """
     device = next(tensor.device for tensor in tensors if tensor.device.type != "cpu")
     side = _stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
@@ -68,7 +78,7 @@ def stage(name: str, tensors: Sequence[torch.Tensor], start: Start, result: Sequ
         if call.error is None:
             with torch.cuda.stream(side):
                 for tensor, host in zip(tensors, on_host, strict=True):
-                    if tensor is not host:
+                    if tensor is not host and any(tensor is output for output in written):
                         tensor.detach().copy_(host, non_blocking=True)
                 work.copied_back.record(side)
         done.end(call.error)

@@ -125,8 +125,12 @@ class GroupBase(dist.ProcessGroup):
         result: Sequence[Tensor] | None = None,
         number: int | None = None,
         num_inputs: int | None = None,
+        written: Sequence[Tensor] | None = None,
     ) -> TransferWork:
-        """Begin a call; GPU tensors are copied to CPU memory and back. The first `num_inputs` tensors are inputs."""
+        """Begin a call; GPU tensors are copied to CPU memory, and those that the call writes also back.
+
+        By default, a call writes its result. The first `num_inputs` tensors are inputs.
+        """
         is_staged = not all(tensor.is_cpu for tensor in tensors)
         if is_staged:
             check_devices(tensors, name)
@@ -136,7 +140,9 @@ class GroupBase(dist.ProcessGroup):
         work: TransferWork
         try:
             if is_staged:
-                work = stage(name, tensors, lambda cpu: start(cpu, reserved), shown)
+                work = stage(
+                    name, tensors, lambda cpu: start(cpu, reserved), shown, shown if written is None else written
+                )
             else:
                 work = TransferWork(start(list(tensors), reserved), shown, name)
         except Exception:
