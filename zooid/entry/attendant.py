@@ -1,6 +1,5 @@
 """The life of one member, from the claim on its start to the record of its end."""
 
-import hashlib
 import logging
 import os
 import resource
@@ -20,7 +19,7 @@ from zooid.core.records import encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.events import StoreUsed
 from zooid.core.runs.member_records import Exit, MemberEnd
-from zooid.core.runs.ticket import Ticket
+from zooid.core.runs.ticket import Ticket, check_spec
 from zooid.entry import machine_folder
 from zooid.entry.cgroups import Confinement, SharedLimit, confine
 from zooid.entry.member_process import MemberProcess, Starter
@@ -111,14 +110,9 @@ def _code_digest(store: ObjectStore, key: str, ticket: Ticket) -> str:
     """Check that the spec is the one that was launched, and return the digest of its code; empty if it has none."""
     try:
         data = store.get(key)
-        digest = hashlib.sha256(data).hexdigest()
     except ObjectNotFound as error:
         raise ZooidError(f"{ticket.spec_url} does not exist; was the run's folder removed?") from error
-    if digest != ticket.spec_digest:
-        raise ZooidError(
-            f"{ticket.spec_url} has changed since {ticket.member} was launched: its SHA-256 is {digest}, and was "
-            f"{ticket.spec_digest}; it is not run"
-        )
+    check_spec(data, ticket.spec_url, ticket.spec_digest)
     return msgspec.json.decode(data, type=_CodeField).code
 
 

@@ -1,6 +1,5 @@
 """The frame of every member program: it reads its spec from the store, and writes its failure there."""
 
-import hashlib
 import logging
 import os
 import sys
@@ -12,6 +11,7 @@ from zooid.core.errors import CommAborted, CommTimeout, InputError, JobError, Pe
 from zooid.core.records import decode_one_of, encode_record
 from zooid.core.runs import keys
 from zooid.core.runs.spec import Failure, JobSpec, MemberSpec
+from zooid.core.runs.ticket import check_spec
 from zooid.core.tracebacks import user_frames
 from zooid.store.objects import open_store
 from zooid.store.store_protocol import ObjectStore
@@ -39,13 +39,11 @@ def run_member(arguments: Sequence[str], works: Mapping[type[MemberSpec], Work])
     store_url, key = keys.split_spec_url(spec_url)
     store = open_store(store_url)
     data = bytes(store.get(key))
-    digest = hashlib.sha256(data).hexdigest()
-    if digests not in ([], [digest]):
-        member = key.rpartition("/")[2].removesuffix(".json")
-        sys.stderr.write(
-            f"{spec_url} has changed since {member} was launched: its SHA-256 is {digest}, and was {digests[0]}; it is "
-            "not run\n"
-        )
+    try:
+        for digest in digests:
+            check_spec(data, spec_url, digest)
+    except ZooidError as error:
+        sys.stderr.write(f"{error}\n")
         return EXIT_FAILED
     spec = decode_one_of(data, tuple(works), spec_url)
     try:

@@ -3,8 +3,10 @@
 A ticket holds no secret, because command lines can be read by others. Credentials come from where the member runs.
 """
 
+import hashlib
 from typing import Literal
 
+from zooid.core.errors import ZooidError
 from zooid.core.records import FileRecord, Record, require_name, require_positive
 from zooid.core.resources.size import Size
 from zooid.core.runs import keys
@@ -72,3 +74,14 @@ class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
 def title_of(member: str, roster: int) -> str:
     """Return the name of a member among all members of its run, under all claims."""
     return f"{keys.label(roster)}.{member}"
+
+
+def check_spec(data: bytes | memoryview, spec_url: str, digest: str) -> None:
+    """Reject a spec that is not the one whose digest came with the launch."""
+    actual = hashlib.sha256(data).hexdigest()
+    if actual != digest:
+        member = spec_url.rpartition("/")[2].removesuffix(".json")
+        raise ZooidError(
+            f"{spec_url} has changed since {member} was launched: its SHA-256 is {actual}, and was {digest}; it is not "
+            "run"
+        )
