@@ -15,7 +15,8 @@ pytestmark = pytest.mark.timeout(120)
 
 TOLERANCE = 1e-9
 CALM_STEPS, NUM_SLOW_STEPS, NUM_FREE_STEPS = 4, 12, 10
-ROWS = 10
+ROWS = 30
+"""Rows of a sample: steps are so long that better shares save enough time to be worth it, on fast machines, too."""
 PERIOD_US = 10_000
 """A short period of the quota, with which the steps of this test are about equally long."""
 MAX_STEPS = 10
