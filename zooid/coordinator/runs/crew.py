@@ -67,7 +67,7 @@ class _Running:
     predicted_bytes: int = 0
     """Its predicted peak memory; 0 if nothing is predicted."""
     is_queued: bool = False
-    """Whether it may still wait in a queue of its platform, for which nobody is billed."""
+    """True while the member may wait in a queue of its platform. That time is not billed."""
     exit: Exit | None = None
     """How it ended; None while it runs."""
 

@@ -35,7 +35,7 @@ class _Entry:
     ended_at_s: float | None = None
     """Unix time until which it is billed; None while it runs."""
     is_queued: bool = False
-    """Whether it may still wait in a queue of its platform, and costs nothing."""
+    """True while the member may wait in a queue of its platform, which costs nothing."""
     lag_s: float = 0.0
     """Seconds between its launch and its start, for which nobody is billed."""
     used: StoreUsed | None = None
