@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.platforms import PretendedPlatform
 from tests.unit.profiles import offer
 from zooid.coordinator.runs import crew as crew_module
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.run_meter import RunMeter
+from zooid.core.errors import MemberFailed
 from zooid.core.records import encode_record
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
@@ -84,6 +86,20 @@ class TestLaunch:
         assert len(calls) == 1
         started(PretendedPlatform(), store, "r3s0", on=HERE)
         assert len(calls) == 1, "members here need none"
+
+
+def test_a_member_that_grew_too_large_is_named_with_limit_peak_and_prediction(store: ObjectStore) -> None:
+    platform = PretendedPlatform()
+    [spec] = specs(store, "r0s0")
+    crew = Crew(platform, store, checks_input=False)
+    crew.start("worker", [structs.replace(spec, predicted_bytes=400_000_000)], [PRICED])
+    platform.ends["000000.r0s0"] = Exit(-9, exceeded_bytes=500_000_000, peak_bytes=499_000_000)
+    with pytest.raises(MemberFailed) as caught:
+        crew.is_done()
+    assert str(caught.value) == (
+        "member r0s0 was ended by the kernel: it used more than its 500 MB of memory, and had up to 499 MB; "
+        "predicted: 400 MB"
+    )
 
 
 class TestBill:
