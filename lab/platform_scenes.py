@@ -60,6 +60,21 @@ class Scene:
     """A part of the command of the program that attends a member on a machine."""
     is_daemon: Callable[[Process], bool] = lambda process: False
     """Whether a process belongs to the platform itself."""
+    tight: Offer | None = None
+    """The smallest offer of a provider, which decides about a member's memory; None if zooid sets limits itself."""
+    notify: Callable[[str, str], None] | None = None
+    """Gives the member of this run and title a notice, as its provider does; None to signal its process."""
+    lose: Callable[[str, str], None] | None = None
+    """Lets the container of this run and title vanish at once; None to power off the last machine."""
+    is_lost_in_words: str = "lost"
+    """Part of what is said about a member that has vanished."""
+    left_behind: Callable[[str], list[str]] | None = None
+    """Returns everything that members of a run have left with their provider."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether members run on this machine."""
+        return not self.offers[0].is_elsewhere
 
     @cached_property
     def platform(self) -> Platform:
@@ -72,14 +87,14 @@ class Scene:
 
     def leftovers(self, run: str) -> list[str]:
         """Everything that members of a run have left where they ran."""
-        found = []
+        found = [] if self.left_behind is None else self.left_behind(run)
         for machine in self.machines:
             if machine.is_on:
                 processes = [process for process in machine.processes() if not self.is_daemon(process)]
                 found += [f"{machine.name}: {process.command}" for process in processes]
                 files = [file for file in machine.files() if "/.aws" not in file]
                 found += [f"{machine.name}: {path}" for path in (*files, *machine.cgroups())]
-        if not self.machines:
+        if self.is_here:
             folder = Path(machine_folder.run_folder(run))
             found += [str(folder)] if folder.exists() else []
         return found

@@ -1,44 +1,15 @@
 # The first process of a machine, in namespaces of its own: builds the file system, sets up the network, becomes init.
 #
-# The root is a fresh tmpfs. Programs come from /usr, the Python environment is bound to PYTHON_AT, and nothing else of
-# this computer's files is there. Everything that a machine writes is in that tmpfs, and ends with it.
+# Everything that a machine writes is in its root, a tmpfs, and ends with it.
 # Talks to keeper.py: prints its process id, waits for a line that says that the network device is there, and reports.
 set -eu
 read -r pid _ < /proc/self/stat # /proc is still that of the calling process, so this is the process id there
 echo "$pid"
 
-mount -t tmpfs -o mode=755 machine "$ROOT"
-cd "$ROOT"
-mkdir -p dev home opt proc root run/lock sys tmp usr var/cache var/lib var/log var/spool var/tmp
-chmod 1777 tmp var/tmp run/lock
-chmod 700 root
-ln -s /run var/run
-ln -s /run/lock var/lock
+. "${0%/*}/root.sh"
 
-mount -o bind,ro /usr usr
-for name in bin sbin lib lib32 lib64 libx32; do
-  if [ -L "/$name" ]; then
-    cp -P "/$name" .
-  elif [ -d "/$name" ]; then
-    mkdir "$name"
-    mount -o bind,ro "/$name" "$name"
-  fi
-done
-if [ ! -d ".$PYTHON_BASE/bin" ]; then # below /usr it is there already
-  mkdir -p ".$PYTHON_BASE"
-  mount -o bind,ro "$PYTHON_BASE" ".$PYTHON_BASE"
-fi
-mkdir -p ".$PYTHON_AT"
-mount -o bind,ro "$PYTHON" ".$PYTHON_AT"
-echo "$COVERED" | while read -r folder; do
-  [ ! -d ".$folder" ] || mount -t tmpfs -o ro,mode=755 covered ".$folder"
-done
-
-cp -a /etc .
 echo "$NAME" > etc/hostname
 echo "$HOSTS" > etc/hosts
-rm -f etc/resolv.conf
-: > etc/resolv.conf # names that are unknown fail at once
 
 mount -o bind,ro /dev dev
 mount -t tmpfs -o mode=1777 shm dev/shm

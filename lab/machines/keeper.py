@@ -24,9 +24,10 @@ _PR_SET_PDEATHSIG = 1
 _REMOVAL_TIMEOUT_S = 10.0
 _POLL_S = 0.01
 _NETWORKS = tuple(f"10.78.{number}" for number in range(256))
-_FIRST_MACHINE = 10
+FIRST_MACHINE = 10
 """Last number of the first machine's address; the calling process's is 1."""
-_SWITCH = "switch"
+SWITCH = "switch"
+"""Name of the bridge in the keeper's network namespace."""
 _UPLINK = "outside"
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--cgroup")
 
@@ -79,10 +80,10 @@ def cgroups(name: str, mounted: list[Hierarchy]) -> Iterator[list[Path]]:
         yield folders
     finally:
         for folder in folders:
-            _remove_cgroup(folder)
+            remove_cgroup(folder)
 
 
-def _remove_cgroup(folder: Path) -> None:
+def remove_cgroup(folder: Path) -> None:
     deadline_s = time.monotonic() + _REMOVAL_TIMEOUT_S
     while folder.exists():
         for current, _, _ in os.walk(folder, topdown=False):
@@ -108,8 +109,8 @@ def open_switch(caller_pid: int) -> str:
     enter = ("nsenter", "--target", str(caller_pid), "--net")
     known = subprocess.run([*enter, "ip", "route", "show", "table", "all"], capture_output=True, text=True, check=True)
     run_ip("link", "set", "lo", "up")
-    run_ip("link", "add", _SWITCH, "type", "bridge")
-    run_ip("link", "set", _SWITCH, "up")
+    run_ip("link", "add", SWITCH, "type", "bridge")
+    run_ip("link", "set", SWITCH, "up")
     for network in _NETWORKS:
         device = "zooid" + network.replace(".", "-")
         if f"{network}." in known.stdout:
@@ -121,7 +122,7 @@ def open_switch(caller_pid: int) -> str:
             if "File exists" in str(error):
                 continue
             raise
-        run_ip("link", "set", _UPLINK, "master", _SWITCH, "up")
+        run_ip("link", "set", _UPLINK, "master", SWITCH, "up")
         run_ip("address", "add", f"{network}.1/24", "dev", device, prefix=enter)
         run_ip("link", "set", device, "up", prefix=enter)
         return network
@@ -155,7 +156,7 @@ def booted(environment: dict[str, str], folders: list[Path], port: str) -> Itera
             raise OSError(f"the machine {environment['NAME']} did not boot")
         init_pid = int(said)
         run_ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(init_pid))
-        run_ip("link", "set", port, "master", _SWITCH, "up")
+        run_ip("link", "set", port, "master", SWITCH, "up")
         process.stdin.write("plugged in\n")
         process.stdin.close()
         yield init_pid, process
@@ -192,14 +193,11 @@ def main(request: dict[str, Any]) -> None:
 def start_machines(request: dict[str, Any], network: str, stack: ExitStack) -> dict[str, dict[str, Any]]:
     """Boot all machines side by side, and say where they are."""
     mounted = hierarchies()
-    addresses = {name: f"{network}.{number}" for number, name in enumerate(request["names"], start=_FIRST_MACHINE)}
+    addresses = {name: f"{network}.{number}" for number, name in enumerate(request["names"], start=FIRST_MACHINE)}
     hosts = ["127.0.0.1 localhost", f"{network}.1 {request['caller_name']}"]
     hosts += [f"{address} {name}" for name, address in addresses.items()]
     common = {
-        **{name: request[name] for name in ("PYTHON", "PYTHON_AT", "PYTHON_BASE")},
-        "PATH": request["path"],
-        "ROOT": str(Path(request["folder"]) / "root"),
-        "COVERED": "\n".join(request["covered"]),
+        **request["root"],
         "CGROUPS": "\n".join(f"{each.type} {each.options} {each.mount}" for each in mounted),
         "HOSTS": "\n".join(hosts),
     }

@@ -49,6 +49,9 @@ exec env -i HOME={home} USER=root LOGNAME=root SHELL=/bin/sh LANG=C.UTF-8 PATH={
   setpriv --pdeathsig KILL -- sh -c 'cd && exec "$@"' sh "$@"
 """
 
+_OWN_FOLDER = Path(__file__).resolve().parents[2]
+"""The folder from which this package was imported."""
+
 _counter = itertools.count()
 
 
@@ -163,9 +166,7 @@ class Machine:
         """List everything that runs on the machine, init included."""
         if not self.is_on:
             return []
-        namespace = os.readlink(f"/proc/{self._init_pid}/ns/pid")
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-        return [process for pid in pids if (process := _process_in(namespace, pid)) is not None]
+        return processes_beside(self._init_pid)
 
     def files(self) -> list[str]:
         """List what was put into the home folder and the folders for temporary files, with all folders."""
@@ -227,6 +228,13 @@ class Machine:
                 yield from (f"{current}/{name}".removeprefix(root) for name in (*folders, *files))
 
 
+def processes_beside(init_pid: int) -> list[Process]:
+    """List all processes in the process namespace of this one, which is named by its number outside."""
+    namespace = os.readlink(f"/proc/{init_pid}/ns/pid")
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return [process for pid in pids if (process := _process_in(namespace, pid)) is not None]
+
+
 def _process_in(namespace: str, pid: int) -> Process | None:
     """Describe a process if it is in this process namespace; None if it is not, or has ended."""
     folder = Path(f"/proc/{pid}")
@@ -274,13 +282,9 @@ def machines(
         "mark": f"zooid-{os.getpid()}-{next(_counter)}",
         "folder": str(folder),
         "names": chosen,
-        "path": SEARCH_PATH,
-        "covered": [str(path) for path in (*_checkouts(), *(Path(path).resolve() for path in hidden))],
-        "PYTHON": sys.prefix,
-        "PYTHON_AT": PYTHON_FOLDER,
-        "PYTHON_BASE": sys.base_prefix,
+        "root": root_variables(folder / "root", hidden),
     }
-    with _kept(request, folder) as (keeper_pid, answer):
+    with kept_by(keeper.__name__, request, folder) as (keeper_pid, answer):
         cable = ("nsenter", "--target", str(keeper_pid), "--net", "ip", "link", "set")
         made = [
             Machine(
@@ -303,13 +307,32 @@ def machines(
                 machine.forget()
 
 
+def root_variables(root: Path, hidden: Iterable[Path | str] = ()) -> dict[str, str]:
+    """Return the environment that `root.sh` needs to build a root file system in this folder."""
+    covered = (*_checkouts(), *(Path(path).resolve() for path in hidden))
+    return {
+        "ROOT": str(root),
+        "COVERED": "\n".join(map(str, covered)),
+        "PATH": SEARCH_PATH,
+        "PYTHON": sys.prefix,
+        "PYTHON_AT": PYTHON_FOLDER,
+        "PYTHON_BASE": sys.base_prefix,
+    }
+
+
 @contextmanager
-def _kept(request: dict[str, Any], folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run the keeper; yields its process id and what it answers."""
-    command = ["unshare", "--net", sys.executable, "-I", "-S", keeper.__file__, json.dumps(request)]
+def kept_by(module: str, request: dict[str, Any], folder: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Run a keeper in namespaces of its own; yields its process id and what it answers.
+
+    `folder` is removed with it.
+    """
+    namespaces = ("--net", "--mount", "--propagation", "private")
+    python = (sys.executable, "-E", "-s", "-S")  # without packages it starts at once
+    command = ["unshare", *namespaces, *python, "-m", module, json.dumps(request)]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,
+            cwd=_OWN_FOLDER,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -322,7 +345,7 @@ def _kept(request: dict[str, Any], folder: Path) -> Iterator[tuple[int, dict[str
             answer = process.stdout.readline() if has_answered else ""
             if not answer:
                 errors.seek(0)
-                raise MachineFailed(f"machines could not be made: {errors.read().strip() or 'no answer'}")
+                raise MachineFailed(f"{module} could not start: {errors.read().strip() or 'no answer'}")
             yield process.pid, json.loads(answer)
         finally:
             try:
@@ -333,12 +356,12 @@ def _kept(request: dict[str, Any], folder: Path) -> Iterator[tuple[int, dict[str
                 shutil.rmtree(folder, ignore_errors=True)
         if process.returncode != 0:
             errors.seek(0)
-            raise MachineFailed(f"something of the machines may be left: {errors.read().strip()}")
+            raise MachineFailed(f"something of what {module} made may be left: {errors.read().strip()}")
 
 
 def _checkouts() -> list[Path]:
     """Folders from which this process may import zooid and the laboratory."""
-    found = [Path(__file__).resolve().parents[2]]
+    found = [_OWN_FOLDER]
     installed = json.loads(metadata.distribution("zooid").read_text("direct_url.json") or "{}")
     if installed.get("dir_info", {}).get("editable"):
         found.append(Path(unquote(urlparse(installed["url"]).path)))

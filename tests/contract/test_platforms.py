@@ -13,6 +13,7 @@ from msgspec import structs
 
 from lab.members import Members
 from lab.platform_scenes import MIB, SCENES, Scene, running
+from lab.provider_scenes import PROVIDER_SCENES
 from lab.waiting import wait_until
 from tests.scenes import or_skip
 from zooid.core.records import decode_record, encode_record
@@ -47,9 +48,9 @@ while True:
 """
 
 
-@pytest.fixture(scope="module", params=list(SCENES))
+@pytest.fixture(scope="module", params=[*SCENES, *PROVIDER_SCENES])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with or_skip(SCENES[request.param]()) as made:
+    with or_skip({**SCENES, **PROVIDER_SCENES}[request.param]()) as made:
         yield made
 
 
@@ -64,7 +65,10 @@ def members(scene: Scene, tmp_path: Path) -> Iterator[Members]:
 def start(
     scene: Scene, members: Members, program: str, size: Size | None = None, lifetime_s: float | None = None
 ) -> str:
-    launch = members.launch(f"m{len(members.launched)}", "", size, lifetime_s)
+    own_size = None if scene.tight is not None else size
+    launch = members.launch(f"m{len(members.launched)}", "", own_size, lifetime_s)
+    if size is not None and scene.tight is not None:
+        launch = replace(launch, offer=scene.tight.name)
     members.create([running(program, scene, launch)])
     return launch.member
 
@@ -83,12 +87,13 @@ def test_a_killed_member_tells_its_signal(scene: Scene, members: Members) -> Non
 
 
 def test_a_member_that_grows_too_large_is_ended_with_limit_and_peak_named(scene: Scene, members: Members) -> None:
+    limit_bytes = 64 * MIB if scene.tight is None else scene.tight.memory_bytes
     ended = members.end_of(start(scene, members, GROWING, Size(1.0, 64 * MIB)))
-    assert ended.exceeded_bytes == 64 * MIB
+    assert ended.exceeded_bytes == limit_bytes
     assert ended.peak_bytes is not None
-    assert ended.peak_bytes <= 64 * MIB
+    assert ended.peak_bytes <= limit_bytes
     assert str(ended) == (
-        f"was ended by the kernel: it used more than its 67.11 MB of memory, and had up to "
+        f"was ended by the kernel: it used more than its {limit_bytes / 1e6:.4g} MB of memory, and had up to "
         f"{ended.peak_bytes / 1e6:.4g} MB"
     )
 
@@ -167,7 +172,7 @@ def test_a_changed_spec_is_not_run(scene: Scene, members: Members) -> None:
 
 
 def test_changed_code_is_not_run(scene: Scene, members: Members) -> None:
-    if not scene.machines:
+    if scene.is_here:
         pytest.skip("members of this machine read the job file in place")
     launch = running(SLEEP, scene, members.launch("m0", "print('tampered')"))
     [other] = [key for key in members.store.list(keys.CODE) if launch.package not in key]
@@ -178,7 +183,7 @@ def test_changed_code_is_not_run(scene: Scene, members: Members) -> None:
 
 
 def test_a_changed_package_is_not_run(scene: Scene, members: Members) -> None:
-    if not scene.machines:
+    if scene.is_here:
         pytest.skip("members of this machine import the installed package")
     launch = running(SLEEP, scene, members.launch("m0", ""))
     members.store.put(keys.code(launch.package), b"something else")
@@ -188,7 +193,7 @@ def test_a_changed_package_is_not_run(scene: Scene, members: Members) -> None:
 
 
 def test_other_versions_are_named_and_refused(scene: Scene, members: Members) -> None:
-    if not scene.machines:
+    if scene.is_here:
         pytest.skip("members of this machine have the versions of the coordinator")
     launch = running(SLEEP, scene, members.launch("m0", ""))
     ticket = structs.replace(launch.ticket, versions=Versions("3.8", "1.13.1"))
@@ -214,7 +219,7 @@ def test_a_member_starts_in_the_folder_of_its_code_and_without_the_coordinators_
     member = start(scene, members, looking)
     assert members.status_of(member) == 0
     files, has_canary = json.loads(members.log(member))
-    if scene.machines:
+    if not scene.is_here:
         assert files == ["job.py"]
         assert not has_canary
 
@@ -230,7 +235,10 @@ def test_a_notice_reaches_the_member(scene: Scene, members: Members) -> None:
 def scene_notice(scene: Scene, members: Members, member: str) -> None:
     """Send SIGTERM to the program that attends a member, as a platform does that will soon end it."""
     title = title_of(member, 0)
-    if not scene.machines:
+    if scene.notify is not None:
+        scene.notify(members.run, title)
+        return
+    if scene.is_here:
         [pid] = [pid for pid, command in commands().items() if "zooid.entry" in command and members.run in command]
         os.kill(pid, signal.SIGTERM)
         return
@@ -289,7 +297,7 @@ def test_members_outlive_whoever_started_them(scene: Scene, members: Members) ->
 
 def test_a_machine_that_dies_takes_its_members_along_and_their_logs_stay(scene: Scene, tmp_path: Path) -> None:
     """The last test of a scene, since the machine does not come back."""
-    if not scene.machines:
+    if scene.is_here:
         pytest.skip("this machine must not die")
     members = scene.members(tmp_path)
     launches = [running(SLEEP, scene, members.launch(f"m{number}", "")) for number in range(len(scene.offers))]
@@ -297,10 +305,13 @@ def test_a_machine_that_dies_takes_its_members_along_and_their_logs_stay(scene: 
     members.create(launches)
     for launch in launches:
         members.first_line(launch.member)
-    scene.machines[-1].power_off()
     lost = launches[-1].member
+    if scene.lose is None:
+        scene.machines[-1].power_off()
+    else:
+        scene.lose(members.run, title_of(lost, 0))
     wait_until(lambda: not members.is_running(lost), timeout_s=scene.is_lost_after_s)
-    assert "lost" in str(members.end_of(lost))
+    assert scene.is_lost_in_words in str(members.end_of(lost))
     assert members.log(lost) == "here\n"
     assert members.is_running(launches[0].member)
     members.end()

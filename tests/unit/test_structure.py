@@ -30,7 +30,7 @@ OPTIONAL = {"report": {"picture.py"}}
 """Files of the set that a sibling may lack: the page of timelines draws its own."""
 ROAD = "planner/search.py"
 """The search for a plan, which asks the searches of the folders beside it."""
-SENT = ("zooid.entry.machine_agent", "zooid.entry.bootstrap", "zooid.entry.batch_job")
+SENT = ("zooid.entry.machine_agent", "zooid.entry.bootstrap", "zooid.entry.batch_job", "zooid.entry.container_member")
 """Programs whose texts are sent to other machines, and executed there."""
 WAITING = {
     "zooid.schedule.site_hierarchy": "members at several sites",

@@ -42,7 +42,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.core.errors import InputError, UnitError
-from zooid.core.resources.offer import Offer
+from zooid.core.resources.offer import RENTED_PLATFORMS, Offer
 from zooid.core.text import quoted
 from zooid.core.units import parse_bytes, parse_duration_s
 
@@ -99,6 +99,8 @@ def own_places(file: Path) -> dict[str, OwnPlace]:
         raise InputError(f"{file} cannot be read: {quoted(str(error))}; write tables such as [ssh.gpu1]") from error
     places = {}
     for kind, named in tables.items():
+        if kind in RENTED_PLATFORMS:  # an account, which `accounts.py` reads
+            continue
         if kind not in _KINDS or not isinstance(named, dict):
             raise InputError(f"{file} has {quoted(kind)!r}; give tables of {', '.join(_KINDS)}, such as [ssh.gpu1]")
         for name, fields in named.items():

@@ -7,8 +7,9 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from zooid.entry.orphans import adopt_orphans, end_orphans, reap_orphans
 from zooid.entry.output_tail import OutputTail, TailCopies
 from zooid.entry.unpacked_code import unpacked
 from zooid.store import ObjectStore, RetryingStore, open_store
+from zooid.store.dismissals import DismissalWatch
 from zooid.store.member_starts import claim_start
 from zooid.store.request_counts import counts_of
 
@@ -135,10 +137,10 @@ class _Attendant:
         """Start the member in this working directory, wait for its end, and return how it ended."""
         ticket = self._ticket
         confinement = None if ticket.size is None else confine(ticket.size)
-        limit = SharedLimit() if confinement is None else confinement
+        limit = SharedLimit(ticket.given_bytes) if confinement is None else confinement
         try:
             adopt_orphans()
-            with _Signals() as signals:
+            with _Signals() as signals, self._watched_for_dismissal():
                 enter = () if confinement is None else confinement.prefix
                 process = self._starter.start(ticket, str(folder), enter)
                 self._place.note_session(process.pid)
@@ -149,6 +151,19 @@ class _Attendant:
         finally:
             if confinement is not None:
                 confinement.remove()
+
+    @contextmanager
+    def _watched_for_dismissal(self) -> Iterator[None]:
+        """Take a request in the store to end the member like the signal that others get."""
+        if not self._ticket.ends_by_request:
+            yield
+            return
+        interrupt = partial(os.kill, os.getpid(), signal.SIGINT)
+        watch = DismissalWatch(self._store, self._ticket.member, self._ticket.roster, interrupt)
+        try:
+            yield
+        finally:
+            watch.close()
 
     def _wait(self, process: MemberProcess, signals: "_Signals") -> int:
         """Wait until the member has ended, end all that it has left behind, and return its exit status."""

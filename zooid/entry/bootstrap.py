@@ -140,6 +140,21 @@ def _fetched(store_url: str, key: str) -> bytes:
                 "s3://bucket/run, or a folder that they share"
             ) from None
     import obstore
+
+    opened = opened_store(store_url)
+    last_s = time.monotonic() + _PATIENCE_S
+    for number in range(1, _NUM_TRIES + 1):
+        try:
+            return bytes(obstore.get(opened, key).bytes())
+        except Exception as error:
+            if number == _NUM_TRIES or time.monotonic() + _TRY_S > last_s:
+                raise _unreadable(store_url, error) from error
+            time.sleep(_TRY_S)
+    raise AssertionError
+
+
+def opened_store(store_url: str) -> Any:
+    """Open the folder of a run in a store that is not a folder of this machine."""
     from obstore import store as stores
 
     options: Any = {
@@ -152,16 +167,7 @@ def _fetched(store_url: str, key: str) -> bytes:
     how: dict[str, Any] = aws_login() if store_url.startswith("s3://") else {}
     if store_url.startswith("s3://") and os.environ.get("AWS_ENDPOINT_URL_S3"):
         how["config"] = {"virtual_hosted_style_request": False}
-    opened: Any = stores.from_url(store_url, client_options=options, retry_config=retries, **how)
-    last_s = time.monotonic() + _PATIENCE_S
-    for number in range(1, _NUM_TRIES + 1):
-        try:
-            return bytes(obstore.get(opened, key).bytes())
-        except Exception as error:
-            if number == _NUM_TRIES or time.monotonic() + _TRY_S > last_s:
-                raise _unreadable(store_url, error) from error
-            time.sleep(_TRY_S)
-    raise AssertionError
+    return stores.from_url(store_url, client_options=options, retry_config=retries, **how)
 
 
 def _unreadable(store_url: str, error: Exception) -> _StartError:

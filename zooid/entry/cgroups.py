@@ -94,16 +94,25 @@ class Confinement:
 class SharedLimit:
     """The memory limit of this process, which also holds for a member without limits of its own."""
 
-    def __init__(self, process: Path = SELF) -> None:
-        """To be called before the member starts."""
+    def __init__(self, given_bytes: int | None = None, process: Path = SELF) -> None:
+        """To be called before the member starts. `given_bytes` is the memory of a machine for the member alone."""
+        self._given_bytes = given_bytes
         self._process = process
         self._num_before = self._num_now()
 
     def exceeded_bytes(self) -> int | None:
-        """The limit, if the kernel has killed a process of this cgroup for exceeding it; else None."""
-        return memory_bytes(self._process) if self._num_now() > self._num_before else None
+        """The limit, if the kernel has killed a process for exceeding it; else None."""
+        if self._num_now() <= self._num_before:
+            return None
+        return memory_bytes(self._process) if self._given_bytes is None else self._given_bytes
 
     def _num_now(self) -> int:
+        """Count processes that the kernel has killed: in this cgroup, or on the whole machine if that is one's own.
+
+        Functions see no cgroups.
+        """
+        if self._given_bytes is not None:
+            return _num_killed_on(self._process.parent)
         group = own_cgroup("memory", self._process)
         return 0 if group is None else _num_killed(group.folder)
 
@@ -191,6 +200,14 @@ def _num_killed(folder: Path) -> int:
         with suppress(OSError):
             counts = dict(line.split() for line in (folder / file).read_text().splitlines())
             return int(counts.get("oom_kill", "0"))
+    return 0
+
+
+def _num_killed_on(proc: Path) -> int:
+    """Read how many processes the kernel of this machine has killed for lack of memory."""
+    with suppress(OSError):
+        counts = dict(line.split() for line in (proc / "vmstat").read_text().splitlines())
+        return int(counts.get("oom_kill", "0"))
     return 0
 
 

@@ -26,6 +26,12 @@ def bootstrap_program() -> str:
     return "\n".join((_FUTURE, *(program_text(*part) for part in parts)))
 
 
+@cache
+def container_program() -> str:
+    """Return the text of the program that brings zooid to a rented container or function."""
+    return f"{bootstrap_program()}\n{program_text('zooid.entry', 'container_member')}"
+
+
 def program_text(package: str, module: str) -> str:
     """Return the text of a module without its `__future__` import, which only the start of a program may have."""
     return resources.files(package).joinpath(f"{module}.py").read_text().replace(_FUTURE, "")

@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from zooid.core.resources.offer import RENTED_PLATFORMS
 from zooid.core.runs.member_records import MemberHandle
 from zooid.core.text import quoted
+from zooid.platforms.provider_platform import STORE, WHERE
 from zooid.platforms.slurm import Cluster
 from zooid.platforms.ssh import SshMachine
 
@@ -29,7 +31,13 @@ class RayAddress(NamedTuple):
     address: str
 
 
-KnownPlace = SshMachine | Cluster | RayAddress
+class ProviderPlace(NamedTuple):
+    """An account with a provider and a region, as its platform names them."""
+
+    where: str
+
+
+KnownPlace = SshMachine | Cluster | RayAddress | ProviderPlace
 
 
 def place_in(handle: MemberHandle) -> KnownPlace | None:
@@ -42,6 +50,8 @@ def place_in(handle: MemberHandle) -> KnownPlace | None:
         return SshMachine(**place)
     if handle.platform == "ray" and place.keys() == set(RayAddress._fields):
         return RayAddress(**place)
+    if handle.platform in (*RENTED_PLATFORMS, "kubernetes") and place.keys() == {WHERE, STORE}:
+        return ProviderPlace(place[WHERE])
     return None
 
 
@@ -61,6 +71,8 @@ def is_known(place: KnownPlace, listed: Collection[KnownPlace]) -> bool:
             return not place.config and (is_here or _BARE_HOST.fullmatch(place.login) is not None)
         case RayAddress():
             return place.address == "auto"
+        case ProviderPlace():  # whom zooid asks there, and with which credentials, the user's own settings say
+            return True
 
 
 def in_words(handle: MemberHandle) -> str:

@@ -8,16 +8,16 @@ from msgspec import structs
 
 from zooid.catalog import local_offer, offer
 from zooid.coordinator.plans.machine_pools import pooled
-from zooid.coordinator.plans.own_offers import names_of, own_offer
-from zooid.core.errors import InputError
+from zooid.coordinator.plans.own_offers import account_with, names_of, own_offer
+from zooid.core.errors import CatalogError, InputError
 from zooid.core.resources.machine import cpu_quota, memory_bytes
-from zooid.core.resources.offer import OWN_PLATFORMS, Offer
+from zooid.core.resources.offer import OWN_PLATFORMS, RENTED_PLATFORMS, Offer
 from zooid.core.resources.size import Size
 from zooid.core.units import format_bytes
 
 LOCAL = "local"
 LIMITED = "limited"
-PLATFORMS = (LOCAL, *OWN_PLATFORMS)
+PLATFORMS = (LOCAL, *OWN_PLATFORMS, *RENTED_PLATFORMS)
 """Platforms on which members can be started."""
 
 
@@ -25,17 +25,14 @@ def resolve_offer(on: str) -> Offer:
     """Return the offer that `on` names.
 
     `local` is this machine at no cost, and `local:OFFER` this machine at the prices of a catalog offer. `limited:OFFER`
-    also limits every member to the offer's vCPUs and memory. `ssh.NAME` is another machine.
+    also limits every member to the offer's vCPUs and memory. `ssh.NAME` is another machine, and `aws.lambda.1769` an
+    offer of the catalog, which is rented.
     """
     form, _, model_name = on.partition(":")
     if form.partition(".")[0] in OWN_PLATFORMS:
         return own_offer(on)
     if form not in (LOCAL, LIMITED):
-        raise InputError(
-            f"members cannot be started on {form!r}; give local, or local:OFFER for the prices of a catalog offer, or "
-            "limited:OFFER for its size as well, for example limited:aws.lambda.1769; or one of your own machines, for "
-            "example ssh.gpu1"
-        )
+        return rented_offer(on)
     this_machine = local_offer(memory_bytes(), datetime.date.today().isoformat())
     if form == LIMITED and not model_name:
         raise InputError(f"{on!r} names no size; give limited:OFFER, for example limited:aws.lambda.1769")
@@ -53,6 +50,27 @@ def resolve_offer(on: str) -> Offer:
         date=model.date,
     )
     return _with_size_of(model, priced) if form == LIMITED else priced
+
+
+def rented_offer(name: str) -> Offer:
+    """Return an offer of the catalog on which members can be started, with the limits of the user's account."""
+    try:
+        named = offer(name)
+    except CatalogError as error:
+        raise InputError(
+            f"members cannot be started on {name!r}; give local, or local:OFFER for the prices of a catalog offer, or "
+            "limited:OFFER for its size as well, for example limited:aws.lambda.1769; one of your own machines, for "
+            f"example ssh.gpu1; or an offer to rent, for example aws.lambda.1769 ({error})"
+        ) from error
+    if not named.is_rented:
+        raise InputError(
+            f"{named.name} can be planned, but members cannot be started there; rented offers are those of "
+            f"{', '.join(RENTED_PLATFORMS)}"
+        )
+    lifetime_s = account_with(named.platform).lifetime_s
+    if lifetime_s is None or (named.lifetime_s is not None and named.lifetime_s < lifetime_s):
+        return named
+    return structs.replace(named, lifetime_s=lifetime_s)
 
 
 def offers_to_start(on: Iterable[str]) -> list[Offer]:

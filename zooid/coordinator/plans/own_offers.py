@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from zooid.catalog.accounts import Account, accounts
 from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
 from zooid.coordinator.plans.known_places import KnownPlace, RayAddress
 from zooid.coordinator.plans.machine_pools import machines_of, pooled
@@ -22,6 +23,11 @@ _asked: dict[str, tuple[OwnPlace, dict[str, Any]]] = {}
 def listed_places() -> dict[str, OwnPlace]:
     """Read the user's file of machines, by the names of the offers."""
     return own_places(Path(machines_file()))
+
+
+def account_with(platform: str) -> Account:
+    """Return the user's account with the provider of a platform."""
+    return accounts(Path(machines_file()))[platform]
 
 
 def place_named(name: str) -> OwnPlace:

@@ -20,6 +20,7 @@ from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import Profile
 from zooid.core.plans.search_result import Goal, Search
 from zooid.core.resources.link import STORE_SITE, Link, Links
+from zooid.core.resources.offer import Offer
 from zooid.planner import search as find
 from zooid.platforms import Platform
 
@@ -69,7 +70,7 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     runs = how.get("runs", ())
     measured = how.get("measured") or profile_in(runs)
-    startable = [offer for offer in offers if offer.name.partition(":")[0] in (LOCAL, LIMITED) or offer.is_elsewhere]
+    startable = [offer for offer in offers if _is_free_to_measure(offer)]
     store = how.get("store")
     if measured is None:
         on = [offer.name for offer in startable] or [LOCAL]
@@ -101,6 +102,12 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     assumed = dict.fromkeys(profile.assumption for profile in known.values() if profile.assumption)
     notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in assumed]
     return structs.replace(found, reasons=(*found.reasons, *notes), corrections=learned.corrections)
+
+
+def _is_free_to_measure(offer: Offer) -> bool:
+    """Whether members can be started on an offer only to measure it: what is rented would be billed."""
+    is_here = offer.name.partition(":")[0] in (LOCAL, LIMITED)
+    return is_here or (offer.is_elsewhere and not offer.is_rented)
 
 
 def _with_links(found: Search, links: tuple[Link, ...]) -> Search:

@@ -81,7 +81,15 @@ def clean(store: str, *, force: bool = False, trust_handles: bool = False) -> in
 
 def clear_exchanged(store: ObjectStore, run: str, number: int) -> None:
     """Remove messages, answers, handles, ends, requests and limits of one claim's members, under all of its rosters."""
-    for folder in (f"{keys.COMM}/{run}", keys.ANSWERS, keys.HANDLES, keys.ENDS, keys.JOINING, keys.REQUESTS):
+    for folder in (
+        f"{keys.COMM}/{run}",
+        keys.ANSWERS,
+        keys.HANDLES,
+        keys.ENDS,
+        keys.DISMISSALS,
+        keys.JOINING,
+        keys.REQUESTS,
+    ):
         _clear_claims(store, folder, range(number, number + 1))
     store.delete([keys.allowance(number)])
 
@@ -99,6 +107,7 @@ def clear_earlier(store: ObjectStore, run: str, number: int, claim: int | None =
         keys.ANSWERS,
         keys.HANDLES,
         keys.ENDS,
+        keys.DISMISSALS,
         keys.LOGS,
         keys.JOINING,
         keys.REQUESTS,

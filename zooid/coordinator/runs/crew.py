@@ -320,12 +320,13 @@ class Crew:
                     cancel_start(self._store, running.member, running.roster)
         for run in {running.run for running in members}:
             left = self._platform.delete(run, {running.title for running in members if running.run == run})
+            listed = self._platform.members(run)
             for running in members:
-                if running.exit is None and running.run == run and running.title in left:
-                    keep_handle(self._store, running.member, running.roster)
-        for running in members:
-            if running.exit is None:
-                self._settle(running, self._read_end(running) or Exit(-signal.SIGTERM))
+                if running.exit is None and running.run == run:
+                    if running.title in left:
+                        keep_handle(self._store, running.member, running.roster)
+                    end = self._end_of(running, listed.get(running.title))
+                    self._settle(running, end or Exit(-signal.SIGTERM))
 
     def _look(self) -> None:
         """Find out who has ended, at the pace of the platform."""
@@ -338,8 +339,7 @@ class Crew:
             listed = self._platform.members(run)
             for running in living:
                 if running.run == run and (running.title not in listed or listed[running.title] is not None):
-                    found = self._read_end(running) or listed.get(running.title) or Exit(None)
-                    self._settle(running, found)
+                    self._settle(running, self._end_of(running, listed.get(running.title)) or Exit(None))
 
     def _look_for_starts(self) -> None:
         """Bill members that have waited in a queue from when they have begun."""
@@ -376,10 +376,17 @@ class Crew:
         if end.exceeded_bytes is not None and running.predicted_bytes:
             end = structs.replace(end, predicted_bytes=running.predicted_bytes)
         running.exit = end
-        ran_s = self._ran_s(running, end)
+        ran_s = self._ran_s(running, end) if end.billed_s is None else end.billed_s
         if ran_s is None and running.is_queued and (begun_s := self._begun_at_s(running)) is not None:
             self._meter.begin(running.member, begun_s)
         self._meter.end(running.member, time.time(), ran_s, end.used)
+
+    def _end_of(self, running: _Running, listed: Exit | None) -> Exit | None:
+        """Return how a member ended: as it has recorded itself, billed as its platform says."""
+        recorded = self._read_end(running)
+        if recorded is None or listed is None or listed.billed_s is None:
+            return recorded or listed
+        return structs.replace(recorded, billed_s=listed.billed_s)
 
     def _read_end(self, running: _Running) -> Exit | None:
         """Read how a member ended; None if that was not recorded, or the store is gone."""

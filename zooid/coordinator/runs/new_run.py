@@ -57,8 +57,9 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
-    `on` names one or several offers; `ssh`, `slurm` or `ray` alone means all that are listed of that kind. The
-    first offer is measured, and so are all offers on other machines. With several, a run with limits may switch from
+    `on` names one or several offers; `ssh`, `slurm` or `ray` alone means all that are listed of that kind. The first
+    offer is measured, and so are all other machines of one's own. Further offers to rent get an estimate from the
+    first. With several, a run with limits may switch from
     one to another while it trains. With the goal `cheapest`, it also does so to save money. If it loses all members,
     it waits for others, and goes on from its last checkpoint.
 
@@ -129,11 +130,12 @@ def _search(
 
     run.enter("profile")
     offer = offers[0]
-    to_measure = [offer, *(other for other in offers[1:] if other.is_elsewhere)]  # others are forms of this machine
+    own = [other for other in offers[1:] if other.is_elsewhere and not other.is_rented]
+    to_measure = [offer, *own]  # others are forms of this machine, or rented and estimated from the first
     measured = measure(run.job, store, to_measure, run.platform, run.relay, run.meter)
     run.enter("plan")
     peers = peer_links(limits, offers, links, on_event, run.platform, run.meter, store.url)
-    if len(offers) == 1:
+    if len(offers) == 1 and not offer.is_rented:
         return search(single(measured[offer.name], offer, peers), run.remaining(limits), goal)
     market, _ = market_for(offers, measured, links=peers, transport=limits.transport)
     return search(market, run.remaining(limits), goal)

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from zooid.coordinator.plans.known_places import KnownPlaces
-from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads
+from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, enforced_size, num_threads, rented_offer
 from zooid.coordinator.plans.own_offers import named_places, ray_cluster, slurm_partition, ssh_pool
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.core.runs.spec import MemberSpec, ProfilerSpec, WorkerSpec
@@ -17,10 +18,11 @@ from zooid.platforms.slurm import SlurmPlatform
 from zooid.platforms.ssh import SshPlatform
 
 
-def any_platform(*, forks: bool = True, trusts_handles: bool = False) -> AnyPlatform:
+def any_platform(*, forks: bool = True, trusts_handles: bool = False, emulates_rented: bool = False) -> AnyPlatform:
     """Return all platforms as one; `forks` says whether members of this machine may be forked from zygotes.
 
-    With `trusts_handles`, members are looked for wherever their handles say.
+    With `trusts_handles`, members are looked for wherever their handles say. With `emulates_rented`, members of rented
+    offers run on this machine, as in a rehearsal.
     """
     make: dict[str, Callable[[], Platform]] = {
         LOCAL: lambda: LocalPlatform(forks=forks),
@@ -28,9 +30,10 @@ def any_platform(*, forks: bool = True, trusts_handles: bool = False) -> AnyPlat
         "slurm": lambda: SlurmPlatform(slurm_partition),
         "ray": lambda: RayPlatform(ray_cluster),
     }
+    platform_of = partial(_platform_of, emulates_rented=emulates_rented)
     if trusts_handles:
-        return AnyPlatform(make, _platform_of)
-    return AnyPlatform(make, _platform_of, KnownPlaces(named_places).follow)
+        return AnyPlatform(make, platform_of)
+    return AnyPlatform(make, platform_of, KnownPlaces(named_places).follow)
 
 
 @contextmanager
@@ -42,8 +45,9 @@ def opened_platform(given: Platform | None, offers: Iterable[Offer], *, forks: b
     if given is not None:
         yield given
         return
-    first = next(iter(offers))
-    platform = any_platform(forks=forks)
+    offers = list(offers)
+    first = offers[0]
+    platform = any_platform(forks=forks, emulates_rented=not any(offer.is_rented for offer in offers))
     if forks and not first.is_elsewhere and enforced_size(first) is None:
         local = platform.of(LOCAL)
         assert isinstance(local, LocalPlatform)
@@ -70,6 +74,9 @@ def gpu_use(offer: Offer, spec: MemberSpec) -> GpuUse:
     return "own" if offer.is_elsewhere and offer.num_gpus > 0 else "shared"
 
 
-def _platform_of(offer: str) -> str:
+def _platform_of(offer: str, *, emulates_rented: bool) -> str:
     beginning = offer.partition(".")[0]
-    return beginning if beginning in OWN_PLATFORMS else LOCAL
+    if beginning in OWN_PLATFORMS:
+        return beginning
+    is_here = emulates_rented or offer.partition(":")[0] in (LOCAL, LIMITED)
+    return LOCAL if is_here else rented_offer(offer).platform

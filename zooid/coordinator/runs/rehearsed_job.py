@@ -45,6 +45,8 @@ def rehearse_job(
     `steering`, the run may go on with other members while it trains: with those of `fleets`, which are plans with
     predictions, and with those that the planner finds.
     """
+    plan = plan.emulated()
+    fleets = [fleet.emulated() for fleet in fleets]
     file = check_job_file(job_file)
     check_memory(plan)
     if limits is not None:
@@ -63,7 +65,7 @@ def rehearse_job(
         folder = claim_folder(store, claim)
         folder.put(keys.PACE, encode_record(pace))
         if steering is not None:
-            folder.put(keys.STEERING, encode_record(steering))
+            folder.put(keys.STEERING, encode_record(steering.emulated()))
         try:
             with Run(folder, claim, 0, own_platform, on_event) as run, run.preparing(paced_plan) as prepared:
                 save_source(folder, file)

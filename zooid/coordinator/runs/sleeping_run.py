@@ -24,7 +24,7 @@ class SleepingRun:
 
     def __init__(self, store: ObjectStore, plan: Plan, pace: RehearsalPace, checkpoints: CheckpointRule) -> None:
         """Write all that members need into an empty folder."""
-        self.plan = _of_steps(plan, pace.num_steps)
+        self.plan = _of_steps(plan.emulated(), pace.num_steps)
         self._store = store
         self._claim = RunClaim(run=secrets.token_hex(4), checkpoints=checkpoints, nonce=secrets.token_hex(8))
         store.create(keys.CLAIM, encode_record(self._claim))

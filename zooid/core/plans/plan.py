@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Literal, get_args
 
 import msgspec
+from msgspec import structs
 
 from zooid.core.errors import PlanError
 from zooid.core.jobs.job import AutocastName
@@ -289,6 +290,10 @@ class Plan(FileRecord, frozen=True, kw_only=True, tag="plan"):
         """The offer of one member."""
         rows = self.offer_rows
         return rows[replica if len(rows) > 1 else 0][stage]
+
+    def emulated(self) -> "Plan":
+        """Return the plan as it is rehearsed: members of rented offers run on this machine."""
+        return structs.replace(self, offers=tuple(offer.emulated() for offer in self.offers))
 
     @property
     def member_offers(self) -> list[Offer]:

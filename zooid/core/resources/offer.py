@@ -8,14 +8,18 @@ unit.
 import math
 from typing import Literal
 
+from msgspec import structs
+
 from zooid.core.records import Record, require, require_at_least, require_positive
 from zooid.core.units import SECONDS_PER_HOUR
 
 OfferKind = Literal["function", "container", "vm", "owned"]
 Market = Literal["on_demand", "spot", "owned"]
 
-OWN_PLATFORMS = ("ssh", "slurm", "ray")
-"""Platforms of other machines than this one on which members can be started."""
+OWN_PLATFORMS = ("ssh", "slurm", "ray", "kubernetes")
+"""Platforms of the user's own machines and clusters. Their offers are named after them, as in `ssh.gpu1`."""
+RENTED_PLATFORMS = ("aws_lambda", "aws_microvm", "azure_container", "azure_job", "cloud_run", "skypilot")
+"""Platforms that bill members while they run. Their offers are in the catalog, named after the provider."""
 
 MAX_USD_PER_GB = 0.5
 """The most expensive route costs about 0.25 dollars; the cheapest one, given in cents, would be 1."""
@@ -97,8 +101,17 @@ class Offer(Record, frozen=True, kw_only=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether members run on other machines of the user's own. Rented offers are rehearsed on this machine."""
-        return self.platform in OWN_PLATFORMS
+        """Whether members run on other machines than this one."""
+        return self.platform in OWN_PLATFORMS or self.is_rented
+
+    @property
+    def is_rented(self) -> bool:
+        """Whether members cost money while they run, so that none is started only to measure it unless asked for."""
+        return self.platform in RENTED_PLATFORMS
+
+    def emulated(self) -> "Offer":
+        """Return the offer as a rehearsal uses it: members run on this machine, and nothing is rented."""
+        return structs.replace(self, platform="local") if self.is_rented else self
 
     @property
     def losses_per_s(self) -> float | None:

@@ -43,6 +43,8 @@ LEFT = "left"
 """Handles of members that could not be ended when their coordinator ended."""
 STARTS = "starts"
 ENDS = "ends"
+DISMISSALS = "dismissals"
+"""Requests to members to which nobody can send a signal."""
 LOGS = "logs"
 REQUESTS = "requests"
 FAILURES = "failures"
@@ -102,6 +104,11 @@ def start(member: str, roster_number: int) -> str:
 def end(member: str, roster_number: int) -> str:
     """Key of the record of how a member ended."""
     return f"{ENDS}/{label(roster_number)}/{member}.json"
+
+
+def dismissal(member: str, roster_number: int) -> str:
+    """Key of the request that a member ends."""
+    return f"{DISMISSALS}/{label(roster_number)}/{member}.json"
 
 
 def log(member: str, roster_number: int) -> str:

@@ -53,6 +53,8 @@ class Exit(Record, frozen=True):
     """The memory that the plan predicted for the member; None if nothing was predicted."""
     ran_s: float | None = None
     """How long the member occupied its place, from the start of its first process on; None if it is unknown."""
+    billed_s: float | None = None
+    """How long the platform bills the member for, start-up included; None if the platform does not say."""
     used: StoreUsed | None = None
     """Requests of the program that attended the member, beside the member's own; None if they are unknown."""
     reason: str = ""

@@ -1,6 +1,6 @@
 """Rules by which a run chooses its members anew while it trains."""
 
-from msgspec import field
+from msgspec import field, structs
 
 from zooid.core.plans.plan import DEFAULT_MAX_MEMBERS
 from zooid.core.records import FileRecord, require, require_at_least, require_positive
@@ -23,6 +23,10 @@ class Steering(FileRecord, frozen=True, kw_only=True, tag="steering"):
     """Time between two decisions."""
     time_factor: float = 1.0
     """Number of seconds of the market that pass in one second of the run, in a rehearsal of a longer one."""
+
+    def emulated(self) -> "Steering":
+        """Return the rules as a rehearsal follows them: members of rented offers run on this machine."""
+        return structs.replace(self, offers=tuple(offer.emulated() for offer in self.offers))
 
     def __post_init__(self) -> None:
         require(bool(self.offers), "`offers` is empty; give at least those of the plan")

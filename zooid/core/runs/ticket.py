@@ -50,6 +50,10 @@ class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
     """
     lifetime_s: float | None = None
     """The time after which the member is ended; None if it may run for any time."""
+    given_bytes: int | None = None
+    """Memory of the machine that was rented for the member alone; None if the member shares one, or has `size`."""
+    ends_by_request: bool = False
+    """Whether the member is ended by a request in its store, since its platform lets nobody send it a signal."""
     versions: Versions | None = None
     """The coordinator's versions, for a member on another machine."""
     prefix: tuple[str, ...] = ()
@@ -58,7 +62,7 @@ class Ticket(FileRecord, frozen=True, kw_only=True, tag="ticket"):
     def __post_init__(self) -> None:
         require_name("run", self.run)
         require_name("member", self.member)
-        require_positive(self, "num_threads", "lifetime_s")
+        require_positive(self, "num_threads", "lifetime_s", "given_bytes")
 
     @property
     def uses_gpus(self) -> bool:
