@@ -70,6 +70,8 @@ class Scene:
     """Part of what is said about a member that has vanished."""
     left_behind: Callable[[str], list[str]] | None = None
     """Returns everything that members of a run have left with their provider."""
+    billed_usd: Callable[[str], float] | None = None
+    """Returns what the provider charges for the members of a run, by its own clock and price list."""
 
     @property
     def is_here(self) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-import examples.digits
 import zooid
 from lab.waiting import wait_until
 from tests.integration.jobs import COARSE, write_job
 from tests.integration.other_machines import OtherMachines, other_machines
 from tests.integration.reference import Trained, train_composed_layers
 from tests.integration.training_command import training_command
+from tests.integration.travelling_jobs import TOLERANCE, travelling_jobs
 from zooid.core.errors import InputError
 from zooid.core.plans.plan import Limits, Plan, TransportName
 from zooid.core.records import decode_record
@@ -32,63 +32,7 @@ from zooid.store import ObjectStore, open_store
 
 pytestmark = pytest.mark.timeout(300)
 
-TOLERANCE = 1e-9
 CANARIES = {f"CANARY_{number}": f"canary-secret-{number:02d}-9f3a" for number in range(20)}
-DIGITS = '''"""The example of handwritten digits in float64, for a few steps."""
-
-import dataclasses
-
-import digits
-from torch.utils.data import TensorDataset
-
-
-def data():
-    images, labels = digits.split(train=True).tensors
-    return TensorDataset(images[:240].double(), labels[:240])
-
-
-job = dataclasses.replace(
-    digits.job, model=lambda: digits.build_model().double(), data=data, epochs=1, batch_size=60, grain_size=10
-)
-'''
-GPT2 = '''"""A small GPT-2 in float64, which continues random text."""
-
-import torch
-import transformers
-from torch.utils.data import Dataset
-
-import zooid
-
-
-class Text(Dataset):
-    def __init__(self):
-        self.ids = torch.randint(1, 50, (48, 12), generator=torch.Generator().manual_seed(1))
-
-    def __len__(self):
-        return len(self.ids)
-
-    def __getitem__(self, index):
-        return {"input_ids": self.ids[index], "labels": self.ids[index].clone()}, None
-
-
-def build_model():
-    config = transformers.GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=32, n_layer=4, n_head=4, use_cache=False, bos_token_id=0, eos_token_id=0,
-        loss_type="ForCausalLMLoss",
-    )
-    return transformers.GPT2LMHeadModel(config).double()
-
-
-job = zooid.Job(
-    model=build_model,
-    loss=lambda output, target: output.loss,
-    data=Text,
-    optimizer=lambda named: torch.optim.AdamW(named, lr=1e-3),
-    batch_size=16,
-    grain_size=4,
-    epochs=1,
-)
-'''
 SLOW = """
 import time
 def slow(output, target):
@@ -115,17 +59,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OtherMachines]:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Trained]]:
-    """Job files in folders that no machine sees, and what one process makes of them."""
-    made = {}
-    for name, text in {"digits": DIGITS, "gpt2": GPT2}.items():
-        folder = tmp_path_factory.mktemp(name)
-        (folder / "job.py").write_text(text)
-        if name == "digits":
-            shutil.copy(examples.digits.__file__, folder)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.syspath_prepend(folder)
-            made[name] = (folder / "job.py", train_composed_layers(folder / "job.py"))
-    return made
+    return travelling_jobs(tmp_path_factory.mktemp)
 
 
 @pytest.mark.parametrize("place", PLACES)
