@@ -28,7 +28,7 @@ FIRST_MACHINE = 10
 """Last number of the first machine's address; the calling process's is 1."""
 SWITCH = "switch"
 """Name of the bridge in the keeper's network namespace."""
-_UPLINK = "outside"
+UPLINK = "outside"
 _NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--cgroup")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -115,14 +115,14 @@ def open_switch(caller_pid: int) -> str:
         device = "zooid" + network.replace(".", "-")
         if f"{network}." in known.stdout:
             continue
-        other_end = ("peer", "name", _UPLINK, "netns", str(os.getpid()))
+        other_end = ("peer", "name", UPLINK, "netns", str(os.getpid()))
         try:
             run_ip("link", "add", device, "type", "veth", *other_end, prefix=enter)
         except OSError as error:
             if "File exists" in str(error):
                 continue
             raise
-        run_ip("link", "set", _UPLINK, "master", SWITCH, "up")
+        run_ip("link", "set", UPLINK, "master", SWITCH, "up")
         run_ip("address", "add", f"{network}.1/24", "dev", device, prefix=enter)
         run_ip("link", "set", device, "up", prefix=enter)
         return network
@@ -182,7 +182,7 @@ def main(request: dict[str, Any]) -> None:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         caller = os.pidfd_open(request["caller_pid"])
         network = open_switch(request["caller_pid"])
-        stack.callback(run_ip, "link", "delete", _UPLINK)  # the caller's end goes with it
+        stack.callback(run_ip, "link", "delete", UPLINK)  # the caller's end goes with it
         (folder / "root").mkdir()
         print(
             json.dumps({"caller_ip": f"{network}.1", "machines": start_machines(request, network, stack)}), flush=True

@@ -333,6 +333,7 @@ def kept_by(module: str, request: dict[str, Any], folder: Path) -> Iterator[tupl
         process = subprocess.Popen(
             command,
             cwd=_OWN_FOLDER,
+            env={"PATH": SEARCH_PATH},  # who can look at the keeper's processes sees no variable of this one
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
