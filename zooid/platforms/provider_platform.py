@@ -154,10 +154,18 @@ class ProviderPlatform:
             except ZooidError as error:
                 unended = {title for title in own if known[title].exit is None}
                 logger.warning("%s could not be ended: %s", ", ".join(sorted(unended)) or "members", error)
-            for title in own - unended:
-                known[title].exit = known[title].exit or Exit(None)
+            ended = {title for title in own - unended if known[title].exit is None}
+            settled = self._states_after_the_end(where, run, ended)
+            for title in ended:
+                known[title].exit = settled.get(title) or Exit(None)
             left |= unended
         return left
+
+    def _states_after_the_end(self, where: str, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
+        """Ask how members ended that ran until their end was asked for, such as for how long machines are billed."""
+        with suppress(ZooidError):
+            return self._provider(where).states(run, titles) if titles else {}
+        return {}
 
     def _ask_to_end(self, members: Sequence[_Hosted]) -> None:
         """Ask members to end, and wait a while until those that have begun have recorded it."""

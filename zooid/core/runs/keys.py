@@ -46,6 +46,8 @@ ENDS = "ends"
 DISMISSALS = "dismissals"
 """Requests to members to which nobody can send a signal."""
 LOGS = "logs"
+MICROVMS = "microvms"
+"""Records of MicroVMs, which have no names of their own, and the first programs of the members in them."""
 REQUESTS = "requests"
 FAILURES = "failures"
 EVENTS = "events"
@@ -109,6 +111,16 @@ def end(member: str, roster_number: int) -> str:
 def dismissal(member: str, roster_number: int) -> str:
     """Key of the request that a member ends."""
     return f"{DISMISSALS}/{label(roster_number)}/{member}.json"
+
+
+def microvm(title: str) -> str:
+    """Key of the record with which the MicroVM of the member with this title is found."""
+    return f"{MICROVMS}/{title}.json"
+
+
+def microvm_program(title: str) -> str:
+    """Key of the first program of the member with this title."""
+    return f"{MICROVMS}/{title}.py"
 
 
 def log(member: str, roster_number: int) -> str:
