@@ -41,10 +41,14 @@ class MemberOrder:
         return resource_name(self.run, self.title)
 
     @property
+    def program(self) -> str:
+        """The first program of the member, with its order."""
+        return f"{container_program()}\nrun_container({json.dumps(self.order)!r})\n"
+
+    @property
     def packed_program(self) -> str:
-        """The program of the member and its order, in the characters that every environment variable may have."""
-        program = f"{container_program()}\nrun_container({json.dumps(self.order)!r})\n"
-        return base64.b64encode(zlib.compress(program.encode(), 9)).decode()
+        """The first program of the member, in the characters that every environment variable may have."""
+        return base64.b64encode(zlib.compress(self.program.encode(), 9)).decode()
 
     @property
     def environment(self) -> dict[str, str]:
