@@ -8,6 +8,7 @@ import pytest
 from zooid.catalog import machines_file
 from zooid.catalog.machines_file import offer_of_place, own_places
 from zooid.core.errors import InputError
+from zooid.core.resources.offer import OWN_PLATFORMS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "platforms.md").read_text()
 EXAMPLES = {
@@ -21,7 +22,7 @@ def test_every_example_can_be_read(tmp_path: Path, example: str) -> None:
     file = tmp_path / "machines.toml"
     file.write_text(EXAMPLES[example])
     places = own_places(file)
-    assert {place.platform for place in places.values()} == {"ssh", "slurm", "ray"}
+    assert {"ssh", "slurm", "ray"} <= {place.platform for place in places.values()} <= set(OWN_PLATFORMS)
     for place in places.values():
         offer = offer_of_place(place, {"vcpus": 2.0, "memory": 2**30})
         assert (offer.platform, offer.is_elsewhere, offer.kind) == (place.platform, True, "owned")
@@ -30,10 +31,11 @@ def test_every_example_can_be_read(tmp_path: Path, example: str) -> None:
 def test_members_of_a_machine_share_it_and_those_of_a_cluster_have_their_own_size(tmp_path: Path) -> None:
     file = tmp_path / "machines.toml"
     size = 'vcpus = 8\nmemory = "16 GB"\nmembers = 4\nusd_per_hour = 1.0\n'
-    file.write_text(f"[ssh.a]\n{size}[slurm.b]\n{size}[ray.c]\n{size}")
+    file.write_text(f"[ssh.a]\n{size}[slurm.b]\n{size}[ray.c]\n{size}[kubernetes.d]\n{size}")
     found = [offer_of_place(place) for place in own_places(file).values()]
     assert [(offer.vcpus, offer.usd_per_hour, offer.max_members) for offer in found] == [
         (2.0, 0.25, 4),
+        (8.0, 1.0, 4),
         (8.0, 1.0, 4),
         (8.0, 1.0, 4),
     ]
@@ -42,7 +44,7 @@ def test_members_of_a_machine_share_it_and_those_of_a_cluster_have_their_own_siz
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[aws.a]\n", "has 'aws'; give tables of ssh, slurm, ray, such as"),
+        ("[aws.a]\n", "has 'aws'; give tables of ssh, slurm, ray, kubernetes, such as"),
         ("[ray.a]\nhost = 'b'\n", "has 'host'; it may have address, python, resources, vcpus"),
         ("[ray.a]\nvcpus = 'many'\n", "is 'many'; it must be a number"),
         ("[ray\n", "cannot be read"),

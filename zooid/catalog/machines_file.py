@@ -32,6 +32,21 @@ resources = "highmem=1"              # further resources of each member, by thei
 vcpus = 4                            # of each member, and asked of Ray if not given, like memory, GPUs and members
 memory = "16 GB"
 members = 8                          # how many members there may be; more than fit now if the cluster grows by itself
+
+[kubernetes.lab]
+context = "lab"                      # by default the current one of kubectl
+config = "~/.kube/lab.yaml"          # by default the kubeconfig of kubectl
+namespace = "training"               # by default that of the context
+image = "ghcr.io/me/zooid:1"         # an image with Python and the members' packages
+python = "/venv/bin/python"          # the interpreter in it; by default python3
+secret = "store"                     # a Secret with variables of members, such as the credentials of their store
+service_account = "member"           # by default that of the namespace
+node_selector = "pool=spot"          # labels of nodes, as in `pool=spot,gpu=yes`
+tolerations = "spot=true:NoSchedule" # taints that members tolerate
+user = "1000"                        # the user as whom members run; by default that of the image
+vcpus = 4                            # of each member, and memory, too: both are needed
+memory = "16 GB"
+members = 8                          # how many members there may be
 """
 
 import datetime
@@ -58,14 +73,26 @@ _SIZES: dict[str, type] = {
     "lifetime": str,
     "startup": str,
 }
-_STARTUP_S = {"ssh": 5.0, "slurm": 10.0, "ray": 10.0}
+_STARTUP_S = {"ssh": 5.0, "slurm": 10.0, "ray": 10.0, "kubernetes": 30.0}
 """Start-up times if the file has none: round figures for members that find a place at once."""
-_SIZED_BY_MEMBER = ("slurm", "ray")
+_SIZED_BY_MEMBER = ("slurm", "ray", "kubernetes")
 """Kinds of places whose sizes and prices are those of one member; those of others are shared by their members."""
 _KINDS: dict[str, tuple[str, ...]] = {
     "ssh": ("host", "python", "config"),
     "slurm": ("partition", "login", "python", "config", "options"),
     "ray": ("address", "python", "resources"),
+    "kubernetes": (
+        "context",
+        "config",
+        "namespace",
+        "image",
+        "python",
+        "secret",
+        "service_account",
+        "node_selector",
+        "tolerations",
+        "user",
+    ),
 }
 """Kinds of places, and the options of each beside its size."""
 

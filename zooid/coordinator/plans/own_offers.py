@@ -12,6 +12,7 @@ from zooid.core.environment import machines_file, ray_address
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
 from zooid.platforms import ray, slurm
+from zooid.platforms.kubernetes import Namespace
 from zooid.platforms.ray import RayCluster
 from zooid.platforms.slurm import Cluster, SlurmPartition
 from zooid.platforms.ssh import SshMachine, SshPlatform, SshPool
@@ -118,6 +119,12 @@ def ray_cluster(offer: str) -> RayCluster:
         **{field: place.options[field] for field in ("python", "resources") if field in place.options},
         max_members=sized.max_members,
     )
+
+
+def kubernetes_namespaces() -> dict[str, Namespace]:
+    """Return the namespaces of clusters that the file of machines lists, by the names of their offers."""
+    places = [place for place in listed_places().values() if place.platform == "kubernetes"]
+    return {place.name: Namespace(place.name, **place.options) for place in places}
 
 
 def _address(place: OwnPlace) -> str:

@@ -6,12 +6,20 @@ from functools import partial
 
 from zooid.coordinator.plans.known_places import KnownPlaces
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, enforced_size, num_threads, rented_offer
-from zooid.coordinator.plans.own_offers import named_places, ray_cluster, slurm_partition, ssh_pool
+from zooid.coordinator.plans.own_offers import (
+    kubernetes_namespaces,
+    named_places,
+    own_offer,
+    ray_cluster,
+    slurm_partition,
+    ssh_pool,
+)
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.core.runs.spec import MemberSpec, ProfilerSpec, WorkerSpec
 from zooid.core.runs.ticket import GpuUse
 from zooid.platforms import Platform
 from zooid.platforms.any_platform import AnyPlatform
+from zooid.platforms.kubernetes import kubernetes_platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.ray import RayPlatform
 from zooid.platforms.slurm import SlurmPlatform
@@ -29,6 +37,7 @@ def any_platform(*, forks: bool = True, trusts_handles: bool = False, emulates_r
         "ssh": lambda: SshPlatform(ssh_pool),
         "slurm": lambda: SlurmPlatform(slurm_partition),
         "ray": lambda: RayPlatform(ray_cluster),
+        "kubernetes": lambda: kubernetes_platform(kubernetes_namespaces, own_offer),
     }
     platform_of = partial(_platform_of, emulates_rented=emulates_rented)
     if trusts_handles:
