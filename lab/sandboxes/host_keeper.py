@@ -25,7 +25,7 @@ from lab.sandboxes.warden import Ground, keep_sandbox
 ADDRESS = "address"
 """Name of the socket, in the host's folder."""
 _MOUNT_POINTS = ("image", "layer", "root")
-_BACKLOG = 128
+_BACKLOG = 1024
 _FIRST_SANDBOX = 10
 _LAST_SANDBOX = 250
 """The last numbers of the addresses, which are used in turn."""
@@ -91,6 +91,7 @@ def main(request: dict[str, Any]) -> None:
     folder = Path(request["folder"])
     with ExitStack() as stack:
         stack.callback(_remove, folder)
+        kernel.control_process(kernel.PR_SET_CHILD_SUBREAPER, 1)  # what wardens leave is to be reaped here
         caller = os.pidfd_open(request["caller_pid"])
         network = open_switch(request["caller_pid"])
         stack.callback(run_ip, "link", "delete", keeper.UPLINK)  # the caller's end goes with it
@@ -108,9 +109,7 @@ def main(request: dict[str, Any]) -> None:
             os.close(own_end)  # now they end
             for pidfd in wardens.pidfds():
                 wardens.collect(pidfd)
-            for hierarchy in ground.hierarchies:  # of wardens that were killed
-                for left in hierarchy.own.glob(f"{ground.mark}-*"):
-                    remove_cgroup(left)
+            _sweep(ground)
 
 
 def _make_image(folder: Path, variables: dict[str, str]) -> tuple[str, ...]:
@@ -126,6 +125,19 @@ def _make_image(folder: Path, variables: dict[str, str]) -> tuple[str, ...]:
     places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     inside = [place.removeprefix(image) for place in places if place.startswith(f"{image}/")]
     return tuple(path for path in inside if not any(path.startswith(f"{other}/") for other in inside))
+
+
+def _sweep(ground: Ground) -> None:
+    """Remove what is left of sandboxes whose wardens were killed; the kernel has killed their processes."""
+    left = [folder for hierarchy in ground.hierarchies for folder in hierarchy.own.glob(f"{ground.mark}-*")]
+    for folder in left:
+        with suppress(OSError):  # other hierarchies have no such file
+            (folder / "freezer.state").write_text("THAWED")
+    with suppress(ChildProcessError):
+        while True:
+            os.wait()
+    for folder in left:
+        remove_cgroup(folder)
 
 
 def _remove(folder: Path) -> None:

@@ -7,6 +7,7 @@ process, and sandboxes of the same host that accept connections; there is no way
 
 import itertools
 import json
+import logging
 import os
 import select
 import signal
@@ -47,6 +48,7 @@ _END_TIMEOUT_S = 30.0
 _POLL_S = 0.001
 
 _counter = itertools.count()
+_log = logging.getLogger(__name__)
 
 
 class SandboxFailed(ZooidError):
@@ -147,9 +149,13 @@ class Sandbox:
 
     def files(self) -> list[str]:
         """List the files and folders that the program has made, by their paths inside; none are left after the end."""
+        if self.status is not None:
+            return []
         outside = f"/proc/{self._place['warden_pid']}/root"  # it has mounted what the sandbox writes to
         listed = list_files({f"{outside}{self._place['tmp']}": "/tmp", f"{outside}{self._place['upper']}": ""})
-        return sorted(set(listed) - set(self._place["first_files"]))
+        image = f"{outside}{self._place['image']}"  # its folders are copied when something is made in them
+        made = set(listed) - set(self._place["first_files"])
+        return sorted(path for path in made if not os.path.isdir(f"{image}{path}"))
 
     def read_output(self, stream: IO[bytes], on_output: Callable[[bytes], object]) -> None:
         """Give the lines of the program's output to a function, in a thread; for the host, which starts it."""
@@ -180,28 +186,30 @@ class Sandbox:
 
     def _look(self, timeout_s: float | None) -> None:
         """Wait for the last report."""
-        if self._report is not None:
-            return
-        poll = select.poll()
-        with self._lock:
-            if self._report is None:
-                poll.register(self._connection, select.POLLIN | select.POLLHUP)
-        poll.poll(None if timeout_s is None else 1000 * timeout_s)
-        with self._lock:
-            if self._report is None:
-                try:
-                    message = self._connection.recv(_MESSAGE_BYTES, socket.MSG_DONTWAIT)
-                except BlockingIOError:
+        if timeout_s != 0.0:
+            with self._lock:
+                if self._report is not None:
                     return
-                self._close(message)
+                waiting = self._connection.dup()  # another thread may close the connection meanwhile
+            with waiting:
+                poll = select.poll()
+                poll.register(waiting, select.POLLIN | select.POLLHUP)
+                poll.poll(None if timeout_s is None else 1000 * timeout_s)
+        with self._lock, suppress(BlockingIOError):
+            if self._report is None:
+                self._close(self._connection.recv(_MESSAGE_BYTES, socket.MSG_DONTWAIT))
 
     def _close(self, message: bytes) -> None:
         lost = {"status": -signal.SIGKILL, "ended_at_s": time.time(), "peak_bytes": 0, "oom_kills": 0}
-        self._report = {**lost, **(json.loads(message) if message else {})}
+        self._report = {**lost, **(json.loads(message) if message else {"error": "its warden has died"})}
+        if "error" in self._report:
+            _log.warning("the sandbox %s was lost: %s", self.name, self._report["error"])
         self._connection.close()
         os.close(self._program)
 
     def _set_freezer(self, state: str) -> None:
+        if self.status is not None:
+            return
         file = Path(self._place["freezer"]) / "freezer.state"
         deadline_s = time.monotonic() + _FREEZE_TIMEOUT_S
         while True:
@@ -222,7 +230,8 @@ class SandboxHost:
     def __init__(self, caller_address: str, folder: Path) -> None:
         self.caller_address = caller_address
         """The address at which sandboxes reach servers of the calling process."""
-        self._address = str(folder / host_keeper.ADDRESS)
+        self.folder = folder
+        """The host's temporary folder on the calling process's side."""
         self._lock = threading.Lock()
         self._running: list[Sandbox] = []
         self._is_open = True
@@ -256,7 +265,7 @@ class SandboxHost:
                 given.append(write_end)
             else:
                 given.append(os.dup(on_output.fileno()))
-            place, program = _ask(connection, self._address, given)
+            place, program = _ask(connection, str(self.folder / host_keeper.ADDRESS), given)
         except BaseException as error:
             connection.close()
             if stream is not None:
@@ -273,16 +282,19 @@ class SandboxHost:
         with self._lock:
             self._running = [each for each in self._running if each.status is None]
             self._running.append(sandbox)
+        if not self._is_open:  # else the end of the host might wait for this one in vain
+            sandbox.kill()
         return sandbox
 
     def close(self) -> None:
         """End all sandboxes; for `sandbox_host`."""
-        self._is_open = False
         with self._lock:
-            for sandbox in self._running:
-                sandbox.kill()
-            for sandbox in self._running:
-                sandbox.wait(_END_TIMEOUT_S)
+            self._is_open = False
+            running = list(self._running)
+        for sandbox in running:
+            sandbox.kill()
+        for sandbox in running:
+            sandbox.wait(_END_TIMEOUT_S)
 
 
 def missing_for_sandboxes() -> str | None:

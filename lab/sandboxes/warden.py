@@ -108,7 +108,7 @@ class _Running:
         confines = request["confines"]
         address = f"{ground.network}.{number}"
         with ExitStack() as stack:
-            folders = stack.enter_context(cgroups(f"{ground.mark}-{number}", ground.hierarchies))
+            folders = stack.enter_context(cgroups(f"{ground.mark}-{number}-{os.getpid()}", ground.hierarchies))
             by_controller = _by_controller(ground.hierarchies, folders)
             _limit(confines["cgroup_limits"], by_controller)
             network = stack.enter_context(_plugged_in(ground, number, address, confines["accepts_connections"]))
@@ -126,6 +126,7 @@ class _Running:
                 "init_pid": program.init_pid,
                 "warden_pid": os.getpid(),
                 "started_at_s": program.started_at_s,
+                "image": premises.image,
                 "upper": premises.upper,
                 "tmp": premises.tmp,
                 "first_files": program.first_files,

@@ -10,6 +10,7 @@ import pytest
 
 from lab.machines.machine import Machine, machines, missing_requirement
 from lab.namespaces import Star, missing_privilege, star
+from lab.sandboxes.sandbox import SandboxHost, missing_for_sandboxes, sandbox_host
 
 _LOCK = Path(tempfile.gettempdir()) / "zooid-star.lock"
 
@@ -41,3 +42,13 @@ def machines_or_skip(num: int, *programs: str, names: Sequence[str] | None = Non
         pytest.skip(f"machines need {lacking}")
     with machines(num, names=names) as made:
         yield made
+
+
+@contextmanager
+def sandboxes_or_skip() -> Iterator[SandboxHost]:
+    """A host of sandboxes; the test is skipped, with the reason, where something is missing."""
+    lacking = missing_for_sandboxes()
+    if lacking is not None:
+        pytest.skip(f"sandboxes need {lacking}")
+    with sandbox_host() as host:
+        yield host

@@ -2,16 +2,20 @@
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lab.machines.machine import Machine
+from lab.machines.machine import Machine, Process
 
 
 def traces(machine: Machine) -> list[str]:
     """Name everything that must be gone when a machine is: processes, namespaces, cgroups, device and files."""
-    processes = machine.all_processes()
+    return traces_of(machine.all_processes(), machine.coordinator_address, machine.folder)
+
+
+def traces_of(processes: Sequence[Process], caller_address: str, folder: Path) -> list[str]:
+    """Name everything that must be gone when these processes are, of which the first one is process 1."""
     init = processes[0].outer_pid
     shared = set(_namespaces(os.getpid()))
     cgroups = Path(f"/proc/{init}/cgroup").read_text().splitlines()
@@ -19,8 +23,8 @@ def traces(machine: Machine) -> list[str]:
         *(f"process {process.outer_pid}" for process in processes),
         *(f"namespace {name}" for name in _namespaces(init) if name not in shared),
         *(f"cgroup {line.split(':', 2)[2].strip('/')}" for line in cgroups),
-        f"device {machine.coordinator_address}",
-        f"files {machine.folder}",
+        f"device {caller_address}",
+        f"files {folder}",
     ]
 
 
