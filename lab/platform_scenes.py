@@ -64,6 +64,8 @@ class Scene:
     """The smallest offer of a provider, which decides about a member's memory; None if zooid sets limits itself."""
     notify: Callable[[str, str], None] | None = None
     """Gives the member of this run and title a notice, as its provider does; None to signal its process."""
+    gives_notice: bool = True
+    """Whether members are told before they are ended for a reason that nobody could know in advance."""
     lose: Callable[[str, str], None] | None = None
     """Lets the container of this run and title vanish at once; None to power off the last machine."""
     is_lost_in_words: str = "lost"

@@ -29,13 +29,15 @@ from zooid.entry.output_tail import OutputTail, TailCopies
 from zooid.entry.unpacked_code import unpacked
 from zooid.store import ObjectStore, RetryingStore, open_store
 from zooid.store.dismissals import DismissalWatch
-from zooid.store.member_starts import claim_start
+from zooid.store.member_starts import claim_start, find_start
 from zooid.store.request_counts import counts_of
 
 logger = logging.getLogger(__name__)
 
 EXIT_NOT_STARTED = 3
 """The exit status of a program that could not start its member."""
+ALREADY_STARTED = "was started by another program, and is not started again"
+"""What is said, after the name of the member, by a program whose start was repeated."""
 GRACE_S = 2.0
 """Seconds between SIGTERM and SIGKILL for a member that is to end."""
 _NOTICE_S = 1.0
@@ -70,6 +72,7 @@ def attend(ticket: Ticket, starter: Starter) -> int:
         return EXIT_NOT_STARTED
     if not is_ours:
         starter.cancel()
+        _tell_why_not(store, ticket)
         return 0
     try:
         folder = unpacked(store.get, code, Path(machine_folder.run_folder(ticket.run), "code")) if code else Path.cwd()
@@ -86,6 +89,14 @@ def attend(ticket: Ticket, starter: Starter) -> int:
         return EXIT_NOT_STARTED
     machine_folder.leave(ticket.run)
     return 0
+
+
+def _tell_why_not(store: ObjectStore, ticket: Ticket) -> None:
+    """Say whether a member is not started because another program runs it, or because nobody wants it any more."""
+    with suppress(ZooidError):
+        start = find_start(store, ticket.member, ticket.roster)
+        if start is not None and not start.is_cancelled:
+            logger.info("%s %s", ticket.title, ALREADY_STARTED)
 
 
 def _used(store: ObjectStore, member: str) -> StoreUsed:

@@ -7,6 +7,7 @@ from functools import partial
 from zooid.coordinator.plans.known_places import KnownPlaces
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, enforced_size, num_threads, rented_offer
 from zooid.coordinator.plans.own_offers import (
+    account_with,
     kubernetes_namespaces,
     named_places,
     own_offer,
@@ -19,6 +20,9 @@ from zooid.core.runs.spec import MemberSpec, ProfilerSpec, WorkerSpec
 from zooid.core.runs.ticket import GpuUse
 from zooid.platforms import Platform
 from zooid.platforms.any_platform import AnyPlatform
+from zooid.platforms.aws_lambda.functions import function_platform
+from zooid.platforms.aws_lambda.microvms import microvm_platform
+from zooid.platforms.azure_container import group_platform, job_platform
 from zooid.platforms.kubernetes import kubernetes_platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.ray import RayPlatform
@@ -37,6 +41,10 @@ def any_platform(*, forks: bool = True, trusts_handles: bool = False, emulates_r
         "ssh": lambda: SshPlatform(ssh_pool),
         "slurm": lambda: SlurmPlatform(slurm_partition),
         "ray": lambda: RayPlatform(ray_cluster),
+        "aws_lambda": lambda: function_platform(account_with("aws_lambda"), rented_offer),
+        "aws_microvm": lambda: microvm_platform(account_with("aws_microvm"), rented_offer),
+        "azure_container": lambda: group_platform(account_with("azure_container"), rented_offer),
+        "azure_job": lambda: job_platform(account_with("azure_job"), rented_offer),
         "kubernetes": lambda: kubernetes_platform(kubernetes_namespaces, own_offer),
     }
     platform_of = partial(_platform_of, emulates_rented=emulates_rented)

@@ -1,0 +1,1 @@
+"""Members with AWS Lambda, as functions or in MicroVMs."""
