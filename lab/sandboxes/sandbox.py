@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -246,43 +246,41 @@ class SandboxHost:
         """
         if not command:
             raise InputError("the command of a sandbox is empty; give the program and its arguments")
-        if not self._is_open:
+        with self._lock:
+            is_open = self._is_open
+        if not is_open:
             raise SandboxFailed("the host of sandboxes has ended; start them inside its block")
         name = f"sandbox{next(_counter)}"
         plain = confines.as_json()
         plain["environment"] = {"PATH": SEARCH_PATH, **plain["environment"]}
         request = {"command": list(command), "confines": plain, "hostname": name}
-        stream: IO[bytes] | None = None
-        given: list[int] = []
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            given += [_memory_file(json.dumps(request).encode()), _memory_file(stdin or b"")]
-            if on_output is None:
-                given.append(os.open(os.devnull, os.O_WRONLY))
-            elif callable(on_output):
-                read_end, write_end = os.pipe()
-                stream = os.fdopen(read_end, "rb")
-                given.append(write_end)
-            else:
-                given.append(os.dup(on_output.fileno()))
-            place, program = _ask(connection, str(self.folder / host_keeper.ADDRESS), given)
-        except BaseException as error:
-            connection.close()
-            if stream is not None:
-                stream.close()
-            if isinstance(error, OSError):
-                raise SandboxFailed(f"{command[0]} could not be started in a sandbox: {error}") from error
-            raise
-        finally:
-            for each in given:
-                os.close(each)
+            with ExitStack() as files, ExitStack() as kept_open:
+                connection = kept_open.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                given = [_memory_file(json.dumps(request).encode()), _memory_file(stdin or b"")]
+                stream: IO[bytes] | None = None
+                if on_output is None:
+                    given.append(os.open(os.devnull, os.O_WRONLY))
+                elif callable(on_output):
+                    read_end, write_end = os.pipe()
+                    stream = kept_open.enter_context(os.fdopen(read_end, "rb"))
+                    given.append(write_end)
+                else:
+                    given.append(os.dup(on_output.fileno()))
+                for each in given:
+                    files.callback(os.close, each)
+                place, program = _ask(connection, str(self.folder / host_keeper.ADDRESS), given)
+                kept_open.pop_all()  # from now on the sandbox closes them
+        except OSError as error:
+            raise SandboxFailed(f"{command[0]} could not be started in a sandbox: {error}") from error
         sandbox = Sandbox(name, {**place, "has_init": confines.has_init}, program, connection)
         if stream is not None and callable(on_output):
             sandbox.read_output(stream, on_output)
         with self._lock:
             self._running = [each for each in self._running if each.status is None]
             self._running.append(sandbox)
-        if not self._is_open:  # else the end of the host might wait for this one in vain
+            is_open = self._is_open
+        if not is_open:  # the host has ended meanwhile, and did not know of this one
             sandbox.kill()
         return sandbox
 
