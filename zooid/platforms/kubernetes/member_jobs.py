@@ -50,6 +50,8 @@ class KubernetesJobs:
         self._since_s: dict[tuple[str, str], float] = {}
         """When a member was first seen without a pod, or with an obstacle, by the monotonic clock."""
         self._warned: set[tuple[str, str]] = set()
+        self._created: set[tuple[str, str]] = set()
+        """Members whose Job or pod has existed. Lists are complete, so such a member that is missing there is gone."""
 
     def check(self, orders: Collection[MemberOrder]) -> None:
         by_offer: dict[str, list[MemberOrder]] = {}
@@ -72,8 +74,10 @@ class KubernetesJobs:
             self._lifetimes_s[key] = order.lifetime_s
         self._since_s.pop(key, None)
         self._client.create_job(job_manifest(order, self._namespace_of(order.offer.name)))
+        self._created.add(key)
 
     def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
+        created = {title for title in titles if (run, title) in self._created}
         pods = {title_of_pod(pod, TITLE_LABEL): pod for pod in self._client.pods(run)}
         found: dict[str, Exit | None] = {}
         for title in pods.keys() & set(titles):
@@ -84,14 +88,20 @@ class KubernetesJobs:
         podless = set(titles) - pods.keys()
         if podless:
             jobs = {title_of_pod(job, TITLE_LABEL): job for job in self._client.jobs(run)}
+            found |= {title: Exit(None) for title in podless & created}
             found |= {title: self._podless(run, title, jobs[title]) for title in podless & jobs.keys()}
+        self._created |= {(run, title) for title in found}
         return found
 
     def _podless(self, run: str, title: str, job: dict[str, Any]) -> Exit | None:
         """Return what is known about a member whose Job has no pod: it is about to get one, or has lost it."""
         status = job.get("status") or {}
         for condition in status.get("conditions") or []:
-            if condition.get("type") == "Failed" and condition.get("status") == "True":
+            if condition.get("status") != "True":
+                continue
+            if condition.get("type") == "Complete":
+                return Exit(None)
+            if condition.get("type") == "Failed":
                 said = quoted(str(condition.get("message") or condition.get("reason") or ""))
                 return Exit(None, reason=f"is lost: its pod was evicted or deleted ({said})")
         since_s = self._since_s.setdefault((run, title), time.monotonic())
