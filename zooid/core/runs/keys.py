@@ -123,6 +123,11 @@ def microvm_program(title: str) -> str:
     return f"{MICROVMS}/{title}.py"
 
 
+def microvm_end(title: str) -> str:
+    """Key of the object that says that the program of the member with this title has ended."""
+    return f"{MICROVMS}/{title}.end"
+
+
 def log(member: str, roster_number: int) -> str:
     """Key of the last lines that a member has printed."""
     return f"{LOGS}/{label(roster_number)}/{member}.txt"
