@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.endpoints import microvm_guest
-from lab.endpoints.rest_json_model import Refused, Request, RestJsonModel
+from lab.endpoints.aws_shapes import Refused, Request, RestJsonModel
 from lab.sandboxes.confines import Confines
 from lab.sandboxes.sandbox import PYTHON, Sandbox, SandboxHost
 

@@ -27,6 +27,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """Types of values in JSON, by the kinds of shapes."""
 _NUMBERS = ("integer", "long", "float", "double")
 _SIZED = ("string", "list", "map", "blob")
+_NOT_BLANK = r"[^\s]+"
+"""The pattern of texts that must not be blank, but may have spaces. All other patterns are those of whole texts."""
 
 
 class Refused(Exception):
@@ -124,8 +126,8 @@ def check(shape: Shape | None, value: Any, operation: str) -> None:
 
 def problems_of(shape: Shape, value: Any, path: str = "") -> list[str]:
     """Return what is wrong with a value, as the services say it."""
-    types = _TYPES[shape.type_name]
-    if not isinstance(value, types) or (isinstance(value, bool) and shape.type_name != "boolean"):
+    has_type = isinstance(value, _TYPES[shape.type_name]) and isinstance(value, bool) <= (shape.type_name == "boolean")
+    if not has_type:
         return [f"Value at '{path}' is a {type(value).__name__}, and must be a {shape.type_name}"]
     found = [f"Value '{value}' at '{path}' failed to satisfy constraint: {rule}" for rule in _broken(shape, value)]
     if isinstance(shape, StructureShape):
@@ -162,7 +164,8 @@ def _broken(shape: Shape, value: Any) -> list[str]:
         broken.append(f"Member must have {what} less than or equal to {rules['max']}")
     if "enum" in rules and value not in rules["enum"]:
         broken.append(f"Member must satisfy enum value set: {rules['enum']}")
-    if "pattern" in rules and re.fullmatch(_own(rules["pattern"]), value) is None:
+    matches = re.search if rules.get("pattern") == _NOT_BLANK else re.fullmatch
+    if "pattern" in rules and matches(_own(rules["pattern"]), value) is None:
         broken.append(f"Member must satisfy regular expression pattern: {rules['pattern']}")
     return broken
 
