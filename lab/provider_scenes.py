@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from lab.endpoints.azure_scenes import azure_container_scene
+from lab.endpoints.azure_scenes import azure_container_scene, azure_job_scene
 from lab.endpoints.function_scene import function_scene
 from lab.endpoints.kubernetes_scene import kubernetes_scene
 from lab.endpoints.microvm_scene import microvm_scene
@@ -13,5 +13,6 @@ PROVIDER_SCENES: dict[str, Callable[[], AbstractContextManager[Scene]]] = {
     "aws_lambda": function_scene,
     "aws_microvm": microvm_scene,
     "azure_container": azure_container_scene,
+    "azure_job": azure_job_scene,
     "kubernetes": kubernetes_scene,
 }

@@ -278,19 +278,21 @@ def _group_state(container: RentedContainer) -> str:
 
 
 def _instance_view(container: RentedContainer) -> dict[str, Any]:
-    pull = _time(math.floor(container.pulled_from_s))
+    pull = written_time(math.floor(container.pulled_from_s))
     events = [_event("Pulling", "pulling image", pull)]
     state: dict[str, Any] = {"state": "Waiting", "detailStatus": ""}
     started_s = container.started_at_s
     if started_s is not None:
-        events += [_event(name, f"{name} container", _time(math.floor(started_s))) for name in ("Pulled", "Started")]
-        state = {"state": "Running", "startTime": _time(started_s), "detailStatus": ""}
+        events += [
+            _event(name, f"{name} container", written_time(math.floor(started_s))) for name in ("Pulled", "Started")
+        ]
+        state = {"state": "Running", "startTime": written_time(started_s), "detailStatus": ""}
     if container.has_ended and container.ended_at_s is not None:
         detail = "OOMKilled" if container.ran_out_of_memory else "Completed" if container.code == 0 else "Error"
         state = {
             "state": "Terminated",
-            "startTime": _time(container.ended_at_s if started_s is None else started_s),
-            "finishTime": _time(container.ended_at_s),
+            "startTime": written_time(container.ended_at_s if started_s is None else started_s),
+            "finishTime": written_time(container.ended_at_s),
             "exitCode": container.code,
             "detailStatus": detail,
         }
@@ -301,6 +303,6 @@ def _event(name: str, message: str, at: str) -> dict[str, Any]:
     return {"count": 1, "firstTimestamp": at, "lastTimestamp": at, "name": name, "message": message, "type": "Normal"}
 
 
-def _time(at_s: float) -> str:
+def written_time(at_s: float) -> str:
     """Write a Unix time as the service does: with milliseconds."""
     return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

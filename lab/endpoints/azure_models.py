@@ -117,6 +117,8 @@ def _hinted_problems(hint: Any, value: Any, at: str, *, is_answer: bool) -> list
             allowed = [each.value for each in enums[0]]
             return [] if value in allowed else [f"{at} is {value!r}; it must be one of {', '.join(allowed)}"]
         return min((_hinted_problems(each, value, at, is_answer=is_answer) for each in inner), key=len)
+    if origin is typing.Literal:
+        return [] if value in inner else [f"{at} is {value!r}; it must be one of {', '.join(inner)}"]
     if origin is list:
         if not isinstance(value, list):
             return [f"{at} must be a list"]

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from lab.endpoints.azure_groups import REGION, ContainerInstances
+from lab.endpoints.azure_jobs import ENVIRONMENT, ContainerApps
 from lab.endpoints.azure_server import RESOURCE_GROUP, SUBSCRIPTION
 from lab.platform_scenes import MachinesLack, Scene, server_url, variables
 from lab.sandboxes.sandbox import PYTHON, SandboxHost, missing_for_sandboxes, sandbox_host
@@ -15,7 +16,7 @@ from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.coordinator.plans.own_offers import account_with
 from zooid.core.resources.offer import Offer
 from zooid.platforms import Platform
-from zooid.platforms.azure_container import group_platform
+from zooid.platforms.azure_container import group_platform, job_platform
 from zooid.platforms.provider import resource_name
 from zooid.platforms.provider_platform import ProviderPlatform
 
@@ -26,6 +27,7 @@ IDENTITY = (
 )
 _LIMITS = {"ContainerGroups": 100, "StandardCores": 400}
 """Quotas of a subscription that has asked for more cores, so that many members can run."""
+_JOB_LIMITS = {"ManagedEnvironmentConsumptionCores": 400.0}
 _STORE_LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -45,6 +47,31 @@ def azure_container_scene() -> Iterator[Scene]:
                 tight=rented_offer("azure.aci.cpu.1x1"),
                 notify=lambda run, title: service.container_of(resource_name(run, title)).notify(),
                 lose=lambda run, title: service.lose(resource_name(run, title)),
+                left_behind=service.left_of,
+                billed_usd=service.billed_usd,
+            )
+
+
+@contextmanager
+def azure_job_scene() -> Iterator[Scene]:
+    """Members as jobs of Container Apps, without GPUs."""
+    with _ground() as (host, server):
+        login = {name: server.environment[name] for name in _STORE_LOGIN}
+        service = ContainerApps(host, IMAGE, login, limits=_JOB_LIMITS)
+        with (
+            service.serve() as url,
+            _account("azure_job", {"endpoint": url, "environment": ENVIRONMENT}),
+            ExitStack() as stack,
+        ):
+            yield Scene(
+                "azure_job",
+                _maker(stack, job_platform, "azure_job"),
+                [rented_offer(name) for name in ("azure.jobs.cpu.4x8", "azure.jobs.cpu.2x4")],
+                PYTHON,
+                url=server_url(server),
+                tight=rented_offer("azure.jobs.cpu.1x2"),
+                notify=lambda run, title: service.container_of(run, title).notify(),
+                lose=service.lose,
                 left_behind=service.left_of,
                 billed_usd=service.billed_usd,
             )
