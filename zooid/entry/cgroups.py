@@ -28,6 +28,8 @@ _MIN_QUOTA_US = 1_000
 """The shortest quota that the kernel accepts; smaller fractions of a core get a longer period."""
 _OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max")
 """Files that exist only if the kernel counts swap, which a member must not use."""
+_KILL_FILES = ("memory.oom_control", "memory.events")
+"""Files that count the processes which the kernel has killed for lack of memory, in version 1 and in version 2."""
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 """A shell enters the cgroups and then becomes the member, which therefore never runs outside them."""
 _REMOVAL_S = 5.0
@@ -107,14 +109,14 @@ class SharedLimit:
         return memory_bytes(self._process) if self._given_bytes is None else self._given_bytes
 
     def _num_now(self) -> int:
-        """Count processes that the kernel has killed: in this cgroup, or on the whole machine if that is one's own.
+        """Count processes that the kernel has killed: in this cgroup, or else on the whole machine if that is one's own.
 
-        Functions see no cgroups.
+        Functions see no cgroups. Containers that see theirs may share the machine with others.
         """
-        if self._given_bytes is not None:
-            return _num_killed_on(self._process.parent)
         group = own_cgroup("memory", self._process)
-        return 0 if group is None else _num_killed(group.folder)
+        if group is not None and _tells_kills(group.folder):
+            return _num_killed(group.folder)
+        return 0 if self._given_bytes is None else _num_killed_on(self._process.parent)
 
 
 def confine(size: Size, process: Path = SELF) -> Confinement:
@@ -194,9 +196,14 @@ def _sweep(parent: Path) -> None:
                 folder.rmdir()
 
 
+def _tells_kills(folder: Path) -> bool:
+    """Whether a cgroup counts killed processes. The root of version 2 does not."""
+    return any((folder / file).exists() for file in _KILL_FILES)
+
+
 def _num_killed(folder: Path) -> int:
-    """Read the line `oom_kill 1`: version 1 has it in `memory.oom_control`, version 2 in `memory.events`."""
-    for file in ("memory.oom_control", "memory.events"):
+    """Read the line `oom_kill 1`."""
+    for file in _KILL_FILES:
         with suppress(OSError):
             counts = dict(line.split() for line in (folder / file).read_text().splitlines())
             return int(counts.get("oom_kill", "0"))
