@@ -54,21 +54,23 @@ def test_a_rented_run_equals_one_process_and_costs_what_the_provider_charges(
     transport: TransportName = "tcp" if offer.accepts_connections else "store"
     limits = Limits(num_replicas=num_replicas, num_stages=num_stages, transport=transport)
     url = scene.url(f"{job}-on-{scene.name}")
+    store = open_store(url)
     started: set[str] = set()
+    handles: list[MemberHandle] = []
 
     def note(event: Event) -> None:
         if isinstance(event, MemberStarted):
             started.add(event.member)
+            handles.extend(handles_in(store))  # they are gone after the run
 
     result = zooid.train(job_file, store=url, on=offer.name, limits=limits, profile=False, on_event=note)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(url) <= TOLERANCE
     assert started == {f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)}
-    handles = handles_in(open_store(url))
     assert {handle.platform for handle in handles} == {offer.platform}
     [run] = {handle.run for handle in handles}
     own_usd = math.fsum(term.usd for term in result.cost_terms if term.kind in OF_MEMBERS)
-    grain_usd = math.fsum(grain_usd_of(handle.offer) for handle in handles)
+    grain_usd = len(store.list(keys.STARTS)) * grain_usd_of(offer.name)
     assert own_usd > 0
     assert own_usd == pytest.approx(scene.billed_usd(run), rel=1e-9, abs=grain_usd), "to the grain of each member"
     wait_until(lambda: not scene.leftovers(run))
@@ -81,5 +83,5 @@ def grain_usd_of(name: str) -> float:
 
 
 def handles_in(store: ObjectStore) -> list[MemberHandle]:
-    """Return the handles of all members that a run has started."""
+    """Return the handles of the members that a run has started."""
     return [decode_record(bytes(store.get(key)), MemberHandle, key) for key in store.list(keys.HANDLES)]
