@@ -347,6 +347,10 @@ class KubernetesCluster:
                 if (pod["metadata"]["labels"]["zooid/run"], pod["metadata"]["labels"]["zooid/title"]) == (run, title)
             )
 
+    def freeze(self, run: str, title: str) -> None:
+        """Let everything in the container of a member hang."""
+        self._sandboxes[self.pod_of(run, title)["metadata"]["name"]].freeze()
+
     def used_s(self, run: str) -> float:
         """Return for how long the containers of a run have existed, all together."""
         with self.lock:

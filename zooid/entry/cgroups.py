@@ -109,7 +109,7 @@ class SharedLimit:
         return memory_bytes(self._process) if self._given_bytes is None else self._given_bytes
 
     def _num_now(self) -> int:
-        """Count processes that the kernel has killed: in this cgroup, or else on the whole machine if that is one's own.
+        """Count processes that the kernel has killed: in this cgroup, or on the machine if that is one's own.
 
         Functions see no cgroups. Containers that see theirs may share the machine with others.
         """

@@ -12,13 +12,16 @@ __all__ = ["Namespace", "kubernetes_platform"]
 
 
 def kubernetes_platform(
-    namespaces: Callable[[], dict[str, Namespace]], offer_of: Callable[[str], Offer]
+    namespaces: Callable[[], dict[str, Namespace]], offer_of: Callable[[str], Offer], patience: float = 1.0
 ) -> ProviderPlatform:
-    """Return the platform. `namespaces` returns the tables of the file of machines, by the names of their offers."""
+    """Return the platform. `namespaces` returns the tables of the file of machines, by the names of their offers.
+
+    With less `patience` than 1, members that do not start are given up sooner.
+    """
     clients = ClusterClients(namespaces)
     return ProviderPlatform(
         "kubernetes",
-        lambda where: KubernetesJobs(clients.at(where), clients.namespace_of),
+        lambda where: KubernetesJobs(clients.at(where), clients.namespace_of, patience),
         lambda offer: clients.of(offer.name).where,
         offer_of,
     )
