@@ -37,6 +37,8 @@ class Members:
     offers: Sequence[Offer] = ()
     """Offers on which members are started in turn; by default this machine."""
     launched: list[Launch] = field(default_factory=list)
+    patience_s: float = 30.0
+    """How long to wait for something that a member does."""
 
     def __post_init__(self) -> None:
         self._num_written = 0
@@ -137,9 +139,9 @@ class Members:
         listed, title = self.platform.members(self.run), title_of(member, 0)
         return title in listed and listed[title] is None
 
-    def end_of(self, member: str, timeout_s: float = 30.0) -> Exit:
+    def end_of(self, member: str, timeout_s: float | None = None) -> Exit:
         """Wait for the end of a member."""
-        wait_until(lambda: not self.is_running(member), timeout_s=timeout_s)
+        wait_until(lambda: not self.is_running(member), timeout_s=timeout_s or self.patience_s)
         listed = self.platform.members(self.run)
         return find_end(self.store, member, 0) or listed.get(title_of(member, 0)) or Exit(None)
 
@@ -155,7 +157,7 @@ class Members:
 
     def first_line(self, member: str) -> str:
         """Wait for the first line that a member prints, and look at the platform meanwhile, as a coordinator does."""
-        wait_until(lambda: "\n" in self.log(member) or not self.is_running(member))
+        wait_until(lambda: "\n" in self.log(member) or not self.is_running(member), timeout_s=self.patience_s)
         return self.log(member).splitlines()[0]
 
     def pid(self, member: str) -> int:

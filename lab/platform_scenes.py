@@ -72,6 +72,10 @@ class Scene:
     """Part of what is said about a member that has vanished."""
     left_behind: Callable[[str], list[str]] | None = None
     """Returns everything that members of a run have left with their provider."""
+    patience_s: float = 30.0
+    """How long a member may take to do something, its start included."""
+    is_real: bool = False
+    """Whether members run on a real account, where nothing can be broken on purpose."""
     billed_usd: Callable[[str], float] | None = None
     """Returns what the provider charges for the members of a run, by its own clock and price list."""
 
@@ -87,7 +91,8 @@ class Scene:
 
     def members(self, folder: Path, run: str = "") -> Members:
         run = run or secrets.token_hex(4)
-        return Members(self.platform, folder, run, "" if self.url is None else self.url(run), self.offers)
+        url = "" if self.url is None else self.url(run)
+        return Members(self.platform, folder, run, url, self.offers, patience_s=self.patience_s)
 
     def leftovers(self, run: str) -> list[str]:
         """Everything that members of a run have left where they ran."""

@@ -80,6 +80,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="try every variant: all layouts, stages, phases and transports, and long outages; takes over an hour",
     )
+    parser.addoption("--real", default="", help="run the suite of platforms on this offer of your own account")
+    parser.addoption("--real-store", default="", help="URL of a folder in a store that members on that account reach")
+    parser.addoption(
+        "--spend-usd", type=float, default=1.0, help="start no member that could bring the cost beyond this"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

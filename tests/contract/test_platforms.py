@@ -14,6 +14,7 @@ from msgspec import structs
 from lab.members import Members
 from lab.platform_scenes import MIB, SCENES, Scene, running
 from lab.provider_scenes import PROVIDER_SCENES
+from lab.real_scene import real_scene
 from lab.waiting import wait_until
 from tests.scenes import or_skip
 from zooid.core.records import decode_record, encode_record
@@ -23,7 +24,8 @@ from zooid.core.runs.member_records import Exit, MemberHandle, MemberStart
 from zooid.core.runs.ticket import Versions, title_of
 from zooid.core.units import format_bytes
 
-pytestmark = pytest.mark.timeout(180)
+TEST_LIMIT_S = 180.0
+pytestmark = pytest.mark.timeout(TEST_LIMIT_S)
 
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 WITH_CHILD = """
@@ -49,9 +51,24 @@ while True:
 """
 
 
-@pytest.fixture(scope="module", params=[*SCENES, *PROVIDER_SCENES])
+REAL = "real"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run on every platform of the laboratory, or on an offer of the user's own account instead."""
+    if "scene" in metafunc.fixturenames:
+        names = [REAL] if metafunc.config.getoption("--real") else [*SCENES, *PROVIDER_SCENES]
+        metafunc.parametrize("scene", names, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
-    with or_skip({**SCENES, **PROVIDER_SCENES}[request.param]()) as made:
+    if request.param != REAL:
+        with or_skip({**SCENES, **PROVIDER_SCENES}[request.param]()) as made:
+            yield made
+        return
+    offer, store, limit_usd = map(request.config.getoption, ("--real", "--real-store", "--spend-usd"))
+    with real_scene(offer, store, limit_usd, TEST_LIMIT_S) as made:
         yield made
 
 
@@ -226,6 +243,8 @@ def test_a_member_starts_in_the_folder_of_its_code_and_without_the_coordinators_
 
 
 def test_a_notice_reaches_the_member(scene: Scene, members: Members) -> None:
+    if scene.is_real:
+        pytest.skip("the provider cannot be asked to give a notice")
     if not scene.gives_notice:
         pytest.skip("its members end at a time that is known from their start, and get no other notice")
     member = start(scene, members, NOTICED)
@@ -302,6 +321,8 @@ def test_a_machine_that_dies_takes_its_members_along_and_their_logs_stay(scene: 
     """The last test of a scene, since the machine does not come back."""
     if scene.is_here:
         pytest.skip("this machine must not die")
+    if scene.is_real:
+        pytest.skip("no machine of a provider can be broken on purpose")
     members = scene.members(tmp_path)
     launches = [running(SLEEP, scene, members.launch(f"m{number}", "")) for number in range(len(scene.offers))]
     launches = [replace(launch, offer=offer.name) for launch, offer in zip(launches, scene.offers, strict=True)]
