@@ -11,7 +11,7 @@ from lab.endpoints.azure_server import RESOURCE_GROUP, SUBSCRIPTION
 from lab.platform_scenes import MachinesLack, Scene, server_url, variables
 from lab.sandboxes.sandbox import PYTHON, SandboxHost, missing_for_sandboxes, sandbox_host
 from lab.servers import S3Server, moto_s3
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.coordinator.plans.own_offers import account_with
 from zooid.core.resources.offer import Offer

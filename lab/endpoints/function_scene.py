@@ -13,7 +13,7 @@ from lab.machines.machine import SEARCH_PATH
 from lab.platform_scenes import MachinesLack, Scene, server_url, variables
 from lab.sandboxes.sandbox import PYTHON, missing_for_sandboxes, sandbox_host
 from lab.servers import S3Server, moto_s3
-from zooid.catalog.accounts import accounts
+from zooid.catalog.provider_accounts import accounts
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.entry import lambda_handler
 from zooid.platforms import Platform

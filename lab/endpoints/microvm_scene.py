@@ -14,7 +14,7 @@ from lab.endpoints.aws_microvms import ACCOUNT, BASE_IMAGE, REGION, microvm_endp
 from lab.platform_scenes import MachinesLack, Scene, server_url, variables
 from lab.sandboxes.sandbox import PYTHON, missing_for_sandboxes, sandbox_host
 from lab.servers import moto_s3
-from zooid.catalog.accounts import accounts
+from zooid.catalog.provider_accounts import accounts
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.entry import microvm_hooks
 from zooid.platforms import Platform

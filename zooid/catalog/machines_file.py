@@ -126,7 +126,7 @@ def own_places(file: Path) -> dict[str, OwnPlace]:
         raise InputError(f"{file} cannot be read: {quoted(str(error))}; write tables such as [ssh.gpu1]") from error
     places = {}
     for kind, named in tables.items():
-        if kind in RENTED_PLATFORMS:  # an account, which `accounts.py` reads
+        if kind in RENTED_PLATFORMS:  # an account, which `provider_accounts.py` reads
             continue
         if kind not in _KINDS or not isinstance(named, dict):
             raise InputError(f"{file} has {quoted(kind)!r}; give tables of {', '.join(_KINDS)}, such as [ssh.gpu1]")

@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from zooid.catalog.accounts import Account, accounts
 from zooid.catalog.machines_file import OwnPlace, offer_of_place, own_places
+from zooid.catalog.provider_accounts import Account, accounts
 from zooid.coordinator.plans.known_places import KnownPlace, RayAddress
 from zooid.coordinator.plans.machine_pools import machines_of, pooled
 from zooid.core.environment import machines_file, ray_address

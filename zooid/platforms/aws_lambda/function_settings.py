@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError
 from zooid.platforms.provider import MemberOrder, resource_name
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.member_records import Exit

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
 from zooid.entry import microvm_hooks

@@ -19,7 +19,7 @@ from typing import Any
 
 from msgspec import structs
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError, StoreError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys

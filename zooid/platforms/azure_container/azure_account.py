@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from zooid.catalog.accounts import Account
+from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError
 from zooid.core.resources.offer import Offer
 from zooid.platforms.azure_container.azure_account import place_named, place_of

@@ -4,6 +4,7 @@
 image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/zooid:1"   # an image with Python and the members' packages
 role = "arn:aws:iam::123456789012:role/zooid-member"             # what members may do
 lifetime = "10 min"                                              # a shorter time limit than the provider's
+startup = "8 s"                                                  # how long a member takes to start with this image
 
 Credentials are not here: they come from each provider's own login.
 """
@@ -18,8 +19,8 @@ from zooid.core.resources.offer import RENTED_PLATFORMS
 from zooid.core.text import quoted
 from zooid.core.units import parse_duration_s
 
-_COMMON = ("image", "python", "lifetime", "region", "endpoint")
-"""Options of every account: the image of members, the interpreter in it, a time limit, and where the account is."""
+_COMMON = ("image", "python", "lifetime", "startup", "region", "endpoint")
+"""Options of every account: the image of members, the interpreter in it, times of members, and where the account is."""
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_lambda": ("role",),
     "aws_microvm": ("role",),
@@ -43,15 +44,23 @@ class Account:
     @property
     def lifetime_s(self) -> float | None:
         """The time limit of members; None for that of the offer."""
-        if "lifetime" not in self.options:
+        return self._duration_s("lifetime")
+
+    @property
+    def startup_s(self) -> float | None:
+        """How long members take to start with this image; None for what the catalog says, or is assumed."""
+        return self._duration_s("startup")
+
+    def _duration_s(self, option: str) -> float | None:
+        if option not in self.options:
             return None
         try:
-            lifetime_s = parse_duration_s(self.options["lifetime"])
+            duration_s = parse_duration_s(self.options[option])
         except UnitError as error:
-            raise InputError(f"`lifetime` of [{self.platform}] in {self.file}: {error}") from error
-        if lifetime_s <= 0:
-            raise InputError(f"`lifetime` of [{self.platform}] in {self.file} is {lifetime_s:g} s; give more than 0 s")
-        return lifetime_s
+            raise InputError(f"`{option}` of [{self.platform}] in {self.file}: {error}") from error
+        if duration_s <= 0:
+            raise InputError(f"`{option}` of [{self.platform}] in {self.file} is {duration_s:g} s; give more than 0 s")
+        return duration_s
 
     def needed(self, option: str, example: str) -> str:
         """Return an option without which members cannot be started."""
