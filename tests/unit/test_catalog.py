@@ -6,7 +6,8 @@ import pytest
 
 from zooid.catalog import egress_prices, links, local_offer, offer, offers, storage_prices
 from zooid.catalog.csv_rows import read_rows
-from zooid.core.errors import CatalogError
+from zooid.coordinator.plans.offer_names import rented_offer
+from zooid.core.errors import CatalogError, InputError
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
 
@@ -87,11 +88,22 @@ def test_functions_are_priced_by_memory_and_a_10_gb_function_costs_60_cents_an_h
 
 
 def test_functions_keep_their_limits() -> None:
-    for function in (each for each in offers() if each.kind == "function"):
+    for function in (each for each in offers() if each.platform == "aws_lambda"):
         assert function.lifetime_s == 15 * 60
         assert function.billing_grain_s == 0.001
         assert function.usd_per_start == pytest.approx(0.20 / 1e6)
         assert not function.accepts_connections
+
+
+def test_functions_of_alibaba_are_planned_and_priced_by_vcpus_and_memory_and_train_nowhere() -> None:
+    largest = offer("alibaba.fc.16x32")
+    assert largest.usd_per_hour == pytest.approx(3600 * 0.00002 * (16 * 1 + 32 * 0.15))
+    assert largest.lifetime_s == 24 * 3600
+    assert not largest.accepts_connections
+    with pytest.raises(
+        InputError, match=r"zooid starts no members on Alibaba Function Compute; alibaba.fc.16x32 can be "
+    ):
+        rented_offer("alibaba.fc.16x32")
 
 
 def test_a_hydrozoa_worker_costs_what_its_parts_cost() -> None:

@@ -19,6 +19,8 @@ LOCAL = "local"
 LIMITED = "limited"
 PLATFORMS = (LOCAL, *OWN_PLATFORMS, *RENTED_PLATFORMS)
 """Platforms on which members can be started."""
+_ONLY_PLANNED = {"alibaba_fc": "Alibaba Function Compute"}
+"""Services in the catalog on which no members can be started, by their names there."""
 
 
 def resolve_offer(on: str) -> Offer:
@@ -53,7 +55,7 @@ def resolve_offer(on: str) -> Offer:
 
 
 def rented_offer(name: str) -> Offer:
-    """Return an offer of the catalog on which members can be started, with the limits of the user's account."""
+    """Return an offer of the catalog on which members can be started, as the user's account limits and knows it."""
     try:
         named = offer(name)
     except CatalogError as error:
@@ -63,14 +65,15 @@ def rented_offer(name: str) -> Offer:
             f"example ssh.gpu1; or an offer to rent, for example aws.lambda.1769 ({error})"
         ) from error
     if not named.is_rented:
+        service = _ONLY_PLANNED.get(named.platform, named.platform)
         raise InputError(
-            f"{named.name} can be planned, but members cannot be started there; rented offers are those of "
-            f"{', '.join(RENTED_PLATFORMS)}"
+            f"zooid starts no members on {service}; {named.name} can be planned and predicted with. To train, give an "
+            f"offer of {', '.join(RENTED_PLATFORMS)}, for example aws.lambda.1769"
         )
-    lifetime_s = account_with(named.platform).lifetime_s
-    if lifetime_s is None or (named.lifetime_s is not None and named.lifetime_s < lifetime_s):
-        return named
-    return structs.replace(named, lifetime_s=lifetime_s)
+    account = account_with(named.platform)
+    lifetimes_s = [each for each in (named.lifetime_s, account.lifetime_s) if each is not None]
+    startup_s = named.startup_s if account.startup_s is None else account.startup_s
+    return structs.replace(named, lifetime_s=min(lifetimes_s, default=None), startup_s=startup_s)
 
 
 def offers_to_start(on: Iterable[str]) -> list[Offer]:
