@@ -168,15 +168,18 @@ class ProviderPlatform:
         return {}
 
     def _ask_to_end(self, members: Sequence[_Hosted]) -> None:
-        """Ask members to end, and wait a while until those that have begun have recorded it."""
+        """Ask members to end, and wait a while until those that have begun have recorded it.
+
+        One that has not begun finds the request as soon as it does, if the provider cannot keep it from beginning.
+        """
         begun = []
         for hosted in members:
             store = self._open_store(hosted.store_url)
             with suppress(StoreError, RecordError):  # whoever cannot be asked is ended by force
                 start = find_start(store, hosted.member, hosted.roster)
-                if start is not None and not start.is_cancelled:
+                if start is None or not start.is_cancelled:
                     dismiss(store, hosted.member, hosted.roster)
-                    begun.append(hosted)
+                    begun += [hosted] if start is not None else []
         deadline_s = time.monotonic() + LOOK_S + GRACE_S + _RECORD_S
         while begun and time.monotonic() < deadline_s:
             begun = [hosted for hosted in begun if not _has_recorded(self._open_store(hosted.store_url), hosted)]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -23,7 +22,7 @@ from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError, StoreError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
-from zooid.core.runs.member_records import Exit, MemberHandle
+from zooid.core.runs.member_records import Exit
 from zooid.platforms.aws_lambda.microvm_images import ImageFamily, check_image
 from zooid.platforms.aws_lambda.microvm_records import (
     MicrovmRecord,
@@ -34,8 +33,9 @@ from zooid.platforms.aws_lambda.microvm_records import (
 )
 from zooid.platforms.aws_lambda.microvm_requests import microvm_client, translated
 from zooid.platforms.provider import MemberOrder
-from zooid.platforms.provider_platform import STORE, WHERE, ProviderPlatform
-from zooid.store import ObjectStore, open_store
+from zooid.platforms.provider_platform import ProviderPlatform
+from zooid.platforms.run_stores import PlatformWithStores, RunStores
+from zooid.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 
@@ -51,27 +51,14 @@ _POLL_S = 0.25
 
 def microvm_platform(account: Account, offer_of: Callable[[str], Offer], look_s: float = 2.0) -> ProviderPlatform:
     """Return the platform on the user's account."""
-    stores: dict[str, ObjectStore] = {}
 
-    def open_microvms(where: str) -> "Microvms":
+    def open_microvms(where: str, stores: RunStores) -> "Microvms":
         images = ImageFamily.of(account)
         if where != images.where:
             raise InputError(f"members run in {where}, but {account.file} names an image in {images.where}")
         return Microvms(microvm_client(images.region, account.options.get("endpoint")), images, account, stores)
 
-    return MicrovmPlatform(NAME, open_microvms, lambda offer: ImageFamily.of(account).where, offer_of, look_s)
-
-
-class MicrovmPlatform(ProviderPlatform):
-    """A platform whose provider finds members of other processes through the store of their run."""
-
-    def watch(self, handle: MemberHandle, title: str) -> bool:
-        is_watched = super().watch(handle, title)
-        if is_watched:
-            provider = self._provider(handle.place[WHERE])
-            assert isinstance(provider, Microvms)
-            provider.use_store(handle.run, handle.place[STORE])
-        return is_watched
+    return PlatformWithStores(NAME, open_microvms, lambda offer: ImageFamily.of(account).where, offer_of, look_s)
 
 
 @dataclass
@@ -91,8 +78,7 @@ class _Vm:
 class Microvms:
     """An account with AWS Lambda in one region."""
 
-    def __init__(self, client: Any, images: ImageFamily, account: Account, stores: dict[str, ObjectStore]) -> None:
-        """`stores` has the stores of runs whose members this process has started or found."""
+    def __init__(self, client: Any, images: ImageFamily, account: Account, stores: RunStores) -> None:
         self._client = client
         self._images = images
         self._account = account
@@ -100,14 +86,6 @@ class Microvms:
         self._stores = stores
         self._vms: dict[tuple[str, str], _Vm] = {}
         """By run and title."""
-        self._lock = threading.Lock()
-
-    def use_store(self, run: str, store_url: str) -> ObjectStore:
-        """Remember the store of a run, in which its MicroVMs are recorded."""
-        with self._lock:
-            if run not in self._stores:
-                self._stores[run] = open_store(store_url)
-            return self._stores[run]
 
     def check(self, orders: Collection[MemberOrder]) -> None:
         self._account.needed("role", "arn:aws:iam::123456789012:role/zooid-member")
@@ -120,7 +98,7 @@ class Microvms:
             self._request(order, b"")
 
     def start(self, order: MemberOrder) -> None:
-        store = self.use_store(order.run, order.order["store"])
+        store = self._stores.add(order.run, order.order["store"])
         record = find_record(store, order.title)
         if record is None:
             program = order.program.encode()
@@ -177,15 +155,15 @@ class Microvms:
                     vm.exit = self._ended(vm)
                 except _Gone:  # it is not listed yet, or not any more
                     continue
-            elif vm.exit is None and not vm.is_ending and has_ended(self._stores[run], title):
+            elif vm.exit is None and not vm.is_ending and self._has_ended(run, title):
                 self._terminate(vm)
             found[title] = vm.exit
         return found
 
     def _find(self, run: str, title: str) -> _Vm | None:
         """Return the MicroVM of a member that this or another process has started; None if there is none."""
-        if (run, title) not in self._vms and run in self._stores:
-            store = self._stores[run]
+        store = self._stores.find(run)
+        if (run, title) not in self._vms and store is not None:
             record = find_record(store, title)
             if record is not None:
                 self._vms[run, title] = self._run(store, title, record)
@@ -216,6 +194,10 @@ class Microvms:
         reason = "" if vm.is_ending else f"its MicroVM is lost{f': {told}' if told else ''}"
         return Exit(None, billed_s=billed_s, reason=reason)
 
+    def _has_ended(self, run: str, title: str) -> bool:
+        store = self._stores.find(run)
+        return store is not None and has_ended(store, title)
+
     def _terminate(self, vm: _Vm) -> None:
         with (
             translated(f"the MicroVM {vm.id} cannot be terminated"),
@@ -237,9 +219,11 @@ class Microvms:
                 logger.warning("%s", error)
                 left.add(title)
         self._await_ends([vm for title, vm in vms.items() if title not in left and vm.exit is None])
-        for title in vms.keys() - left:
-            with suppress(StoreError):  # the run's folder may be gone
-                remove_records(self._stores[run], title)
+        store = self._stores.find(run)
+        if store is not None:
+            for title in vms.keys() - left:
+                with suppress(StoreError):  # the run's folder may be gone
+                    remove_records(store, title)
         return left
 
     def _await_ends(self, vms: Collection[_Vm]) -> None:
