@@ -23,6 +23,7 @@ from zooid.platforms.any_platform import AnyPlatform
 from zooid.platforms.aws_lambda.functions import function_platform
 from zooid.platforms.aws_lambda.microvms import microvm_platform
 from zooid.platforms.azure_container import group_platform, job_platform
+from zooid.platforms.cloud_run import cloud_run_platform
 from zooid.platforms.kubernetes import kubernetes_platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.ray import RayPlatform
@@ -45,6 +46,7 @@ def any_platform(*, forks: bool = True, trusts_handles: bool = False, emulates_r
         "aws_microvm": lambda: microvm_platform(account_with("aws_microvm"), rented_offer),
         "azure_container": lambda: group_platform(account_with("azure_container"), rented_offer),
         "azure_job": lambda: job_platform(account_with("azure_job"), rented_offer),
+        "cloud_run": lambda: cloud_run_platform(account_with("cloud_run"), rented_offer),
         "kubernetes": lambda: kubernetes_platform(kubernetes_namespaces, own_offer),
     }
     platform_of = partial(_platform_of, emulates_rented=emulates_rented)
