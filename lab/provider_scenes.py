@@ -8,6 +8,7 @@ from lab.endpoints.cloud_run_scene import cloud_run_scene
 from lab.endpoints.function_scene import function_scene
 from lab.endpoints.kubernetes_scene import kubernetes_scene
 from lab.endpoints.microvm_scene import microvm_scene
+from lab.endpoints.sky_scene import sky_scene
 from lab.platform_scenes import Scene
 
 PROVIDER_SCENES: dict[str, Callable[[], AbstractContextManager[Scene]]] = {
@@ -17,4 +18,5 @@ PROVIDER_SCENES: dict[str, Callable[[], AbstractContextManager[Scene]]] = {
     "azure_job": azure_job_scene,
     "cloud_run": cloud_run_scene,
     "kubernetes": kubernetes_scene,
+    "skypilot": sky_scene,
 }

@@ -21,6 +21,8 @@ PLATFORMS = (LOCAL, *OWN_PLATFORMS, *RENTED_PLATFORMS)
 """Platforms on which members can be started."""
 _ONLY_PLANNED = {"alibaba_fc": "Alibaba Function Compute"}
 """Services in the catalog on which no members can be started, by their names there."""
+_UNREACHABLE = ("skypilot",)
+"""Platforms that open no port to members for one another, though machines of their offers could accept connections."""
 
 
 def resolve_offer(on: str) -> Offer:
@@ -73,7 +75,12 @@ def rented_offer(name: str) -> Offer:
     account = account_with(named.platform)
     lifetimes_s = [each for each in (named.lifetime_s, account.lifetime_s) if each is not None]
     startup_s = named.startup_s if account.startup_s is None else account.startup_s
-    return structs.replace(named, lifetime_s=min(lifetimes_s, default=None), startup_s=startup_s)
+    return structs.replace(
+        named,
+        lifetime_s=min(lifetimes_s, default=None),
+        startup_s=startup_s,
+        accepts_connections=named.accepts_connections and named.platform not in _UNREACHABLE,
+    )
 
 
 def offers_to_start(on: Iterable[str]) -> list[Offer]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+from zooid.catalog.sky_machines import sky_machine
 from zooid.coordinator.plans.known_places import KnownPlaces
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, enforced_size, num_threads, rented_offer
 from zooid.coordinator.plans.own_offers import (
@@ -27,6 +28,7 @@ from zooid.platforms.cloud_run import cloud_run_platform
 from zooid.platforms.kubernetes import kubernetes_platform
 from zooid.platforms.local import LocalPlatform
 from zooid.platforms.ray import RayPlatform
+from zooid.platforms.skypilot import skypilot_platform
 from zooid.platforms.slurm import SlurmPlatform
 from zooid.platforms.ssh import SshPlatform
 
@@ -48,6 +50,7 @@ def any_platform(*, forks: bool = True, trusts_handles: bool = False, emulates_r
         "azure_job": lambda: job_platform(account_with("azure_job"), rented_offer),
         "cloud_run": lambda: cloud_run_platform(account_with("cloud_run"), rented_offer),
         "kubernetes": lambda: kubernetes_platform(kubernetes_namespaces, own_offer),
+        "skypilot": lambda: skypilot_platform(account_with("skypilot"), rented_offer, sky_machine),
     }
     platform_of = partial(_platform_of, emulates_rented=emulates_rented)
     if trusts_handles:

@@ -1,0 +1,44 @@
+"""The machines that SkyPilot rents for offers of the catalog, by the names that SkyPilot and the clouds give them."""
+
+from functools import cache
+from importlib import resources
+
+from zooid.catalog.csv_rows import read_rows
+from zooid.core.errors import CatalogError
+from zooid.core.records import Record
+
+_FILE = "sky_machines.csv"
+
+
+class SkyMachine(Record, frozen=True, kw_only=True):
+    """The machine of one offer, as a task of SkyPilot names it."""
+
+    offer: str
+    cloud: str
+    """SkyPilot's name of the cloud, such as `aws`."""
+    region: str
+    instance_type: str
+    accelerator: str = ""
+    """SkyPilot's name of the accelerator; empty if there is none."""
+    source: str
+    date: str
+
+    @property
+    def infra(self) -> str:
+        """The cloud and the region, as SkyPilot writes them together."""
+        return f"{self.cloud}/{self.region}"
+
+
+@cache
+def sky_machines() -> dict[str, SkyMachine]:
+    """All machines by the names of their offers."""
+    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
+    return {row.offer: row for row in read_rows(text, _FILE, SkyMachine, ("offer",))}
+
+
+def sky_machine(offer: str) -> SkyMachine:
+    """Return the machine of an offer; an offer that SkyPilot cannot rent is rejected."""
+    known = sky_machines()
+    if offer not in known:
+        raise CatalogError(f"SkyPilot rents no machine for {offer}; it rents {', '.join(known)}")
+    return known[offer]
