@@ -9,13 +9,17 @@ MAX_LEAD_FRACTION = 0.5
 """Largest fraction of its life that is left when a successor is started."""
 
 
-def successor_lead_s(lifetime_s: float, joining_s: float) -> float:
+def successor_lead_s(lifetime_s: float, joining_s: float, expected_s: float = 0.0) -> float:
     """The time between the start of a successor and the end of its predecessor's lifetime.
 
     `joining_s` is the longest time from the start of a member until it had its seat; 0 while nobody has joined yet.
+    Until then, `expected_s` is how long that should take at most; 0 if nobody knows.
 
     >>> successor_lead_s(900.0, 0.0), successor_lead_s(900.0, 20.0), successor_lead_s(900.0, 500.0)
     (270.0, 40.0, 450.0)
+    >>> successor_lead_s(900.0, 0.0, 20.0), successor_lead_s(900.0, 0.0, 200.0)
+    (270.0, 400.0)
     """
-    lead_s = _LEAD_FACTOR * joining_s if joining_s else _FIRST_LEAD_FRACTION * lifetime_s
+    first_s = max(_FIRST_LEAD_FRACTION * lifetime_s, _LEAD_FACTOR * expected_s)
+    lead_s = _LEAD_FACTOR * joining_s if joining_s else first_s
     return min(max(lead_s, _MIN_LEAD_S), MAX_LEAD_FRACTION * lifetime_s)

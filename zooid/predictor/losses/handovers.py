@@ -85,7 +85,7 @@ def _lines(seat: SeatRisk, count: int, loss_rate: float, run_s: float, step_s: f
     if period_s is None:
         return 0.0, 0.0
     assert seat.lifetime_s is not None
-    first_s = seat.lifetime_s - successor_lead_s(seat.lifetime_s, 0.0)
+    first_s = seat.lifetime_s - successor_lead_s(seat.lifetime_s, 0.0, seat.startup_s)
     earlier_s = (period_s - first_s) * math.exp(-loss_rate * first_s)
     each = changes = 0.0
     after_s = period_s + overlap_s(seat, step_s)
