@@ -13,6 +13,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file
 from zooid.coordinator.job_files.travelling_job import TravellingJob, packed_job
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.offer_names import LOCAL, enforced_size, num_threads, resolve_offers
+from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.crew import Crew, wait_for_all
 from zooid.coordinator.runs.platform_choice import opened_platform
 from zooid.coordinator.runs.relay import OnEvent, ProgressSum, Relay, ignore
@@ -77,6 +78,7 @@ def profiles(
             f"`known` has profiles of {', '.join(sorted(unknown))}, but `on` names {', '.join(offers)}; leave out the "
             "others"
         )
+    check_shared_memory(job_file, file, offers.values())
     job = packed_job(file, offers.values())
     progress = ProgressSum(len(offers), on_event)
     measured: dict[str, Profile] = {}

@@ -13,6 +13,7 @@ from zooid.coordinator.plans.earlier_runs import learn_from_runs, profile_in
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.markets import market_for, offers_named
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL
+from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.errors import PlanError
 from zooid.core.jobs.job import Job
@@ -67,6 +68,7 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     on = how.get("on", LOCAL)
     names = [on] if isinstance(on, str) else list(on)
     offers = with_interruptions(offers_named(names), how.get("interruptions"))
+    check_shared_memory(job_file, file, offers)
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     runs = how.get("runs", ())
     measured = how.get("measured") or profile_in(runs)

@@ -37,6 +37,15 @@ def check_source(file: Path, shown: str) -> None:
         _check_fields(call, names, shown)
 
 
+def stated_data_workers(file: Path, shown: str) -> int:
+    """Return the number of data workers that a job file states as a plain number; 0 if it states none."""
+    call = _Names(parsed_file(file, shown)).job_calls().get("job")
+    for keyword in call.keywords if call is not None else ():
+        if keyword.arg == "data_workers" and isinstance(keyword.value, ast.Constant):
+            return keyword.value.value if type(keyword.value.value) is int else 0
+    return 0
+
+
 class _Names:
     """The meanings of the names in a file, where they are certain."""
 

@@ -78,6 +78,8 @@ class Offer(Record, frozen=True, kw_only=True):
     unless the offer is a spot offer."""
     accepts_connections: bool = True
     """Whether other members can open a connection to it."""
+    has_shared_memory: bool = True
+    """Whether a member has /dev/shm, through which worker processes that read data hand over samples."""
     startup_s: float | None = None
     """Time from launch to the member's first instruction; None if unknown."""
     bandwidth_bytes_per_s: float | None = None

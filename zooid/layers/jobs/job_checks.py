@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from zooid.layers.stages.autocast import autocasting
 
 EXAMPLE_SIZE = 2
 """Number of samples in an example; a dynamic batch dimension cannot be traced from one."""
+SHARED_MEMORY = Path("/dev/shm")
+"""Where worker processes hand over samples; it does not exist in AWS Lambda functions."""
 _NUM_OTHER_PAIRS = 3
 """Number of pairs of samples, besides the example, on which a loss is tried."""
 
@@ -46,6 +49,12 @@ def default_device() -> torch.device:
 
 def check_data(job: Job) -> Any:
     """Build the data set, and raise JobError if a step cannot draw from it."""
+    if job.data_workers and not SHARED_MEMORY.is_dir():
+        raise JobError(
+            f"job.data_workers is {job.data_workers}, but this member has no shared memory ({SHARED_MEMORY}), through "
+            "which worker processes hand over samples; set job.data_workers to 0, or train where members have it, as "
+            "in a container or on a machine"
+        )
     data = _indexed_data(job, "data", job.num_samples)
     if len(data) < EXAMPLE_SIZE:
         raise JobError(f"job.data() has {len(data)} samples; at least {EXAMPLE_SIZE} are needed")
