@@ -5,8 +5,7 @@ A container exits by itself, and stays listed with its exit code and times until
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from azure.core.exceptions import ResourceNotFoundError
@@ -25,9 +24,9 @@ from azure.mgmt.containerinstance.models import (
 from zooid.core.errors import InputError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.member_records import Exit
-from zooid.core.text import quoted
 from zooid.core.units import format_bytes
 from zooid.platforms.azure_container.azure_account import AzurePlace
+from zooid.platforms.azure_container.group_ends import exit_of_group
 from zooid.platforms.azure_container.member_looks import MemberLooks
 from zooid.platforms.azure_container.resource_manager import (
     Quota,
@@ -50,10 +49,6 @@ _GROUPS, _CORES = "ContainerGroups", "StandardCores"
 """Quotas of a subscription in a region."""
 _RUN, _TITLE = "zooid-run", "zooid-title"
 """Tags of a container group."""
-_KILLED = 128
-"""Exit codes above this one say which signal has ended a program."""
-_OUT_OF_MEMORY = "OOMKilled"
-"""The status of a container whose first process the kernel has killed for its memory."""
 
 
 class ContainerGroups:
@@ -126,7 +121,7 @@ class ContainerGroups:
 
     def _look(self, run: str, title: str) -> Exit | None:
         group = self._client.container_groups.get(self._place.resource_group, resource_name(run, title))
-        return _exit_of(group)
+        return exit_of_group(group)
 
     def end(self, run: str, titles: Collection[str]) -> Collection[str]:
         deleted = each(titles, lambda title: self._delete(resource_name(run, title)))
@@ -180,36 +175,3 @@ def _read_quota(usage: Any) -> tuple[str, Quota]:
     """Read one quota; by the types of Azure's package, fields that only answers have are always None."""
     name = usage.name.value
     return name, Quota(usage.name.localized_value or name, usage.limit, usage.current_value)
-
-
-def _exit_of(group: Any) -> Exit | None:
-    """Return how the container of a group has ended; None if it has not."""
-    container = group.containers[0]
-    view = container.instance_view
-    state = None if view is None else view.current_state
-    events = [] if view is None else view.events or []
-    if state is not None and state.state == "Terminated":
-        return _exit_of_container(container, state, events)
-    failures = [event for event in events if event.type == "Warning"]
-    is_stuck = any(event.name == "BackOff" for event in failures)
-    if group.provisioning_state == "Failed" or is_stuck:
-        said = next((event.message for event in reversed(failures) if event.message), "Azure does not say why")
-        return Exit(None, ran_s=0.0, reason=f"could not be started: {quoted(said)}")
-    return None
-
-
-def _exit_of_container(container: Container, state: Any, events: Sequence[Any]) -> Exit:
-    pulls = [event.first_timestamp for event in events if event.name == "Pulling" and event.first_timestamp]
-    # Azure bills from the first pull of the image to the end of the container
-    billed_s = _seconds(min(pulls, default=state.start_time), state.finish_time)
-    status = state.exit_code
-    if status is not None and status > _KILLED:
-        status = _KILLED - status
-    requests = container.resources.requests
-    exceeded_bytes = round(requests.memory_in_gb * _GB) if state.detail_status == _OUT_OF_MEMORY else None
-    ran_s = _seconds(state.start_time, state.finish_time)
-    return Exit(status, exceeded_bytes=exceeded_bytes, ran_s=ran_s, billed_s=billed_s)
-
-
-def _seconds(begun: datetime | None, ended: datetime | None) -> float | None:
-    return None if begun is None or ended is None else max(0.0, (ended - begun).total_seconds())

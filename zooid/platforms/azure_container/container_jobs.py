@@ -15,7 +15,6 @@ from azure.core.exceptions import ResourceNotFoundError
 from azure.mgmt.appcontainers import ContainerAppsAPIClient
 from azure.mgmt.appcontainers.models import (
     Container,
-    ContainerExecutionStatus,
     ContainerResources,
     EnvironmentVar,
     Job,
@@ -34,9 +33,9 @@ from azure.mgmt.appcontainers.models import (
 from zooid.core.errors import InputError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.member_records import Exit
-from zooid.core.text import quoted
 from zooid.core.units import format_bytes
 from zooid.platforms.azure_container.azure_account import AzurePlace
+from zooid.platforms.azure_container.execution_ends import UNFINISHED, exit_of_executions
 from zooid.platforms.azure_container.member_looks import MemberLooks
 from zooid.platforms.azure_container.resource_manager import (
     Quota,
@@ -68,11 +67,6 @@ _MARGIN_S = 120.0
 """The limit of a job counts from the pull of its image on, and that of a member from its first instruction on."""
 _LONGEST_S = 7 * 86_400.0
 """The limit of a member without one. Azure asks for a limit, and takes half an hour if none is given."""
-_RUNNING = ("Running", "Processing", "Unknown", "Degraded")
-"""States of an execution that has not ended."""
-_KILLED = 128
-_OUT_OF_MEMORY = "OOMKilled"
-_OUT_OF_TIME = "DeadlineExceeded"
 _RUN, _TITLE = "zooid-run", "zooid-title"
 
 
@@ -207,7 +201,7 @@ class ContainerJobs:
             return self._looks.states(run, titles)
 
     def _look(self, run: str, title: str) -> Exit | None:
-        return _exit_of(self._executions(_job_name(run, title)))
+        return exit_of_executions(self._executions(_job_name(run, title)))
 
     def end(self, run: str, titles: Collection[str]) -> Collection[str]:
         deleted = each(titles, lambda title: self._delete(_job_name(run, title)))
@@ -220,7 +214,7 @@ class ContainerJobs:
         try:
             with asking(self._place, f"the job {name} cannot be deleted"):
                 for execution in self._executions(name):
-                    if execution.status in _RUNNING and execution.name:
+                    if execution.status in UNFINISHED and execution.name:
                         with suppress(ResourceNotFoundError):
                             finish(jobs.begin_stop_execution(group, name, execution.name))
                 finish(jobs.begin_delete(group, name))
@@ -291,54 +285,3 @@ def _read_quotas(listed: Collection[Usage]) -> Iterator[tuple[str, Quota]]:
                 usage.name.value,
                 Quota(usage.name.localized_value or usage.name.value, usage.limit, usage.current_value),
             )
-
-
-def _exit_of(executions: Sequence[JobExecution]) -> Exit | None:
-    """Return how a job has ended; None if it is still to be started, or runs.
-
-    A request to start it may have been sent twice. The second execution finds that the member was started, and ends.
-    """
-    if not executions or any(execution.status in _RUNNING for execution in executions):
-        return None
-    exits = [_exit_of_execution(execution) for execution in executions]
-    billed_s = [end.billed_s for end in exits if end.billed_s is not None]
-    longest = max(exits, key=lambda end: end.billed_s or 0.0)
-    total_s = math.fsum(billed_s) if len(billed_s) == len(exits) else None
-    return Exit(longest.status, longest.exceeded_bytes, ran_s=longest.ran_s, billed_s=total_s, reason=longest.reason)
-
-
-def _exit_of_execution(execution: JobExecution) -> Exit:
-    begun, ended = execution.start_time, execution.end_time
-    # Azure bills a replica while it runs; the nearest that it tells are the times of its execution
-    billed_s = None if begun is None or ended is None else max(0.0, (ended - begun).total_seconds())
-    containers = list(_containers(execution))
-    codes = [container.code for container in containers if container.code is not None]
-    said = " ".join(filter(None, (execution.reason, execution.message)))
-    status: int | None = 0 if execution.status == "Succeeded" else next(iter(codes), None)
-    if status is not None and status > _KILLED:
-        status = _KILLED - status
-    reason = ""
-    if execution.status == "Stopped":
-        status, reason = None, "was stopped by a request to Azure"
-    elif _OUT_OF_TIME in said:
-        reason = "was ended by Azure, because its time was over"
-    elif status is None:
-        reason = f"failed: {quoted(said or 'Azure does not say why')}"
-    words = [said, *(f"{container.status} {container.additional_information}" for container in containers)]
-    exceeded_bytes = _memory_bytes(execution) if any(_OUT_OF_MEMORY in text for text in words) else None
-    return Exit(status, exceeded_bytes, ran_s=billed_s, billed_s=billed_s, reason=reason)
-
-
-def _containers(execution: JobExecution) -> Iterator[ContainerExecutionStatus]:
-    detailed = execution.detailed_status
-    for replica in (detailed.replicas if detailed is not None else None) or []:
-        yield from replica.containers or []
-
-
-def _memory_bytes(execution: JobExecution) -> int | None:
-    """Return the memory limit of an execution, which its template repeats; None if it does not."""
-    for container in (execution.template.containers if execution.template is not None else None) or []:
-        memory = container.resources.memory if container.resources is not None else None
-        if memory is not None and memory.endswith("Gi"):
-            return round(float(memory.removesuffix("Gi")) * _GIB)
-    return None

@@ -11,6 +11,7 @@ from azure.core.credentials import AccessToken, TokenCredential
 from azure.core.exceptions import (
     AzureError,
     ClientAuthenticationError,
+    DeserializationError,
     HttpResponseError,
     ResourceNotFoundError,
     ServiceRequestError,
@@ -39,7 +40,7 @@ _TOKEN_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Connection:
+class ArmConnection:
     """Options of a client of the resource manager."""
 
     credential: TokenCredential
@@ -51,7 +52,7 @@ class Connection:
             close()
 
 
-def connect(place: AzurePlace) -> Connection:
+def connect(place: AzurePlace) -> ArmConnection:
     """Choose the login, and return what every client needs.
 
     An endpoint without TLS belongs to a laboratory: it gets no token of Azure, which others could read on the way.
@@ -65,10 +66,10 @@ def connect(place: AzurePlace) -> Connection:
     if place.endpoint:
         options |= {"base_url": place.endpoint, "credential_scopes": [f"{place.endpoint}/.default"]}
     if place.endpoint.startswith("http://"):
-        return Connection(_NoLogin(), {**options, "per_call_policies": [_WithoutTls()]})
+        return ArmConnection(_NoLogin(), {**options, "per_call_policies": [_WithoutTls()]})
     from azure.identity import DefaultAzureCredential  # its import takes a second
 
-    return Connection(DefaultAzureCredential(), options)
+    return ArmConnection(DefaultAzureCredential(), options)
 
 
 class _NoLogin:
@@ -100,7 +101,7 @@ def asking(place: AzurePlace, what: str) -> Iterator[None]:
     except HttpResponseError as error:
         if error.status_code == 403:
             raise InputError(
-                f"{what}: {_reason(error)}; give the login the rights that docs/platforms.md lists, on the resource "
+                f"{what}: {_reason(error)}; give the login the role in docs/azure-role.json on the resource "
                 f"group {place.resource_group}"
             ) from error
         raise ZooidError(f"{what}: {_reason(error)}") from error
@@ -108,6 +109,9 @@ def asking(place: AzurePlace, what: str) -> Iterator[None]:
         raise ZooidError(f"{what}: Azure cannot be reached: {_reason(error)}") from error
     except AzureError as error:
         raise ZooidError(f"{what}: {_reason(error)}") from error
+    except (DeserializationError, AttributeError, KeyError, TypeError) as error:
+        # Azure's packages take the form of answers for granted, and stumble over any other
+        raise ZooidError(f"{what}: Azure gives no answer that can be used: {quoted(str(error))}; try again") from error
 
 
 @contextmanager
