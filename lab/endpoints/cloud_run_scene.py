@@ -23,6 +23,10 @@ ROLE = Path(__file__).parents[2] / "docs" / "cloud-run-role.yaml"
 IMAGE = f"us-central1-docker.pkg.dev/{PROJECT}/zooid/zooid:1"
 MEMBER = f"zooid-member@{PROJECT}.iam.gserviceaccount.com"
 _USER = f"zooid-user@{PROJECT}.iam.gserviceaccount.com"
+_UNIVERSE = "laboratory.invalid"
+"""A cloud of its own, by Google's word for that: with this, no part of the client asks Google for anything."""
+LOGIN = "GOOGLE_APPLICATION_CREDENTIALS"
+UNIVERSE = {"GOOGLE_CLOUD_UNIVERSE_DOMAIN": _UNIVERSE}
 _STORE_LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -48,7 +52,7 @@ def cloud_run_service(**options: str) -> Iterator[tuple[CloudRunApi, Scene]]:
         url = stack.enter_context(service.serve())
         account = {"project": PROJECT, "image": IMAGE, "service_account": MEMBER, "endpoint": url, **options}
         machines.write_text("\n".join(["[cloud_run]", *(f'{name} = "{text}"' for name, text in account.items()), ""]))
-        own = {"GOOGLE_APPLICATION_CREDENTIALS": str(login), "ZOOID_MACHINES": str(machines)}
+        own = {**UNIVERSE, LOGIN: str(login), "ZOOID_MACHINES": str(machines)}
         stack.enter_context(variables({**server.environment, **own}))
 
         def make() -> Platform:
@@ -91,7 +95,8 @@ def write_login(file: Path) -> bytes:
         "private_key": private.decode(),
         "client_email": _USER,
         "client_id": "1",
-        "token_uri": "https://oauth2.googleapis.com/token",
+        "token_uri": f"https://oauth2.{_UNIVERSE}/token",
+        "universe_domain": _UNIVERSE,
     }
     file.write_text(json.dumps(login))
     return key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

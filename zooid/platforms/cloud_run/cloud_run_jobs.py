@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from zooid.core.errors import ZooidError
+from zooid.core.errors import InputError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs.member_records import Exit
 from zooid.core.text import quoted
-from zooid.platforms.cloud_run.google_requests import RunRequests
+from zooid.platforms.cloud_run.google_requests import RunRefusal, RunRequests
 from zooid.platforms.cloud_run.job_messages import job_message
 from zooid.platforms.cloud_run.run_project import RunProject
 from zooid.platforms.cloud_run.task_ends import exit_of_tasks
@@ -50,7 +50,10 @@ class CloudRunJobs:
 
     def check(self, orders: Collection[MemberOrder]) -> None:
         for order in {order.offer.name: order for order in orders}.values():
-            self._requests.create(order.resource, self._job(order), only_checks=True)
+            try:
+                self._requests.create(order.resource, self._job(order), only_checks=True)
+            except RunRefusal as error:
+                raise InputError(f"members cannot be started on {order.offer.name}: {error}") from error
 
     def start(self, order: MemberOrder) -> None:
         created = self._requests.create(order.resource, self._job(order))

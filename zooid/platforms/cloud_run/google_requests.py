@@ -26,7 +26,7 @@ _MODULES = (
 
 
 class RunRefusal(ZooidError):
-    """Cloud Run has refused a request."""
+    """Cloud Run has refused a request, and will do so again."""
 
 
 class RunRequests:
@@ -38,10 +38,10 @@ class RunRequests:
     def __init__(self, project: RunProject) -> None:
         self._project = project
         self._run, self._errors, retry, login, self._login_errors, self._json = _imported_sdk()
-        self._how = {"timeout": _TIMEOUT_S, "retry": retry.Retry(timeout=_TIMEOUT_S)}
+        self._how = {"timeout": _TIMEOUT_S, "retry": retry.Retry(initial=_POLL_S, timeout=_TIMEOUT_S)}
+        options = {"api_endpoint": project.endpoint} if project.endpoint else {}
         with self._failures_in_words():
             given, _ = login.default(scopes=["https://www.googleapis.com/auth/cloud-platform"])
-            options = {"api_endpoint": project.endpoint} if project.endpoint else {}
             how = {"credentials": given, "transport": "rest", "client_options": options}
             self._jobs = self._run.JobsClient(**how)
             self._executions = self._run.ExecutionsClient(**how)
@@ -69,7 +69,10 @@ class RunRequests:
 
     def job(self, name: str) -> Any | None:
         """Return a job; None if there is none of this name."""
-        return self._found(lambda: self._jobs.get_job(request={"name": self._path(name)}, **self._how))
+        found = self._found(lambda: self._jobs.get_job(request={"name": self._path(name)}, **self._how))
+        if found is not None and not found.name:
+            raise ZooidError("Cloud Run gives no answer that can be used: a job without a name; try again")
+        return found
 
     def tasks(self, name: str) -> list[Any]:
         """Return the tasks of all executions of a job; none if the job does not exist."""
@@ -125,9 +128,12 @@ class RunRequests:
             advice = ""
             if isinstance(error, self._errors.Forbidden):
                 advice = "; docs/cloud-run-role.yaml has the role that zooid needs"
-            raise RunRefusal(f"Cloud Run says: {quoted(str(error.message))}{advice}") from error
+            is_lasting = isinstance(error, self._errors.ClientError)
+            is_lasting = is_lasting and not isinstance(error, self._errors.TooManyRequests)
+            kind = RunRefusal if is_lasting else ZooidError
+            raise kind(f"Cloud Run says: {quoted(str(error.message))}{advice}") from error
         except (self._errors.GoogleAPIError, self._json.Error) as error:
-            raise ZooidError(f"Cloud Run gives no answer that can be read: {quoted(str(error))}; try again") from error
+            raise ZooidError(f"Cloud Run gives no answer that can be used: {quoted(str(error))}; try again") from error
 
 
 def _imported_sdk() -> list[Any]:
