@@ -81,7 +81,8 @@ class ContainerInstances:
     limits: dict[str, int] = field(default_factory=lambda: {"ContainerGroups": 100, "StandardCores": 100})
 
     def __post_init__(self) -> None:
-        self.arm = ArmServer(API_VERSION)
+        action = f"{_PROVIDER}/locations/operations/read"
+        self.arm = ArmServer(API_VERSION, {"Location": action, "Azure-AsyncOperation": action})
         self._groups: dict[str, _Group] = {}
         self._deleted: list[_Group] = []
         self._lock = threading.RLock()

@@ -150,7 +150,9 @@ class ContainerApps:
     limits: dict[str, float] = field(default_factory=lambda: {_CORES: 100, "SubscriptionConsumptionT4Gpus": 1})
 
     def __post_init__(self) -> None:
-        self.arm = ArmServer(API_VERSION)
+        operations = f"{_PROVIDER}/locations/containerappsJobOperation"
+        asking = {"Location": f"{operations}Results/read", "Azure-AsyncOperation": f"{operations}Statuses/read"}
+        self.arm = ArmServer(API_VERSION, asking)
         self._jobs: dict[str, _Job] = {}
         self._deleted: list[_Job] = []
         self._lock = threading.RLock()
@@ -159,12 +161,13 @@ class ContainerApps:
         self.arm.route("GET", f"{environments}/{{environment}}/usages", self._environment_usages)
         self.arm.route("GET", f"{LOCATION_PATH}{_PROVIDER}/locations/{{location}}/usages", self._usages)
         self.arm.route("GET", jobs, self._list)
-        self.arm.route("PUT", f"{jobs}/{{name}}", self._put)
+        self.arm.route("PUT", f"{jobs}/{{name}}", self._put, f"{_PROVIDER}/managedEnvironments/join/action")
         self.arm.route("GET", f"{jobs}/{{name}}", self._get)
         self.arm.route("DELETE", f"{jobs}/{{name}}", self._delete)
-        self.arm.route("POST", f"{jobs}/{{name}}/start", self._start)
+        self.arm.route("POST", f"{jobs}/{{name}}/start", self._start, f"{_PROVIDER}/jobs/start/action")
         self.arm.route("GET", f"{jobs}/{{name}}/executions", self._list_executions)
-        self.arm.route("POST", f"{jobs}/{{name}}/executions/{{execution}}/stop", self._stop)
+        stop = f"{jobs}/{{name}}/executions/{{execution}}/stop"
+        self.arm.route("POST", stop, self._stop, f"{_PROVIDER}/jobs/stop/execution/action")
 
     @contextmanager
     def serve(self) -> Iterator[str]:

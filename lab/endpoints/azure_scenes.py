@@ -32,13 +32,13 @@ _STORE_LOGIN = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
 @contextmanager
-def azure_container_scene() -> Iterator[Scene]:
-    """Members as container groups."""
+def container_instances(**options: str) -> Iterator[tuple[ContainerInstances, Scene]]:
+    """Yield the service of container groups, and the scene; `options` are further ones of the account."""
     with _ground() as (host, server):
         login = {name: server.environment[name] for name in _STORE_LOGIN}
         service = ContainerInstances(host, IMAGE, login, limits=_LIMITS)
-        with service.serve() as url, _account("azure_container", {"endpoint": url}), ExitStack() as stack:
-            yield Scene(
+        with service.serve() as url, _account("azure_container", {"endpoint": url, **options}), ExitStack() as stack:
+            scene = Scene(
                 "azure_container",
                 _maker(stack, group_platform, "azure_container"),
                 [rented_offer(name) for name in ("azure.aci.cpu.4x4", "azure.aci.cpu.4x8", "azure.aci.cpu.4x16")],
@@ -50,11 +50,12 @@ def azure_container_scene() -> Iterator[Scene]:
                 left_behind=service.left_of,
                 billed_usd=service.billed_usd,
             )
+            yield service, scene
 
 
 @contextmanager
-def azure_job_scene() -> Iterator[Scene]:
-    """Members as jobs of Container Apps, without GPUs."""
+def container_apps() -> Iterator[tuple[ContainerApps, Scene]]:
+    """Yield the service of jobs of Container Apps, without GPUs, and the scene."""
     with _ground() as (host, server):
         login = {name: server.environment[name] for name in _STORE_LOGIN}
         service = ContainerApps(host, IMAGE, login, limits=_JOB_LIMITS)
@@ -63,7 +64,7 @@ def azure_job_scene() -> Iterator[Scene]:
             _account("azure_job", {"endpoint": url, "environment": ENVIRONMENT}),
             ExitStack() as stack,
         ):
-            yield Scene(
+            scene = Scene(
                 "azure_job",
                 _maker(stack, job_platform, "azure_job"),
                 [rented_offer(name) for name in ("azure.jobs.cpu.4x8", "azure.jobs.cpu.2x4")],
@@ -75,6 +76,21 @@ def azure_job_scene() -> Iterator[Scene]:
                 left_behind=service.left_of,
                 billed_usd=service.billed_usd,
             )
+            yield service, scene
+
+
+@contextmanager
+def azure_container_scene(**options: str) -> Iterator[Scene]:
+    """Members as container groups; `options` are further ones of the account."""
+    with container_instances(**options) as (_, scene):
+        yield scene
+
+
+@contextmanager
+def azure_job_scene() -> Iterator[Scene]:
+    """Members as jobs of Container Apps."""
+    with container_apps() as (_, scene):
+        yield scene
 
 
 @contextmanager

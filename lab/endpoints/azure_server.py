@@ -4,12 +4,14 @@ A request names the version of the service's interface, and carries a token. Wha
 a header that names where to ask about it.
 """
 
+import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lab.endpoints.json_server import JsonAnswer, JsonRequest, json_server
@@ -18,6 +20,9 @@ SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
 RESOURCE_GROUP = "laboratory"
 GROUP_PATH = "/subscriptions/{subscription}/resourceGroups/{group}/providers/"
 LOCATION_PATH = "/subscriptions/{subscription}/providers/"
+ROLE = Path(__file__).parents[2] / "docs" / "azure-role.json"
+_ASSIGN = "Microsoft.ManagedIdentity/userAssignedIdentities/assign/action"
+_VERBS = {"GET": "read", "PUT": "write", "DELETE": "delete"}
 _WITH_BODY = ("PUT", "POST", "PATCH")
 _PLACEHOLDER = re.compile(r"{(\w+)}")
 
@@ -74,19 +79,30 @@ class ArmServer:
     """The resource manager, with the services whose routes it is given."""
 
     api_version: str
+    operation_actions: Mapping[str, str]
+    """What it takes to ask about operations, by the header that names where: see `ArmAnswer`."""
+    actions: Collection[str] = field(default_factory=lambda: role_actions())
+    """What the role of whoever sends requests permits."""
+    used: set[str] = field(default_factory=set)
+    """What was needed, in small letters, as Azure does not distinguish them."""
     faults: ArmFaults = field(default_factory=ArmFaults)
     num_requests: int = 0
 
     def __post_init__(self) -> None:
-        self._routes: list[tuple[str, re.Pattern[str], Handler]] = []
+        self._routes: list[tuple[str, re.Pattern[str], Sequence[str], Handler]] = []
         self._operations: dict[str, Callable[[], bool]] = {}
         self._lock = threading.Lock()
         self.url = ""
 
-    def route(self, method: str, path: str, handler: Handler) -> None:
-        """Let a handler answer requests to a path, in which placeholders stand in braces."""
+    def route(self, method: str, path: str, handler: Handler, *actions: str) -> None:
+        """Let a handler answer requests to a path, in which placeholders stand in braces.
+
+        `actions` are what that takes beside what method and path say.
+        """
+        types = [part for part in path.partition("/providers/")[2].split("/") if not part.startswith("{")]
+        needed = [f"{'/'.join(types)}/{_VERBS[method]}", *actions] if method in _VERBS else actions
         pattern = _PLACEHOLDER.sub(lambda found: f"(?P<{found[1]}>[^/]+)", path)
-        self._routes.append((method, re.compile(pattern, re.IGNORECASE), handler))
+        self._routes.append((method, re.compile(pattern, re.IGNORECASE), needed, handler))
 
     @contextmanager
     def serve(self) -> Iterator[str]:
@@ -116,12 +132,22 @@ class ArmServer:
         version = request.query.get("api-version")
         if version != self.api_version:
             raise ArmRefusal(400, "InvalidApiVersionParameter", f"The api-version '{version}' is invalid.")
-        for method, pattern, handler in self._routes:
+        for method, pattern, needed, handler in self._routes:
             found = pattern.fullmatch(request.path)
             if found is not None and method == request.method:
+                has_identity = method == "PUT" and "userAssignedIdentities" in (request.body.get("identity") or {})
+                self._authorize([*needed, *([_ASSIGN] if has_identity else [])], request.path)
                 body = {"body": request.body} if method in _WITH_BODY else {}
                 return handler(**self._known(found.groupdict()), **body)
         raise ArmRefusal(404, "InvalidResourceType", f"There is no {request.method} of {request.path} in this version.")
+
+    def _authorize(self, needed: Sequence[str], path: str) -> None:
+        permitted = {action.lower() for action in self.actions}
+        for action in needed:
+            self.used.add(action.lower())
+            if action.lower() not in permitted:
+                message = f"The client does not have authorization to perform action '{action}' over scope '{path}'."
+                raise ArmRefusal(403, "AuthorizationFailed", message)
 
     @staticmethod
     def _known(names: dict[str, str]) -> dict[str, str]:
@@ -144,11 +170,18 @@ class ArmServer:
     def _operation(self, path: str) -> ArmAnswer:
         with self._lock:
             is_done = self._operations.get(path)
+        is_status = path.startswith("/operations/status/")
+        self._authorize([self.operation_actions["Azure-AsyncOperation" if is_status else "Location"]], path)
         if is_done is None:
             raise ArmRefusal(404, "NotFound", "There is no such operation.")
-        if path.startswith("/operations/status/"):
+        if is_status:
             return ArmAnswer(200, {"status": "Succeeded" if is_done() else "InProgress"})
         return ArmAnswer(204) if is_done() else ArmAnswer(202, is_done=is_done)
+
+
+def role_actions(file: Path = ROLE) -> list[str]:
+    """Read what the role in a file for Azure's command permits."""
+    return list(json.loads(file.read_text())["Actions"])
 
 
 def refuse_problems(problems: Sequence[str]) -> None:
