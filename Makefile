@@ -62,4 +62,4 @@ release: $(INSTALLED)  ## the wheel and the source archive in dist/, as CONTRIBU
 	$(BIN)/python -m hatchling build -d dist
 
 clean:
-	rm -rf .venv runs dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-skypilot runs dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -24,7 +24,7 @@ def skypilot_platform(
     account: Account,
     offer_of: Callable[[str], Offer],
     machine_of: Callable[[str], SkyMachine],
-    look_s: float = 10.0,
+    look_s: float = 5.0,
 ) -> ProviderPlatform:
     """Return the platform whose members run on what an account's own `sky` command rents.
 

@@ -11,8 +11,10 @@ from zooid.core.errors import InputError, ZooidError
 from zooid.core.text import quoted
 
 DEFAULT = "sky"
-_ANSWER_S = 900.0
-"""Seconds to wait for an answer. Only to tear down machines takes minutes."""
+_ANSWER_S = 90.0
+"""Seconds to wait for an answer, within which a server of SkyPilot may have to start first."""
+_DOWN_S = 900.0
+"""Seconds to wait until machines are torn down, which takes minutes on some clouds."""
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _SHOWN_LINES = 3
 """Number of its last lines that say why a command has failed."""
@@ -60,6 +62,7 @@ class SkyCommand:
 
     def answer(self, arguments: Sequence[str]) -> SkyAnswer:
         """Run the command with these arguments, and return its answer, also if it fails."""
+        limit_s = _DOWN_S if arguments[0] == "down" else _ANSWER_S
         try:
             done = subprocess.run(
                 [self._program, *arguments],
@@ -67,7 +70,7 @@ class SkyCommand:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_ANSWER_S,
+                timeout=limit_s,
                 check=False,
                 start_new_session=True,  # Ctrl-C is for the coordinator, which still has to end its members
             )
