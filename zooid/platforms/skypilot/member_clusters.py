@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zooid.catalog.provider_accounts import Account
 from zooid.catalog.sky_machines import SkyMachine
-from zooid.core.errors import RecordError, StoreError, ZooidError
+from zooid.core.errors import InputError, RecordError, StoreError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.member_records import Exit
@@ -74,7 +74,12 @@ class MemberClusters:
         for order in orders:
             if order.offer.name not in self._checked:
                 with self._task_file(order) as file:
-                    self._sky.give(sky_arguments.rehearse(file))
+                    answer = self._sky.answer(sky_arguments.rehearse(file))
+                if answer.status != 0:
+                    raise InputError(
+                        f"SkyPilot refuses to rent a machine for {order.offer.name}: {answer.last_words}; ask it with "
+                        "`sky check` which clouds it can use"
+                    )
                 self._checked.add(order.offer.name)
 
     def start(self, order: MemberOrder) -> None:
