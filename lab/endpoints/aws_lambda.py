@@ -19,6 +19,7 @@ from typing import Any
 
 import botocore.session
 
+from lab.endpoints.aws_permissions import Need, Permissions, needs_of_functions, needs_of_logs
 from lab.endpoints.aws_shapes import Refused, Request, RestJsonModel, check
 from lab.endpoints.function_environments import (
     Environment,
@@ -104,10 +105,22 @@ class _Function:
 class LambdaService:
     """The state of the service, and what it does."""
 
-    def __init__(self, host: SandboxHost, image: Image, image_uri: str, role: str, pending_s: float = 0.3) -> None:
-        """`image_uri` is the only image in the registry, and `role` the only one that Lambda may assume."""
+    def __init__(
+        self,
+        host: SandboxHost,
+        image: Image,
+        image_uri: str,
+        role: str,
+        permissions: Permissions,
+        pending_s: float = 0.3,
+    ) -> None:
+        """`image_uri` is the only image in the registry, and `role` the only one that Lambda may assume.
+
+        `permissions` are those of the user.
+        """
         self.quotas = Quotas()
         self.faults = Faults()
+        self.permissions = permissions
         self.calls: Counter[str] = Counter()
         """Requests by the names of the permissions that they need."""
         self.charges: list[Charge] = []
@@ -122,9 +135,14 @@ class LambdaService:
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
 
+    def authorize(self, needs: Iterator[Need]) -> None:
+        """Refuse a request without the permissions that it needs."""
+        for need in needs:
+            self.permissions.check(need)
+            self.calls[need.action] += 1
+
     def do(self, request: Request) -> dict[str, Any]:
         """Answer a request of the control API."""
-        self.calls[f"lambda:{'InvokeFunction' if request.operation == 'Invoke' else request.operation}"] += 1
         by_operation: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "CreateFunction": self._create,
             "GetFunctionConfiguration": self._configuration,
@@ -412,10 +430,12 @@ def lambda_endpoint(service: LambdaService, access_key: str) -> Iterator[str]:
                     operation = target.removeprefix(target_prefix)
                     given = json.loads(body)
                     check(log_model.operation_model(operation).input_shape, given, operation)
-                    service.calls[f"logs:{operation}"] += 1
+                    service.authorize(needs_of_logs(operation, given, f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:"))
                     self._send(200, service.logs.do(operation, given))
                 else:
                     request = model.understand(self.command, self.path, body, dict(self.headers.items()))
+                    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT}:function:"
+                    service.authorize(needs_of_functions(request.operation, request.parameters, arn))
                     answer = service.do(request)
                     request_id = answer.pop("RequestId", None)
                     status = answer.pop("StatusCode", None)

@@ -14,8 +14,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lab.endpoints.image_recipes import Recipe
 from lab.sandboxes.confines import Confines
-from lab.sandboxes.sandbox import PYTHON, Sandbox, SandboxHost
+from lab.sandboxes.sandbox import Sandbox, SandboxHost
 
 MIB = 2**20
 MIB_PER_VCPU = 1769
@@ -24,9 +25,6 @@ _INIT_S = 10.0
 _TMP_BYTES = 512 * MIB
 _USER = 993
 _PATH = "/2018-06-01/runtime/"
-_COMMAND = [PYTHON, "-m", "awslambdaric", "lambda_handler.handler"]
-"""What the image of the documents starts."""
-HANDLER_FOLDER = "/function"
 
 
 class Outcome(NamedTuple):
@@ -42,8 +40,9 @@ class Outcome(NamedTuple):
 class Image:
     """What the environments of all functions have in common."""
 
+    recipe: Recipe
     folder: Path
-    """It holds the handler, and is seen as HANDLER_FOLDER."""
+    """The files of its working folder."""
     environment: Mapping[str, str]
     """Variables of the image, and the credentials of the role."""
 
@@ -128,12 +127,12 @@ class Environments:
             has_init=True,
             user_id=_USER,
             environment=variables,
-            folders={HANDLER_FOLDER: self._image.folder},
-            working_folder=HANDLER_FOLDER,
+            folders={self._image.recipe.folder: self._image.folder},
+            working_folder=self._image.recipe.folder,
         )
         stream = environment.stream
         sandbox = self._host.start(
-            _COMMAND, confines, on_output=lambda line: log(stream, line.decode("utf-8", "replace"))
+            self._image.recipe.command, confines, on_output=lambda line: log(stream, line.decode("utf-8", "replace"))
         )
         environment.sandbox = sandbox
         with self._lock:

@@ -1,6 +1,5 @@
 """Members as Lambda functions, through the real clients of AWS and a service on this machine."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.endpoints.aws_lambda import ACCOUNT, REGION, LambdaService, lambda_endpoint
+from lab.endpoints.aws_permissions import Permissions
 from lab.endpoints.function_environments import Image
+from lab.endpoints.image_recipes import Recipe
 from lab.machines.machine import SEARCH_PATH
 from lab.platform_scenes import MachinesLack, Scene, server_url, variables
 from lab.sandboxes.sandbox import PYTHON, missing_for_sandboxes, sandbox_host
@@ -20,6 +21,9 @@ from zooid.platforms import Platform
 from zooid.platforms.aws_lambda.functions import function_platform
 
 IMAGE_URI = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/zooid:1"
+RECIPE = Path(__file__).parents[2] / "images" / "aws_lambda" / "Dockerfile"
+POLICY = Path(__file__).parents[2] / "docs" / "aws-lambda-policy.json"
+"""What the documents say that the user must be allowed."""
 ROLE = f"arn:aws:iam::{ACCOUNT}:role/zooid-member"
 _ROLE_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_DEFAULT_REGION")
 
@@ -49,12 +53,13 @@ def function_place() -> Iterator[FunctionPlace]:
         host = stack.enter_context(sandbox_host())
         server = stack.enter_context(moto_s3(host.caller_address))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zooid-functions-")))
-        (folder / "image").mkdir()
         folder.chmod(0o755)
-        shutil.copy(lambda_handler.__file__, folder / "image")
+        recipe = Recipe.read(RECIPE)
+        recipe.build(Path(lambda_handler.__file__).parent, folder / "image")
         role_variables = {name: server.environment[name] for name in _ROLE_VARIABLES}
-        image = Image(folder / "image", {"PATH": SEARCH_PATH, **role_variables})
-        service = LambdaService(host, image, IMAGE_URI, ROLE)
+        image = Image(recipe, folder / "image", {"PATH": SEARCH_PATH, **role_variables})
+        permissions = Permissions.of(POLICY, f"arn:aws:iam::{ACCOUNT}:user/laboratory")
+        service = LambdaService(host, image, IMAGE_URI, ROLE, permissions)
         endpoint = stack.enter_context(lambda_endpoint(service, server.environment["AWS_ACCESS_KEY_ID"]))
         place = FunctionPlace(service, server, endpoint, folder / "machines.toml")
         place.write_account()
@@ -63,9 +68,13 @@ def function_place() -> Iterator[FunctionPlace]:
 
 
 @contextmanager
-def function_scene() -> Iterator[Scene]:
-    """Members as functions of two sizes. A function is kept while a platform is open that may need it again."""
+def function_scene(**options: str) -> Iterator[Scene]:
+    """Members as functions of two sizes; `options` are further ones of the account.
+
+    A function is kept while a platform is open that may need it again.
+    """
     with function_place() as place:
+        place.write_account(**options)
         service, opened = place.service, ExitStack()
 
         def make() -> Platform:

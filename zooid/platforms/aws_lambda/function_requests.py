@@ -13,7 +13,7 @@ _MAX_ATTEMPTS = 5
 _MAX_CONNECTIONS = 32
 """Members are started by several threads at the same time."""
 _REGION = re.compile("[a-z]{2}(-[a-z]+)+-[0-9]")
-_PERMISSIONS = "docs/platforms.md lists the permissions that zooid needs"
+_PERMISSIONS = "docs/aws-lambda-policy.json has the permissions that zooid needs"
 _ADVICE = {
     "AccessDeniedException": _PERMISSIONS,
     "AccessDenied": _PERMISSIONS,

@@ -80,6 +80,8 @@ class LambdaFunctions:
         """Functions that are ready for members."""
         self._asked_s: dict[tuple[str, str], float] = {}
         """When a member was started or first asked for, by run and title, on the monotonic clock."""
+        self._refused: set[tuple[str, str]] = set()
+        """Members that Lambda has refused to start."""
         self._ended: set[tuple[str, str]] = set()
         """Members that have ended, or were given up."""
 
@@ -110,6 +112,7 @@ class LambdaFunctions:
         with self._lock:
             if name in self._active:
                 return
+            self._logs.setdefault(settings.run, {}).setdefault(name, InvocationLog())  # `close` removes what is made
             self._make_log_group(settings)
             try:
                 with asking(f"the function for members with {settings.memory_mib} MiB cannot be made"):
@@ -123,7 +126,6 @@ class LambdaFunctions:
                     FunctionName=name, MaximumRetryAttempts=0, MaximumEventAgeInSeconds=_MAX_EVENT_AGE_S
                 )
             self._active.add(name)
-            self._logs.setdefault(settings.run, {}).setdefault(name, InvocationLog())
 
     def _make_log_group(self, settings: FunctionSettings) -> None:
         """Make the log of a function, so that members need no permission to make one."""
@@ -178,9 +180,12 @@ class LambdaFunctions:
                 answer = self._clients.functions.invoke(
                     FunctionName=settings.name, InvocationType="Event", Payload=json.dumps(event).encode()
                 )
-        except ZooidError:
+        except ZooidError as error:
             del self._asked_s[key]
+            if isinstance(error, Refused):  # otherwise it may have been accepted, and starts later
+                self._refused.add(key)
             raise
+        self._refused.discard(key)
         request = answer["ResponseMetadata"]["RequestId"]
         with self._lock:
             self._logs[settings.run][settings.name].name(request, key[1])
@@ -191,6 +196,9 @@ class LambdaFunctions:
             return {}  # all was removed, since no member was running
         found: dict[str, Exit | None] = {}
         for title in titles:
+            if (run, title) in self._refused:
+                found[title] = Exit(None, ran_s=0.0, reason="was not started, since Lambda has refused to")
+                continue
             since_s = self._asked_s.setdefault((run, title), time.monotonic())
             found[title] = _state([each for log in logs for each in log.of(title)], time.monotonic() - since_s)
             if found[title] is not None:
@@ -331,5 +339,5 @@ def _with_advice(error: Refused, settings: FunctionSettings) -> str:
     if "role" in text.lower():
         return f"{text}; give a role that Lambda may assume as `role`: {settings.role} is given"
     if "image" in text.lower():
-        return f"{text}; push the image that docs/platforms.md describes, and name it as `image`"
+        return f"{text}; push the image that docs/renting.md describes, and name it as `image`"
     return text

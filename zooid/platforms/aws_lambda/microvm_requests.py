@@ -11,7 +11,7 @@ _NEEDS_SDK = "members in MicroVMs need the package boto3; install it with: pip i
 _TIMEOUT_S = 20
 _MAX_ATTEMPTS = 5
 _ADVICE = {
-    "AccessDeniedException": "docs/platforms.md lists the permissions that zooid needs; MicroVMs are in few regions",
+    "AccessDeniedException": "docs/renting.md lists the permissions that zooid needs; MicroVMs are in few regions",
     "ServiceQuotaExceededException": "ask AWS for a higher quota of MicroVMs, or use fewer members",
     "InsufficientCapacityException": "try later, or another size",
 }
