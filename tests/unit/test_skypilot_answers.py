@@ -93,8 +93,8 @@ def test_a_missing_command_says_how_to_install_and_name_it(tmp_path: Path) -> No
         sky.give(["status"])
     assert str(raised.value) == (
         f"there is no command '{tmp_path}/sky', with which SkyPilot rents machines. It needs an environment of its "
-        "own: install it with `python3 -m venv ~/sky && ~/sky/bin/pip install 'skypilot[aws,gcp,azure]'`, and write a table "
-        "[skypilot] with command = '~/sky/bin/sky' into machines.toml"
+        "own: install it with `python3 -m venv ~/sky && ~/sky/bin/pip install 'skypilot[aws,gcp,azure]'`, and write a "
+        "table [skypilot] with command = '~/sky/bin/sky' into machines.toml"
     )
 
 

@@ -20,7 +20,7 @@ def sky_task(order: MemberOrder, machine: SkyMachine, account: Account) -> dict[
         raise InputError(
             f"members on {account.platform} need Python with their packages, and {account.file} does not say where "
             f"they come from; write a table [{account.platform}] with image = 'docker:registry.example/zooid:1', or "
-            "with setup = 'pip install zooid …', into it"
+            "with setup = 'pip install torch obstore …', into it"
         )
     task = {"name": order.resource, "resources": _resources(order, machine, account), "envs": order.environment}
     if "setup" in account.options:
