@@ -72,7 +72,7 @@ class TestMarket:
         found = search(market, Limits(max_members=1))
         [line] = [sentence for sentence in found.reasons if "left out" in sentence]
         assert line.startswith(
-            "azure.aci.cpu.1x1, azure.aci.cpu.4x4, azure.aci.cpu.4x8 and 4 more are left out: no link"
+            "azure.aci.cpu.1x1, azure.aci.cpu.2x1, azure.aci.cpu.3x1 and 4 more are left out: no link"
         )
         assert "--links" in line
 

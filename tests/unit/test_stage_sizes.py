@@ -17,6 +17,7 @@ from zooid.planner.stage_sizes import (
     Aim,
     Allocation,
     Degree,
+    FittedSizes,
     LayerCosts,
     MemberSizes,
     StageSizesProblem,
@@ -46,6 +47,11 @@ def problems(draw: st.DrawFn, max_layers: int = 5) -> StageSizesProblem:
     degrees = tuple(Degree(num_replicas=d, num_grains=mu) for d, mu in pairs)
     forward_s, backward_s = numbers(times_s, num_layers, num_sizes), numbers(times_s, num_layers, num_sizes)
     parameter_bytes, activation_bytes = numbers(amounts, num_layers), numbers(amounts, num_layers)
+    spans = (len(degrees), num_layers, num_layers + 1, num_sizes)
+    fitted = None
+    if draw(st.booleans()):
+        slowness = numbers(st.sampled_from([1.0, 0.5]) | st.floats(0.2, 1), *spans)
+        fitted = FittedSizes(slowness, numbers(st.sampled_from([1.0, 2.0]) | st.floats(1, 9), *spans))
     return StageSizesProblem(
         layers=LayerCosts(forward_s, backward_s, parameter_bytes, numbers(amounts, num_layers)),
         sizes=MemberSizes(
@@ -59,6 +65,7 @@ def problems(draw: st.DrawFn, max_layers: int = 5) -> StageSizesProblem:
         needed_bytes=funcpipe_memory_bytes(
             parameter_bytes, activation_bytes, degrees, base_bytes=draw(st.sampled_from([0.0, 10.0]))
         ),
+        fitted=fitted,
     )
 
 
@@ -77,21 +84,25 @@ def every_allocation(problem: StageSizesProblem) -> list[Scored]:
         list(pairwise((0, *cuts, count))) for number in range(count) for cuts in combinations(range(1, count), number)
     ]
     ways = [(stages, chosen) for stages in partitions for chosen in product(range(len(sizes)), repeat=len(stages))]
-    for degree, needed_bytes in zip(problem.degrees, problem.needed_bytes, strict=True):
+    for number, (degree, needed_bytes) in enumerate(zip(problem.degrees, problem.needed_bytes, strict=True)):
         columns = np.zeros((5, len(ways), count))
         columns[4] = 1.0
         prices = np.zeros((len(ways), count))
         fits = np.ones(len(ways), bool)
         for row, (stages, chosen) in enumerate(ways):
             for at, ((first, end), size) in enumerate(zip(stages, chosen, strict=True)):
+                slowness, usd_per_s = 1.0, sizes.usd_per_s[size]
+                if problem.fitted is not None:
+                    slowness = problem.fitted.slowness[number, first, end, size]
+                    usd_per_s *= problem.fitted.dearness[number, first, end, size]
                 columns[:, row, at] = (
-                    layers.forward_s[first:end, size].sum(),
-                    layers.backward_s[first:end, size].sum(),
+                    slowness * layers.forward_s[first:end, size].sum(),
+                    slowness * layers.backward_s[first:end, size].sum(),
                     layers.out_bytes[end - 1] if end < count else 0.0,
                     layers.parameter_bytes[first:end].sum(),
                     sizes.bytes_per_s[size],
                 )
-                prices[row, at] = sizes.usd_per_s[size]
+                prices[row, at] = usd_per_s
                 fits[row] &= bool(needed_bytes[first, end] <= sizes.memory_bytes[size])
         time_s = funcpipe_step_s(
             Pipeline(*columns),

@@ -15,6 +15,7 @@ from zooid.catalog.shipped_tables import (
     offers,
     reference_score,
     regions,
+    sized_offer,
     storage_prices,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "prices_for",
     "reference_score",
     "regions",
+    "sized_offer",
     "storage_prices",
     "store_location",
 ]

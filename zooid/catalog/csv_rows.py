@@ -24,14 +24,16 @@ def read_rows(
     kind: type[AnyRecord],
     key: Sequence[str],
     check: Callable[[AnyRecord], None] | None = None,
+    without: Sequence[str] = (),
 ) -> tuple[AnyRecord, ...]:
     """One record for each row of a CSV text.
 
     `key` names the fields that identify a row, which must be unique. `check` raises InvalidValue for further rules.
+    `without` are fields that have no column, because no row sets them.
     """
     lines = _lines(text, file_name)
     _, columns = next(lines, (1, []))
-    _check_columns(columns, kind, file_name)
+    _check_columns(columns, kind, [name for name in kind.__struct_fields__ if name not in without], file_name)
     records: list[AnyRecord] = []
     first_lines: dict[tuple[object, ...], int] = {}
     for number, cells in lines:
@@ -60,8 +62,7 @@ def _lines(text: str, file_name: str) -> Iterator[tuple[int, list[str]]]:
         raise CatalogError(f"{file_name}, line {reader.line_num} is not CSV: {error}") from error
 
 
-def _check_columns(columns: list[str], kind: type[AnyRecord], file_name: str) -> None:
-    fields = kind.__struct_fields__
+def _check_columns(columns: list[str], kind: type[AnyRecord], fields: Sequence[str], file_name: str) -> None:
     unknown = [name for name in columns if name not in fields]
     missing = [name for name in fields if name not in columns]
     repeated = sorted({name for name in columns if columns.count(name) > 1})

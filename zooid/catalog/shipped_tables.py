@@ -9,12 +9,30 @@ from zooid.catalog.csv_rows import AnyRecord, read_rows
 from zooid.core.errors import CatalogError
 from zooid.core.resources.link import Link
 from zooid.core.resources.offer import DeviceScore, EgressPrice, Offer, Region, StoragePrice, require_price
+from zooid.core.resources.sized_offer import SizedOffer
 
 
 @cache
 def offers() -> tuple[Offer, ...]:
-    """All offers that can be rented, in file order."""
-    return _table("offers.csv", Offer, ("name",), check_offer)
+    """All offers that can be rented, in file order. Of those that are sized by resource, the sizes to begin with."""
+    fixed = _table("offers.csv", Offer, ("name",), check_offer, without=("sized_by",))
+    return (*(offer for sized in sized_offers() for offer in sized.smallest_offers()), *fixed)
+
+
+@cache
+def sized_offers() -> tuple[SizedOffer, ...]:
+    """The offers that are sized by resource, in file order."""
+
+    def check(sized: SizedOffer) -> None:
+        for offer in sized.smallest_offers():
+            check_offer(offer)
+
+    return _table("sized_offers.csv", SizedOffer, ("name",), check)
+
+
+def sized_offer(name: str) -> SizedOffer | None:
+    """The sized offer that has this name, or whose sizes have names like this one; None if there is none."""
+    return next((sized for sized in sized_offers() if f"{name}.".startswith(f"{sized.name}.")), None)
 
 
 def check_offer(offer: Offer) -> None:
@@ -27,13 +45,19 @@ def check_offer(offer: Offer) -> None:
 
 
 def offer(name: str) -> Offer:
-    """The offer of this name; an unknown name is rejected with the closest ones."""
-    known = {row.name: row for row in offers()}
-    if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(nearest)}?" if nearest else f"the catalog holds {', '.join(known)}"
-        raise CatalogError(f"there is no offer {name!r} in the catalog; {hint}")
-    return known[name]
+    """The offer of this name, with a size that is fixed; an unknown name is rejected with the closest ones."""
+    fixed = {row.name: row for row in offers() if not row.sized_by}
+    if name in fixed:
+        return fixed[name]
+    sized = sized_offer(name)
+    if sized is not None and sized.name != name:
+        return sized.named(name)
+    if sized is not None:
+        raise CatalogError(f"{name} has many sizes; give one, for example {sized.smallest_offers()[0].name}")
+    known = [row.name for row in offers()]
+    nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {', '.join(nearest)}?" if nearest else f"the catalog holds {', '.join(known)}"
+    raise CatalogError(f"there is no offer {name!r} in the catalog; {hint}")
 
 
 @cache
@@ -79,7 +103,11 @@ def links() -> tuple[Link, ...]:
 
 
 def _table(
-    file_name: str, kind: type[AnyRecord], key: Sequence[str], check: Callable[[AnyRecord], None] | None = None
+    file_name: str,
+    kind: type[AnyRecord],
+    key: Sequence[str],
+    check: Callable[[AnyRecord], None] | None = None,
+    without: Sequence[str] = (),
 ) -> tuple[AnyRecord, ...]:
     text = resources.files("zooid.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
-    return read_rows(text, file_name, kind, key, check)
+    return read_rows(text, file_name, kind, key, check, without)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 from msgspec import structs
 
+from zooid.catalog import sized_offer
 from zooid.coordinator.measurements.link_probes import ENDS
 from zooid.coordinator.plans.offer_names import LOCAL
 from zooid.core.errors import InputError, UnitError
@@ -208,13 +209,17 @@ def interruptions_from(texts: Sequence[str] | None) -> dict[str, float] | None:
 
 
 def profiles_from(paths: Sequence[Path] | None, job: Path) -> Profile | dict[str, Profile] | None:
-    """Read the profiles in these files; several are returned by offer, which the names of the files contain."""
+    """Read the profiles in these files; several are returned by offer, which the names of the files contain.
+
+    So is a single one of a size of an offer, since the times on its other sizes follow from it.
+    """
     if not paths:
         return None
     profiles = {_offer_in(path, job): read_file(path, Profile) for path in paths}
     if len(profiles) < len(paths):
         raise InputError(f"{', '.join(map(str, paths))} hold several profiles of one offer; give one for each offer")
-    return next(iter(profiles.values())) if len(profiles) == 1 else profiles
+    [*others, name] = profiles
+    return profiles if others or sized_offer(name) is not None else profiles[name]
 
 
 def _offer_in(path: Path, job: Path) -> str:

@@ -1,5 +1,7 @@
 """Plans before they are simulated, with the memory they need and lower bounds of their time and cost."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -7,6 +9,7 @@ from msgspec import structs
 
 from zooid.core.plans.plan import Plan, ScheduleName
 from zooid.planner.market import Market
+from zooid.planner.member_sizes import fitted, fixed, missing_bytes
 from zooid.predictor import (
     gradient_copies,
     layout_of,
@@ -18,6 +21,7 @@ from zooid.predictor import (
     total_usd,
 )
 from zooid.schedule.pipelines import StepShape, most_kept
+from zooid.schedule.samples import even_shares
 
 _ACTIONS_PER_GRAIN = 4
 _ACTIONS_PER_STEP = 4
@@ -38,10 +42,14 @@ class Draft:
     """Approximate number of actions that a simulation goes through."""
 
 
-def draft(plan: Plan, market: Market) -> Draft:
-    """Compute the memory that a plan needs, and the lower bounds of its time and cost."""
+def draft(plan: Plan, market: Market, *, keeps_speed: bool = False) -> Draft:
+    """Compute the memory that a plan needs, the sizes of its members, and the lower bounds of its time and cost.
+
+    Offers whose sizes can be chosen become the smallest that hold their stage. With `keeps_speed`, they keep a size
+    whose memory determines its speed.
+    """
     world, profile = market.world, market.profile
-    layout, shares = layout_of(plan, world)
+    shares = plan.shares or even_shares(math.ceil(profile.batch_size / plan.grain_size), plan.num_replicas)
     kept = grains_kept(plan.schedule, len(plan.stages), plan.ahead, max(shares))
     copies = gradient_copies(plan, shares)
     needs = [
@@ -50,9 +58,12 @@ def draft(plan: Plan, market: Market) -> Draft:
     ]
     rows = plan.offer_rows
     if any(offer.site == "local" for row in rows for offer in row):  # members of one machine share its memory
-        missing_bytes = plan.num_holders * sum(needs) - rows[0][0].memory_bytes
+        lacking_bytes = plan.num_holders * sum(needs) - rows[0][0].memory_bytes
     else:
-        missing_bytes = max(need - offer.memory_bytes for row in rows for need, offer in zip(needs, row, strict=True))
+        pairs = [(need, offer) for row in rows for need, offer in zip(needs, row, strict=True)]
+        lacking_bytes = max(missing_bytes(need, offer, keeps_speed=keeps_speed) for need, offer in pairs)
+        plan = _sized(plan, needs, keeps_speed=keeps_speed)
+    layout, _ = layout_of(plan, world)
     starting_s = startup_s(plan, world)
     num_steps = profile.num_samples * profile.epochs / profile.batch_size
     run_s = starting_s + num_steps * lower_bound_s(layout, shares, kept)
@@ -64,9 +75,27 @@ def draft(plan: Plan, market: Market) -> Draft:
     )
     return Draft(
         plan=structs.replace(plan, stages=stages, predicted=None),
-        missing_bytes=missing_bytes,
+        missing_bytes=lacking_bytes,
         lower_bound=(run_s, total_usd(run_cost(plan.member_offers, run_s, starting_s))),
         num_actions=num_actions,
+    )
+
+
+def _sized(plan: Plan, needs: Sequence[int], *, keeps_speed: bool) -> Plan:
+    """The plan with the sizes of its members, which stay as they are from here on."""
+    if not any(offer.sized_by for offer in plan.offers):
+        return plan
+    rows = [
+        [fixed(fitted(offer, need, keeps_speed=keeps_speed)) for need, offer in zip(needs, row, strict=True)]
+        for row in plan.offer_rows
+    ]
+    return structs.replace(
+        plan,
+        stages=tuple(
+            structs.replace(stage, offer=offer.name) for stage, offer in zip(plan.stages, rows[0], strict=True)
+        ),
+        replica_offers=tuple(row[0].name for row in rows) if plan.replica_offers else (),
+        offers=tuple({offer.name: offer for row in rows for offer in row}.values()),
     )
 
 

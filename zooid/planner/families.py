@@ -28,6 +28,7 @@ from zooid.core.resources.offer import Offer
 from zooid.planner.drafts import Draft, draft
 from zooid.planner.family_bounds import StepFloor, least_step_s
 from zooid.planner.market import Market
+from zooid.planner.member_sizes import holdable_bytes, missing_bytes
 from zooid.planner.partition import Partition, StageTable, best_partitions, smallest_need
 from zooid.predictor import (
     DirectedLink,
@@ -149,7 +150,7 @@ class Family:
     @property
     def missing_bytes(self) -> int:
         """Memory that the tightest member lacks at least, however the model is cut."""
-        return self.group.least_memory_bytes - self.group.tables.offer.memory_bytes
+        return missing_bytes(self.group.least_memory_bytes, self.group.tables.offer, keeps_speed=True)
 
     def sharpened(self) -> "Family":
         """The same family with a tighter lower bound, which takes longer to compute."""
@@ -172,18 +173,20 @@ class Family:
         for kept in dict.fromkeys((min(group.num_grains, num_stages), 1)):  # as first and last stages of 1F1B keep
             needed = np.zeros_like(group.stage_table.forward_s)
             needed[:-1] = stage_memory_table(tables.market.profile, tables.grain_size, kept, **copies)
-            limited = replace(group.stage_table, fits=needed <= tables.offer.memory_bytes)
+            fits = needed <= holdable_bytes(tables.offer, keeps_speed=True)
+            limited = replace(group.stage_table, fits=fits)
             drafts = self._drafts(best_partitions(limited, [num_stages], max_each=max_partitions)[num_stages])
             if _any_fits(drafts):
                 return drafts
         return self._drafts([smallest_need(needed, num_stages)])
 
     def _drafts(self, partitions: Sequence[Partition]) -> list[Draft]:
-        return [
-            draft(structs.replace(self.plan, stages=stages, schedule=schedule, ahead=ahead), self.group.tables.market)
+        plans = [
+            structs.replace(self.plan, stages=stages, schedule=schedule, ahead=ahead)
             for stages in map(self._stages, partitions)
             for schedule, ahead in schedules(self.schedule, len(stages))
         ]
+        return [draft(plan, self.group.tables.market, keeps_speed=True) for plan in plans]
 
     def _stages(self, partition: Partition) -> tuple[StagePlan, ...]:
         return tuple(
@@ -213,7 +216,7 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
         max_members = market.max_members_on(offer, limits.max_members)
         for transport in transports(market, offer, limits):
             tables = [FamilyTables(market, offer, transport, grain_size) for grain_size in grain_sizes(profile)]
-            for num_replicas, is_insured in _replica_counts(limits, offer, transport, max_members):
+            for num_replicas, is_insured in replica_counts(limits, offer, transport, max_members):
                 max_stages = max_members // num_holders(num_replicas, is_insured=is_insured)
                 stage_counts = _counts(limits.num_stages, min(max_stages, len(profile.layers)))
                 groups = [
@@ -237,7 +240,7 @@ def families(market: Market, limits: Limits) -> Iterator[Family]:
                         yield Family(group, plan, limits.schedule)
 
 
-def _replica_counts(
+def replica_counts(
     limits: Limits, offer: Offer, transport: TransportName, max_members: int
 ) -> Iterator[tuple[int, bool]]:
     """Numbers of replicas to try, and whether they are insured.

@@ -127,9 +127,11 @@ def too_large(closest: Draft, market: Market) -> str:
         )
     number = max(range(len(offers)), key=lambda stage: plan.stages[stage].memory_bytes - offers[stage].memory_bytes)
     stage, offer = plan.stages[number], offers[number]
+    margin_bytes = closest.missing_bytes - (stage.memory_bytes - offer.memory_bytes)
+    margin = f" and a margin of {format_bytes(margin_bytes)}" if margin_bytes > 0 else ""
     message = (
         f"no plan fits the memory of {offer.name}: in the one with the smallest need, {plan.layout}, stage {number} "
-        f"(layers {stage.first_layer} to {stage.end_layer - 1}) needs {format_bytes(stage.memory_bytes)}, "
+        f"(layers {stage.first_layer} to {stage.end_layer - 1}) needs {format_bytes(stage.memory_bytes)}{margin}, "
         f"and a member has {format_bytes(offer.memory_bytes)}; "
     )
     num_grains = math.ceil(profile.batch_size / plan.grain_size)
@@ -138,7 +140,7 @@ def too_large(closest: Draft, market: Market) -> str:
         stage_memory_bytes(profile, layer, layer + 1, plan.grain_size, 1, **copies)
         for layer in range(len(profile.layers))
     ]
-    missing_bytes = max(layer_needs) - offer.memory_bytes
+    missing_bytes = max(layer_needs) + max(0, margin_bytes) - offer.memory_bytes
     if missing_bytes > 0:
         largest = profile.layers[layer_needs.index(max(layer_needs))].name
         return message + (

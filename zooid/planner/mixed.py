@@ -22,10 +22,20 @@ from zooid.core.units import SECONDS_PER_HOUR
 from zooid.planner.families import schedules, transports
 from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
+from zooid.planner.member_sizes import fitted, holdable_bytes, missing_bytes, needed_bytes, sizes_of
 from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
-from zooid.planner.stage_sizes import Degree, LayerCosts, MemberSizes, StageSizesProblem, StageSizesSearch
+from zooid.planner.stage_sizes import (
+    Allocation,
+    Degree,
+    FittedSizes,
+    LayerCosts,
+    MemberSizes,
+    StageSizesProblem,
+    StageSizesSearch,
+)
 from zooid.predictor import stage_memory_bytes, stage_memory_table, stage_times
 from zooid.predictor.equations import streaming_bound_s
+from zooid.predictor.equations.array_checks import Array
 from zooid.schedule.share_rule import balanced_shares
 
 AnyPoint = TypeVar("AnyPoint")
@@ -100,15 +110,17 @@ def _mixed_stages(market: Market, limits: Limits, grain_size: int) -> Iterator[P
         Degree(num_replicas=count, num_grains=math.ceil(num_grains / count)) for count in counts if count <= num_grains
     ]
     for offers in _by_site(usable) if degrees else ():
+        problem = _stage_problem(market, limits, grain_size, offers, degrees)
         try:
-            front = StageSizesSearch(_stage_problem(market, limits, grain_size, offers, degrees)).front(SEARCH_S)
+            front = StageSizesSearch(problem).front(SEARCH_S)
         except PlanError:  # nothing fits, which the search explains better
             continue
         for point in _spread(front.points):
             chosen = [offers[size] for size in point.sizes]
             num_replicas = point.degree.num_replicas
             num_each = num_holders(num_replicas, is_insured=limits.insured)
-            if len(set(chosen)) == 1 or limits.num_stages not in (None, len(chosen)):
+            is_of_family = len(set(chosen)) == 1 and not _is_grown(problem, point)
+            if is_of_family or limits.num_stages not in (None, len(chosen)):
                 continue
             if num_each * len(chosen) > limits.max_members or not market.within_quotas(chosen * num_each):
                 continue
@@ -126,12 +138,31 @@ def _mixed_stages(market: Market, limits: Limits, grain_size: int) -> Iterator[P
                 )
 
 
+def _is_grown(problem: StageSizesProblem, point: Allocation) -> bool:
+    """Whether a stage needs more memory than its size has, so that its members get a faster one."""
+    first, end = np.array(point.stages).T
+    degree = problem.degrees.index(point.degree)
+    return bool((problem.slowness(degree, first, end, np.array(point.sizes)) < 1).any())
+
+
 def _stage_problem(
     market: Market, limits: Limits, grain_size: int, offers: Sequence[Offer], degrees: Sequence[Degree]
 ) -> StageSizesProblem:
     """FuncPipe's problem: which layers on which offer, with how many replicas."""
     profile = market.profile
     profiles = [market.world.profile_of(offer) for offer in offers]
+    predicted_bytes = np.array(
+        [
+            stage_memory_table(
+                profile,
+                grain_size,
+                # the first stage of 1F1B keeps most grains
+                min(degree.num_grains, max(1, limits.max_members // degree.num_replicas)),
+                num_replicas=degree.num_replicas,
+            )
+            for degree in degrees
+        ]
+    )
     up, down = market.links_of(offers[0], is_direct=False)
     return StageSizesProblem(
         layers=LayerCosts(
@@ -141,34 +172,39 @@ def _stage_problem(
             out_bytes=np.array([layer.boundary.at(grain_size) for layer in profile.layers]),
         ),
         sizes=MemberSizes(
-            memory_bytes=np.array([float(offer.memory_bytes) for offer in offers]),
+            memory_bytes=np.array([holdable_bytes(offer) for offer in offers]),
             bytes_per_s=np.full(len(offers), min(up.bytes_per_s, down.bytes_per_s)),
             usd_per_s=np.array([offer.usd_per_hour / SECONDS_PER_HOUR for offer in offers]),
         ),
         degrees=tuple(degrees),
         latency_s=(up.rtt_s + down.rtt_s) / 2,
-        needed_bytes=np.array(
-            [
-                stage_memory_table(
-                    profile,
-                    grain_size,
-                    # the first stage of 1F1B keeps most grains
-                    min(degree.num_grains, max(1, limits.max_members // degree.num_replicas)),
-                    num_replicas=degree.num_replicas,
-                )
-                for degree in degrees
-            ]
-        ),
+        needed_bytes=predicted_bytes,
+        fitted=_fitted_sizes(offers, predicted_bytes),
     )
+
+
+def _fitted_sizes(offers: Sequence[Offer], predicted_bytes: Array) -> FittedSizes | None:
+    """Speed and price of the sizes that hold so much memory; None if all sizes are fixed."""
+    if not any(offer.sized_by for offer in offers):
+        return None
+    slowness, dearness = [], []
+    for offer in offers:
+        sizes = sizes_of(offer)
+        index = np.searchsorted(sizes.memory_bytes, needed_bytes(predicted_bytes, offer))
+        index = np.minimum(index, len(sizes.memory_bytes) - 1)
+        slowness.append(sizes.slowness[index])
+        dearness.append(sizes.dearness[index])
+    return FittedSizes(np.stack(slowness, axis=-1), np.stack(dearness, axis=-1))
 
 
 def _combinations(market: Market, num_replicas: int, grain_size: int, transport: TransportName) -> Iterator[Members]:
     """All combinations of different offers for a required number of replicas, if these are not too many."""
-    num_grains, num_offers = market.profile.batch_size // grain_size, len(market.offers)
+    all_offers = _sized_for_all(market, market.offers, grain_size)
+    num_grains, num_offers = market.profile.batch_size // grain_size, len(all_offers)
     too_many = math.comb(num_replicas + num_offers - 1, num_offers - 1) > MAX_COMBINATIONS
     if too_many or num_replicas > num_grains or (transport != "store" and not _are_connected(market)):
         return
-    for offers in itertools.combinations_with_replacement(market.offers, num_replicas):
+    for offers in itertools.combinations_with_replacement(all_offers, num_replicas):
         if len(set(offers)) > 1:
             yield shared_by_speed(market, offers, grain_size)
 
@@ -185,10 +221,19 @@ def _mixed_fleets(market: Market, limits: Limits, grain_size: int, transport: Tr
 
 
 def holding(market: Market, offers: Sequence[Offer], grain_size: int) -> list[Offer]:
-    """The offers whose memory holds a replica of one stage."""
-    num_layers = len(market.profile.layers)
-    needed = stage_memory_bytes(market.profile, 0, num_layers, grain_size, 1, num_replicas=2)
-    return [offer for offer in offers if needed <= offer.memory_bytes]
+    """The offers whose memory holds a replica of one stage, each with the size that does."""
+    predicted_bytes = _whole_bytes(market, grain_size)
+    return [offer for offer in _sized_for_all(market, offers, grain_size) if missing_bytes(predicted_bytes, offer) <= 0]
+
+
+def _sized_for_all(market: Market, offers: Sequence[Offer], grain_size: int) -> list[Offer]:
+    """The offers with the sizes that hold a replica of one stage, as far as sizes can be chosen."""
+    predicted_bytes = _whole_bytes(market, grain_size)
+    return list({offer.name: offer for offer in (fitted(offer, predicted_bytes) for offer in offers)}.values())
+
+
+def _whole_bytes(market: Market, grain_size: int) -> int:
+    return stage_memory_bytes(market.profile, 0, len(market.profile.layers), grain_size, 1, num_replicas=2)
 
 
 def fleet_problem(
@@ -241,6 +286,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
     sites = list(dict.fromkeys(offer.site for offer in market.offers))
     if transport == "store" or len(sites) < 2 or not _are_connected(market):
         return
+    all_offers = _sized_for_all(market, market.offers, grain_size)
     problem = SiteProblem(
         offers=tuple(
             SiteOffer(
@@ -250,7 +296,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
                 usd_per_hour=offer.usd_per_hour,
                 max_members=market.max_members_on(offer, limits.max_members),
             )
-            for offer in market.offers
+            for offer in all_offers
         ),
         links=tuple(_link(market, from_site, to_site) for from_site in sites for to_site in sites),
         egress=egress_between(world.prices, sites),
@@ -259,7 +305,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
         num_samples=profile.num_samples * profile.epochs,
         max_members=limits.max_members,
     )
-    by_name = {offer.name: offer for offer in market.offers}
+    by_name = {offer.name: offer for offer in all_offers}
     for choice in _spread(site_front(problem).choices):
         offers = [by_name[count.offer] for count in choice.counts for _ in range(count.num_members)]
         if len(set(offers)) > 1 and len(offers) <= profile.batch_size // grain_size:

@@ -20,6 +20,7 @@ from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdi
 from zooid.core.units import format_bytes
 from zooid.planner.drafts import Draft, draft, evaluate
 from zooid.planner.families import MAX_PARTITIONS, Family, families, grain_sizes
+from zooid.planner.fitted_replicas import fitted_replicas
 from zooid.planner.infeasible import (
     broken_by_bounds,
     broken_limit,
@@ -29,6 +30,7 @@ from zooid.planner.infeasible import (
     what_binds,
 )
 from zooid.planner.market import Market
+from zooid.planner.member_sizes import speed_name
 from zooid.planner.mixed import mixed_plans
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
 from zooid.planner.reasons import left_out_in_words, reasons
@@ -81,6 +83,7 @@ def search(
     if len(market.offers) > 1:
         promising = sorted(candidates, key=lambda candidate: _promise(candidate, objective))
         sizes = list(dict.fromkeys(candidate.plan.grain_size for candidate in promising)) or grain_sizes(market.profile)
+        candidates += fitted_replicas(market, limits)
         candidates += [draft(plan, market) for plan in mixed_plans(market, limits, sizes[:NUM_MIXED_GRAINS])]
     if not candidates and not extra:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
@@ -178,8 +181,9 @@ def _other_partitions(
 
 
 def _kind(plan: Plan) -> tuple[object, ...]:
-    """Plans of one kind differ at most in their cuts, their schedule and their grains."""
-    return _offer_names(plan), plan.layout, plan.transport, plan.num_copies
+    """Plans of one kind differ at most in cuts, schedule, grains, and in memory that makes members no faster."""
+    by_name = {offer.name: offer for offer in plan.offers}
+    return tuple(speed_name(by_name[name]) for name in _offer_names(plan)), plan.layout, plan.transport, plan.num_copies
 
 
 def _offer_names(plan: Plan) -> tuple[str, ...]:

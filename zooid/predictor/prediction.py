@@ -1,7 +1,7 @@
 """The prediction of a plan: its simulated step with its spread, and the time and the bill of the whole run."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -52,7 +52,10 @@ class World:
     looks: Looks = "store"
     library: AllReduceTime | None = None
     prices: Prices = FREE
+    estimate: Callable[[Offer], Profile] | None = field(default=None, compare=False)
+    """Estimates the profile on a size of an offer that `profiles` does not have."""
     _stages: dict[Hashable, StageTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _estimates: dict[str, Profile] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def stage_times(self, offer: Offer, span: tuple[int, int], grain_size: int, **how: bool) -> StageTimes:
         """Times of the layers [first, end) on an offer. They are cached, since many plans share stages."""
@@ -62,6 +65,11 @@ class World:
         return self._stages[key]
 
     def profile_of(self, offer: Offer) -> Profile:
+        if offer.name in self._estimates:
+            return self._estimates[offer.name]
+        if offer.name not in self.profiles and self.estimate is not None:
+            self._estimates[offer.name] = self.estimate(offer)
+            return self._estimates[offer.name]
         if offer.name not in self.profiles:
             raise PlanError(
                 f"there is no profile of {offer.name}, only of {', '.join(self.profiles)}; measure it with `zooid "

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from zooid.coordinator.measurements.scratch_folder import scratch_folder
 from zooid.coordinator.plans.machine_pools import machines_of
-from zooid.coordinator.plans.offer_names import LOCAL, num_threads, offers_to_start
+from zooid.coordinator.plans.offer_names import LOCAL, largest_offers, num_threads
 from zooid.coordinator.plans.own_offers import own_offer
 from zooid.coordinator.runs.crew import Crew
 from zooid.coordinator.runs.platform_choice import opened_platform
@@ -57,7 +57,7 @@ def probe(
     `members` and `sites`, there are as many members as are needed to measure all links that members on these offers
     may have.
     """
-    offers = offers_to_start([on] if isinstance(on, str) else on)
+    offers = largest_offers([on] if isinstance(on, str) else on)
     if sites is None and members is None:
         team = probe_team(offers)
     else:

@@ -1,5 +1,6 @@
 """The market of a search: offers by name, a profile for each, links, prices and quotas."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import structs
@@ -30,7 +31,7 @@ def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
         if name.partition(":")[0] in (LOCAL, LIMITED) or name.partition(".")[0] in OWN_PLATFORMS:
             by_name |= {own.name: own for own in offers_to_start([name])}
             continue
-        named = [offer for offer in catalog.offers() if is_named(offer.name, name)]
+        named = _catalogued(name)
         if not named:
             provider = name.partition(".")[0]
             similar = [offer.name for offer in catalog.offers() if offer.name.startswith(provider)]
@@ -43,6 +44,17 @@ def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
     if not by_name:
         raise InputError("no offer is given; give one or more, for example local, or aws.lambda")
     return tuple(pooled(by_name.values()))
+
+
+def _catalogued(name: str) -> list[Offer]:
+    """The offers of the catalog that a name, or the beginning of one, means. A named size stays as it is."""
+    sized = catalog.sized_offer(name)
+    if sized is None or sized.name == name:
+        return [offer for offer in catalog.offers() if is_named(offer.name, name)]
+    try:
+        return [catalog.offer(name)]
+    except CatalogError as error:
+        raise InputError(str(error)) from error
 
 
 ASSUMED_STARTUP_S = {"function": 10.0, "container": 60.0, "vm": 150.0}
@@ -86,7 +98,13 @@ def market_for(
                 break
     usable, assumed = _with_startup(_without(offers, left_out))
     is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in usable)
-    world = World(known, directed, looks="folder" if is_folder else "store", prices=prices)
+    world = World(
+        known,
+        directed,
+        looks="folder" if is_folder else "store",
+        prices=prices,
+        estimate=lambda offer: profile_for(offer, profiles),
+    )
     reasons = tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in left_out.items())
     return Market(tuple(usable), world, dict(quotas or {}), reasons), assumed
 
@@ -129,10 +147,16 @@ def _with_startup(offers: Sequence[Offer]) -> tuple[list[Offer], list[str]]:
 
 
 def profile_for(offer: Offer, profiles: Mapping[str, Profile]) -> Profile:
-    """Return the offer's own profile, or an estimate from the first profile."""
+    """Return the offer's own profile, or an estimate: from the nearest size of the same offer, or the first profile."""
     for name in (offer.name, offer.name.rpartition(":")[2]):
         if name in profiles:
             return profiles[name]
+    sized = catalog.sized_offer(offer.name)
+    if sized is not None:
+        sizes = [catalog.offer(name) for name in profiles if catalog.sized_offer(name) is sized]
+        if sizes:
+            nearest = min(sizes, key=lambda size: abs(math.log(size.vcpus / offer.vcpus)))
+            return estimate_profile(profiles[nearest.name], offer, nearest)
     reference = next(iter(profiles.values()))
     if offer.platform == LOCAL and not offer.name.startswith(f"{LIMITED}:"):
         return reference  # this machine, at whatever price

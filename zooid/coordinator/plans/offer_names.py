@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from zooid.catalog import local_offer, offer
+from zooid.catalog import local_offer, offer, sized_offer
 from zooid.coordinator.plans.machine_pools import pooled
 from zooid.coordinator.plans.own_offers import account_with, names_of, own_offer
 from zooid.core.errors import CatalogError, InputError
@@ -72,20 +72,56 @@ def rented_offer(name: str) -> Offer:
             f"zooid starts no members on {service}; {named.name} can be planned and predicted with. To train, give an "
             f"offer of {', '.join(RENTED_PLATFORMS)}, for example aws.lambda.1769"
         )
-    account = account_with(named.platform)
-    lifetimes_s = [each for each in (named.lifetime_s, account.lifetime_s) if each is not None]
-    startup_s = named.startup_s if account.startup_s is None else account.startup_s
+    return _as_account_has(named)
+
+
+def _as_account_has(rented: Offer) -> Offer:
+    account = account_with(rented.platform)
+    lifetimes_s = [each for each in (rented.lifetime_s, account.lifetime_s) if each is not None]
+    startup_s = rented.startup_s if account.startup_s is None else account.startup_s
     return structs.replace(
-        named,
+        rented,
         lifetime_s=min(lifetimes_s, default=None),
         startup_s=startup_s,
-        accepts_connections=named.accepts_connections and named.platform not in _UNREACHABLE,
+        accepts_connections=rented.accepts_connections and rented.platform not in _UNREACHABLE,
     )
 
 
 def offers_to_start(on: Iterable[str]) -> list[Offer]:
-    """Return the offers that these names mean, on which members can be started. Machines that are alike are one."""
-    return pooled(resolve_offer(name) for each in on for name in names_of(each))
+    """Return the offers that these names mean, on which members can be started. Machines that are alike are one.
+
+    The name of an offer that is sized by resource, as `aws.lambda`, means the sizes from which a planner chooses.
+    """
+    return pooled(offer for each in on for offer in _offers_of(each))
+
+
+def _offers_of(on: str) -> list[Offer]:
+    sized = sized_offer(on)
+    if sized is None or sized.name != on:
+        return [resolve_offer(name) for name in names_of(on)]
+    rented_offer(sized.largest_offer.name)  # rejects a service on which no member can be started
+    return [_as_account_has(offer) for offer in sized.smallest_offers()]
+
+
+def largest_of(chosen: Offer) -> Offer:
+    """Return the offer itself, or the largest size of the offer from whose sizes a planner chooses."""
+    sized = sized_offer(chosen.sized_by) if chosen.sized_by else None
+    if sized is None:
+        return chosen
+    largest = sized.largest_offer
+    return structs.replace(
+        chosen,
+        name=largest.name,
+        vcpus=largest.vcpus,
+        memory_bytes=largest.memory_bytes,
+        usd_per_hour=largest.usd_per_hour,
+        sized_by="",
+    )
+
+
+def largest_offers(on: Iterable[str]) -> list[Offer]:
+    """Return the offers that these names mean, each sized offer once and as large as it can be."""
+    return list({offer.name: offer for offer in map(largest_of, offers_to_start(on))}.values())
 
 
 def only_offer(on: str) -> Offer:
@@ -99,10 +135,11 @@ def only_offer(on: str) -> Offer:
 def resolve_offers(on: Sequence[str]) -> dict[str, Offer]:
     """Return several offers by their names in the catalog, or as `local`; reject one that is named twice.
 
-    Machines that are alike are one offer, whether they are named together or one by one.
+    Machines that are alike are one offer, whether they are named together or one by one. The name of an offer that is
+    sized by resource, as `aws.lambda`, means its largest size.
     """
     by_name: dict[str, Offer] = {}
-    for resolved in (resolve_offer(each) for text in on for each in names_of(text)):
+    for resolved in (each for text in on for each in largest_offers([text])):
         name = resolved.name.rpartition(":")[2]
         if name in by_name:
             raise InputError(f"{by_name[name].name} and {resolved.name} name the same offer; give it once")

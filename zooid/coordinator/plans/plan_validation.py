@@ -73,6 +73,12 @@ def fixed_layout(
             "a job that is not profiled needs a layout; give the numbers of replicas and stages, for example "
             "--layout 1x1 (in Python, zooid.Limits(num_replicas=1, num_stages=1))"
         )
+    for offer in offers:
+        if offer.sized_by:
+            raise InputError(
+                f"{offer.sized_by} has many sizes, and a job that is not profiled says nothing about the memory of its "
+                f"members; give a size, for example {offer.name}, or let the job be profiled"
+            )
     for what, value in (
         ("a goal", goal),
         ("links", links),

@@ -11,7 +11,7 @@ from zooid.coordinator.job_files.job_objects import check_job_file, save_source
 from zooid.coordinator.job_files.travelling_job import packed_job
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.offer_names import LOCAL, offers_to_start
+from zooid.coordinator.plans.offer_names import LOCAL, largest_of, offers_to_start
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
 from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.continued_run import continue_or_raise
@@ -58,11 +58,12 @@ def train(
     With `reproducible`, gradients are summed in a fixed tree over grains. Every layout with the same grain size then
     trains the same bits, whatever members are lost. A given plan must have been made with this option.
 
-    `on` names one or several offers; `ssh`, `slurm` or `ray` alone means all that are listed of that kind. The first
-    offer is measured, and so are all other machines of one's own. Further offers to rent get an estimate from the
-    first. With several, a run with limits may switch from
-    one to another while it trains. With the goal `cheapest`, it also does so to save money. If it loses all members,
-    it waits for others, and goes on from its last checkpoint.
+    `on` names one or several offers; `ssh`, `slurm` or `ray` alone means all that are listed of that kind. An offer
+    that is sized by resource, as `aws.lambda`, lets the planner choose the size of every member; the largest one is
+    measured. The first offer is measured, and so are all other machines of one's own. Further offers to rent get an
+    estimate from the first. With several, a run with limits may switch from one to another while it trains. With the
+    goal `cheapest`, it also does so to save money. If it loses all members, it waits for others, and goes on from its
+    last checkpoint.
 
     `interruptions` are expected losses of a member per hour, by the offer's name or its beginning. They decide how
     often checkpoints are written, unless `checkpoints` says it.
@@ -131,7 +132,7 @@ def _search(
     from zooid.planner import search, single
 
     run.enter("profile")
-    offer = offers[0]
+    offer = largest_of(offers[0])
     own = [other for other in offers[1:] if other.is_elsewhere and not other.is_rented]
     to_measure = [offer, *own]  # others are forms of this machine, or rented and estimated from the first
     measured = measure(run.job, store, to_measure, run.platform, run.relay, run.meter)

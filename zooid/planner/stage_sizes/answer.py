@@ -65,9 +65,12 @@ def allocation_of(problem: StageSizesProblem, built: BuiltPipeline) -> Allocatio
     """The allocation of a pipeline, timed by the closed form itself."""
     layers, sizes, degree = problem.layers, problem.sizes, problem.degrees[built.degree]
     first, end, size = np.array(built.stages[::-1]).T
+    slowness = problem.slowness(built.degree, first, end, size)
 
     def stage_s(times_s: Array) -> Array:
-        return np.array([times_s[a:b, column].sum() for a, b, column in zip(first, end, size, strict=True)])
+        alone_s = np.array([times_s[a:b, column].sum() for a, b, column in zip(first, end, size, strict=True)])
+        times: Array = slowness * alone_s
+        return times
 
     pipeline = Pipeline(
         forward_s=stage_s(layers.forward_s),
@@ -89,5 +92,5 @@ def allocation_of(problem: StageSizesProblem, built: BuiltPipeline) -> Allocatio
         sizes=tuple(size.tolist()),
         degree=degree,
         time_s=float(time_s),
-        usd=float(time_s) * degree.num_replicas * float(sizes.usd_per_s[size].sum()),
+        usd=float(time_s) * degree.num_replicas * float(problem.usd_per_s(built.degree, first, end, size).sum()),
     )

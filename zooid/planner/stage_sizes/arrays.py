@@ -33,9 +33,11 @@ class SizedStages:
         self.first, self.end, self.size = first, end, size = first[order], end[order], size[order]
         self._begins = np.searchsorted(end, np.arange(self.num_layers + 2))
 
+        factor = problem.slowdown * problem.slowness(degree, first, end, size)
+
         def compute_s(times_s: Array) -> Array:
             total_s = np.concatenate([np.zeros((1, len(sizes))), np.cumsum(times_s, axis=0)])
-            stage_s: Array = problem.slowdown * (total_s[end, size] - total_s[first, size])
+            stage_s: Array = factor * (total_s[end, size] - total_s[first, size])
             return stage_s
 
         cut_bytes = np.concatenate([[0.0], layers.out_bytes[:-1], [0.0]])[:, None]
@@ -56,7 +58,7 @@ class SizedStages:
         parameter_bytes = np.maximum(total_bytes[end] - total_bytes[first], 0.0)
         bytes_per_s = sizes.bytes_per_s[size]
         self.sync_s = problem.all_reduce(parameter_bytes, self.num_replicas, bytes_per_s, problem.latency_s)
-        self.usd_per_s = sizes.usd_per_s[size]
+        self.usd_per_s = problem.usd_per_s(degree, first, end, size)
 
     def __len__(self) -> int:
         return len(self.first)

@@ -10,6 +10,7 @@ import numpy as np
 
 from zooid.core.errors import InputError
 from zooid.core.records import Record, require
+from zooid.planner.front import Ints
 from zooid.predictor.equations import pipelined_s
 from zooid.predictor.equations.all_reduce import AllReduce
 from zooid.predictor.equations.array_checks import Array, above_zero, at_least
@@ -62,6 +63,19 @@ class MemberSizes:
         return len(self.memory_bytes)
 
 
+@dataclass(frozen=True, eq=False)
+class FittedSizes:
+    """Sizes that grow with the stage: what a member has that gets the memory which its stage needs.
+
+    All arrays are by [degree, first, end, size]. Where a stage does not fit, they may hold anything.
+    """
+
+    slowness: Array
+    """Factor on the times of the size itself; below 1 where more memory brings speed."""
+    dearness: Array
+    """Factor on the price of the size itself; above 1 where the stage needs more memory."""
+
+
 class Degree(Record, frozen=True, kw_only=True):
     """A degree of replication: d replicas of the pipeline, with μ grains each."""
 
@@ -104,6 +118,8 @@ class StageSizesProblem:
     degrees: tuple[Degree, ...]
     needed_bytes: Array
     """Memory that a member needs for the stage of layers [first, end), by [degree, first, end]."""
+    fitted: FittedSizes | None = None
+    """None if all sizes are fixed."""
     latency_s: float = 0.0
     slowdown: float = 1.0
     """β: the factor by which computing is slower beside transfers."""
@@ -121,6 +137,20 @@ class StageSizesProblem:
         at_least(1, "slowdown", self.slowdown)
         shape = (len(self.degrees), num_layers, num_layers + 1)
         _check_arrays(self, {"needed_bytes": shape}, least=-math.inf)  # entries that are no stage may hold anything
+        if self.fitted is not None:
+            _check_arrays(self.fitted, dict.fromkeys(("slowness", "dearness"), (*shape, num_sizes)))
+
+    def slowness(self, degree: int, first: Ints, end: Ints, size: Ints) -> Array:
+        """Factors on the times of these stages, which have more memory than their size itself where they need it."""
+        if self.fitted is None:
+            return np.ones(len(first))
+        factors: Array = self.fitted.slowness[degree, first, end, size]
+        return factors
+
+    def usd_per_s(self, degree: int, first: Ints, end: Ints, size: Ints) -> Array:
+        """Prices of members of these stages."""
+        usd_per_s = self.sizes.usd_per_s[size]
+        return usd_per_s if self.fitted is None else usd_per_s * self.fitted.dearness[degree, first, end, size]
 
 
 def _check_arrays(record: object, shapes: dict[str, tuple[int, ...]], least: float = 0.0) -> None:

@@ -27,7 +27,7 @@ from zooid.planner.stage_sizes.answer import (
 from zooid.planner.stage_sizes.arrays import SizedStages
 from zooid.planner.stage_sizes.bounds import PipelineBounds, closer_bounds, min_over_pipelines, wide_bounds
 from zooid.planner.stage_sizes.label_search import TOLERANCE, improved, search_degree, shortest_paths
-from zooid.planner.stage_sizes.problem import Aim, MemberSizes, StageSizesProblem
+from zooid.planner.stage_sizes.problem import Aim, FittedSizes, MemberSizes, StageSizesProblem
 from zooid.predictor.equations.array_checks import Array
 
 FEW_STAGES = 500
@@ -193,7 +193,7 @@ class StageSizesSearch:
 
     def _free(self) -> list[Allocation]:
         """The fastest allocation that costs nothing, where there is one. It is the cheapest point of the front."""
-        problem, layers, sizes = self.problem, self.problem.layers, self.problem.sizes
+        problem, layers, sizes, fitted = self.problem, self.problem.layers, self.problem.sizes, self.problem.fitted
         free = np.flatnonzero(sizes.usd_per_s == 0)
         if not len(free):
             return []
@@ -201,6 +201,7 @@ class StageSizesSearch:
             problem,
             layers=replace(layers, forward_s=layers.forward_s[:, free], backward_s=layers.backward_s[:, free]),
             sizes=MemberSizes(sizes.memory_bytes[free], sizes.bytes_per_s[free], sizes.usd_per_s[free]),
+            fitted=fitted and FittedSizes(fitted.slowness[..., free], fitted.dearness[..., free]),
         )
         try:
             fastest = StageSizesSearch(free_problem).best(Aim(usd=0.0, s=1.0)).allocation
