@@ -11,7 +11,16 @@ from zooid.core.errors import CatalogError, InputError
 from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import EgressPrice, Offer, StoragePrice
 
-PLATFORMS = {"aws_lambda", "aws_microvm", "azure_container", "azure_job", "cloud_run", "skypilot", "alibaba_fc", "local"}
+PLATFORMS = {
+    "aws_lambda",
+    "aws_microvm",
+    "azure_container",
+    "azure_job",
+    "cloud_run",
+    "skypilot",
+    "alibaba_fc",
+    "local",
+}
 FUNCTION_SIZES_MB = [512, 1024, 1769, 2048, 3072, 4096, 6144, 8192, 10240]
 GBIT_PER_S = 1e9 / 8
 
