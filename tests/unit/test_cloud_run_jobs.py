@@ -14,7 +14,8 @@ from lab.endpoints.json_server import JsonAnswer, JsonRequest, json_server
 from zooid.catalog import offer
 from zooid.catalog.provider_accounts import Account
 from zooid.core.errors import InputError, ZooidError
-from zooid.platforms.cloud_run import google_requests
+from zooid.platforms.cloud_run import cloud_run_jobs, google_requests
+from zooid.platforms.cloud_run.cloud_run_jobs import CloudRunJobs
 from zooid.platforms.cloud_run.google_requests import RunRefusal, RunRequests
 from zooid.platforms.cloud_run.job_messages import job_message, timeout_s
 from zooid.platforms.cloud_run.run_project import RunProject
@@ -119,6 +120,38 @@ def answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[l
         requests = RunRequests(a_project(endpoint=url))
         yield given, requests
         requests.close()
+
+
+class _EndingJobs:
+    """Requests about a job whose execution ends by itself, just before it would have been cancelled."""
+
+    def __init__(self, project: RunProject) -> None:
+        self.is_running = True
+        self.deleted: list[str] = []
+
+    def tasks(self, name: str) -> list[run_v2.Task]:
+        ended = None if self.is_running else {"seconds": 2}
+        return [run_v2.Task(execution="a", start_time={"seconds": 1}, completion_time=ended)]
+
+    def cancel(self, name: str, execution: str) -> None:
+        self.is_running = False
+        raise RunRefusal("Cloud Run says: The execution has already completed.")
+
+    def delete(self, name: str) -> None:
+        self.deleted.append(name)
+
+
+def test_a_member_that_ends_while_it_is_cancelled_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[_EndingJobs] = []
+
+    def make(project: RunProject) -> _EndingJobs:
+        made.append(_EndingJobs(project))
+        return made[-1]
+
+    monkeypatch.setattr(cloud_run_jobs, "RunRequests", make)
+    provider = CloudRunJobs(a_project())
+    assert provider.end("5f2c9a1e", ["000000.r0s1"]) == []
+    assert made[0].deleted == ["zooid-5f2c9a1e-000000-r0s1"]
 
 
 def refusal(code: int, message: str) -> JsonAnswer:

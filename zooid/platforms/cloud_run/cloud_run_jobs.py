@@ -107,7 +107,7 @@ class CloudRunJobs:
             look = self._look(name)
             while look is not None and look.executions:
                 for execution in look.executions - cancelled:
-                    self._requests.cancel(name, execution)
+                    self._cancel(name, execution)
                 cancelled |= look.executions
                 if time.monotonic() > deadline_s:
                     return False
@@ -120,6 +120,14 @@ class CloudRunJobs:
             logger.warning("%s could not be removed: %s", name, error)
             return False
         return True
+
+    def _cancel(self, name: str, execution: str) -> None:
+        try:
+            self._requests.cancel(name, execution)
+        except RunRefusal:
+            look = self._look(name)  # Cloud Run refuses to cancel what has ended meanwhile
+            if look is not None and execution in look.executions:
+                raise
 
     def _for_each(self, run: str, titles: Collection[str], ask: Callable[[str], _Answer]) -> dict[str, _Answer]:
         """Ask about the jobs of several members at the same time."""
