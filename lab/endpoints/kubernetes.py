@@ -1,5 +1,6 @@
 """An API server of Kubernetes for one namespace: the requests of its official client, checked as a cluster would."""
 
+import importlib
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
 from kubernetes.client.models.v1_job import V1Job
 
 from lab.endpoints.json_server import JsonAnswer, JsonRequest, json_server
@@ -19,6 +19,7 @@ _PATH = re.compile(r"/(?:api/v1|apis/(?P<group>[a-z]+)/v1)/namespaces/(?P<namesp
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _MAX_NAME, _MAX_LABEL = 63, 63
+_yaml: Any = importlib.import_module("yaml")  # comes with the client of Kubernetes, and has no types
 _VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
 _KINDS = {"jobs": "Job", "pods": "Pod", "events": "Event", "resourcequotas": "ResourceQuota"}
 
@@ -69,8 +70,11 @@ class KubernetesApi:
         self._authorize(verb, group, resource, matched["namespace"])
         if verb == "list":
             items = self._selected(resource, request.query)
-            listed = {"kind": f"{_KINDS[resource]}List", "apiVersion": "batch/v1" if group else "v1", "metadata": {}}
-            # one copy, since the cluster goes on while the answer is sent
+            listed: dict[str, Any] = {
+                "kind": f"{_KINDS[resource]}List",
+                "apiVersion": "batch/v1" if group else "v1",
+                "metadata": {},
+            }
             return JsonAnswer({**listed, "items": items})
         if verb == "deletecollection":
             return self._delete(resource, request)
@@ -188,17 +192,17 @@ def _matches(item: dict[str, Any], query: Any) -> bool:
             return False
     for part in filter(None, query.get("fieldSelector", "").split(",")):
         path, _, wanted = part.partition("=")
-        value: Any = item
+        found: Any = item
         for step in path.split("."):
-            value = value.get(step) or {}
-        if value != wanted:
+            found = found.get(step) or {}
+        if found != wanted:
             return False
     return True
 
 
 def role_rules(file: Path) -> list[dict[str, Any]]:
     """Read the rules of the role in a file of manifests."""
-    manifests = [manifest for manifest in yaml.safe_load_all(file.read_text()) if manifest]
+    manifests = [manifest for manifest in _yaml.safe_load_all(file.read_text()) if manifest]
     [role] = [manifest for manifest in manifests if manifest["kind"] == "Role"]
     return list(role["rules"])
 
@@ -213,7 +217,7 @@ def write_kubeconfig(file: Path, url: str, api: KubernetesApi) -> None:
         "users": [{"name": "zooid", "user": {"token": api.token}}],
         "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "zooid", "namespace": api.namespace}}],
     }
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(_yaml.safe_dump(config))
 
 
 @contextmanager

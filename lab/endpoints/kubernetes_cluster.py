@@ -103,12 +103,11 @@ class KubernetesCluster:
             is_success = pod["status"].get("phase") == "Succeeded"
             job["status"].pop("active", None)
             job["status"]["succeeded" if is_success else "failed"] = 1
-            words = (
-                {}
-                if is_success
-                else {"reason": "BackoffLimitExceeded", "message": "Job has reached the specified backoff limit"}
-            )
-            job["status"]["conditions"] = [{"type": "Complete" if is_success else "Failed", "status": "True", **words}]
+            condition = {"type": "Complete", "status": "True"}
+            if not is_success:
+                words = "Job has reached the specified backoff limit"
+                condition |= {"type": "Failed", "reason": "BackoffLimitExceeded", "message": words}
+            job["status"]["conditions"] = [condition]
 
     def _has(self, job: dict[str, Any]) -> bool:
         return self._is_open and self.jobs.get(job["metadata"]["name"]) is job
