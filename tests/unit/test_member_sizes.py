@@ -212,3 +212,14 @@ def test_times_on_other_sizes_follow_from_the_measured_size_of_the_same_offer() 
 def test_what_no_size_holds_is_refused_with_the_margin() -> None:
     with pytest.raises(PlanError, match=r"of aws.lambda.10240: .* needs .* and a margin of .*, and a member has"):
         search(market_of("aws.lambda", measured([4000.0])), Limits(max_members=2), "cheapest")
+
+
+def test_stages_of_a_required_layout_get_sizes_of_their_own() -> None:
+    """Computing costs the same on any size, so a stage that waits for messages should have no more than it needs."""
+    made = measured([5, 5, 5, 400], seconds=0.001, out_bytes=1e3, batch_size=64, num_samples=640)
+    limits = Limits(max_members=4, num_stages=2, num_replicas=1)
+    pick = search(market_of("aws.lambda", made), limits, "cheapest").pick
+    first, last = pick.stages
+    assert first.offer == "aws.lambda.512"
+    assert last.offer == least_offer("aws.lambda", last.memory_bytes).name
+    assert last.offer not in {offer.name for offer in offers_named(["aws.lambda"])}

@@ -33,7 +33,8 @@ class SizeRange:
     @property
     def slowness(self) -> Array:
         """Times on each size as a fraction of those on the first."""
-        return self.vcpus[0] / self.vcpus
+        times: Array = self.vcpus[0] / self.vcpus
+        return times
 
     @property
     def dearness(self) -> Array:

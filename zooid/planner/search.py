@@ -43,7 +43,7 @@ MIN_SIMULATED = 12
 SLACK, SLACK_ABOVE = 0.01, 300
 """If there are more candidates than 300, those that can be better by less than 1 % are pruned, as the proof says."""
 NUM_MIXED_GRAINS = 2
-"""Number of grain sizes for which mixed members are searched."""
+"""Number of grain sizes for which mixed members are searched, unless the number of stages is required."""
 ROUNDING = 1e-12
 _PATIENCE = 5
 """Factor on the actions to simulate as long as no plan is within the limits."""
@@ -84,7 +84,8 @@ def search(
         promising = sorted(candidates, key=lambda candidate: _promise(candidate, objective))
         sizes = list(dict.fromkeys(candidate.plan.grain_size for candidate in promising)) or grain_sizes(market.profile)
         candidates += fitted_replicas(market, limits)
-        candidates += [draft(plan, market) for plan in mixed_plans(market, limits, sizes[:NUM_MIXED_GRAINS])]
+        mixed_sizes = sizes if limits.num_stages else sizes[:NUM_MIXED_GRAINS]
+        candidates += [draft(plan, market) for plan in mixed_plans(market, limits, mixed_sizes)]
     if not candidates and not extra:
         raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
     target = None if goal == "balanced" else objective

@@ -153,7 +153,8 @@ def profile_for(offer: Offer, profiles: Mapping[str, Profile]) -> Profile:
             return profiles[name]
     sized = catalog.sized_offer(offer.name)
     if sized is not None:
-        sizes = [catalog.offer(name) for name in profiles if catalog.sized_offer(name) is sized]
+        measured = [name for name, profile in profiles.items() if not profile.is_estimate]
+        sizes = [catalog.offer(name) for name in measured if catalog.sized_offer(name) is sized]
         if sizes:
             nearest = min(sizes, key=lambda size: abs(math.log(size.vcpus / offer.vcpus)))
             return estimate_profile(profiles[nearest.name], offer, nearest)

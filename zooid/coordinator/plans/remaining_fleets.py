@@ -7,6 +7,7 @@ from msgspec import structs
 
 from zooid.coordinator.plans.earlier_runs import learn_so_far
 from zooid.coordinator.plans.markets import market_for
+from zooid.coordinator.plans.offer_names import largest_of
 from zooid.coordinator.plans.remaining_steps import as_whole_run, rest_of
 from zooid.core.errors import ObjectNotFound, PlanError
 from zooid.core.plans.pace import RehearsalPace
@@ -37,7 +38,8 @@ def remaining_fleets(
     left out. Profiles and links are corrected by what the run itself has measured. PlanError is raised if there is no
     such plan, or if the run has no profile.
     """
-    offers = [offer for offer in steering.offers if quotas.get(offer.name, 1) > 0]
+    chosen_sizes = [offer for offer in plan.offers if offer.name not in {each.name for each in steering.offers}]
+    offers = [offer for offer in (*steering.offers, *chosen_sizes) if quotas.get(offer.name, 1) > 0]
     if not offers:
         raise PlanError("no offer can be had now")
     learned = learn_so_far(_profiles(store, plan, steering), plan.links, store)
@@ -77,4 +79,5 @@ def _profiles(store: ObjectStore, plan: Plan, steering: Steering) -> dict[str, P
     for offer in steering.offers[1:]:
         with contextlib.suppress(ObjectNotFound):
             others[offer.name] = read_record(store, keys.profile_on(offer.name), Profile)
-    return {(steering if others else plan).offers[0].name: first, **others}
+    measured = (steering if others or steering.offers[0].sized_by else plan).offers[0]
+    return {largest_of(measured).name: first, **others}

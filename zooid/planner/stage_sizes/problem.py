@@ -4,7 +4,8 @@ It holds plain numbers, so that they can come from a profile and a catalog, from
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -139,6 +140,15 @@ class StageSizesProblem:
         _check_arrays(self, {"needed_bytes": shape}, least=-math.inf)  # entries that are no stage may hold anything
         if self.fitted is not None:
             _check_arrays(self.fitted, dict.fromkeys(("slowness", "dearness"), (*shape, num_sizes)))
+
+    def with_cuts(self, partition: Sequence[tuple[int, int]] | None) -> "StageSizesProblem":
+        """The problem whose stages have just these layers [first, end); None leaves the cuts open."""
+        if partition is None:
+            return self
+        needed_bytes = np.full_like(self.needed_bytes, np.inf)
+        first, end = np.array(partition).T
+        needed_bytes[:, first, end] = self.needed_bytes[:, first, end]
+        return replace(self, needed_bytes=needed_bytes)
 
     def slowness(self, degree: int, first: Ints, end: Ints, size: Ints) -> Array:
         """Factors on the times of these stages, which have more memory than their size itself where they need it."""
