@@ -295,10 +295,9 @@ def _state(invocations: Collection[Invocation], asked_s: float) -> Exit | None:
 
     `asked_s` is the time since it was started, or since this process has first looked for it.
     """
-    begun = [each for each in invocations if each.has_begun]
-    if any(each.report is None and not _is_overdue(each) for each in begun):
+    if any(each.report is None and not _is_overdue(each) for each in invocations):
         return None
-    decisive = [each for each in begun if not each.is_spare]
+    decisive = [each for each in invocations if not each.is_spare]
     if not decisive:
         if asked_s < _MAX_EVENT_AGE_S + _LOG_DELAY_S:
             return None
@@ -311,7 +310,7 @@ def _state(invocations: Collection[Invocation], asked_s: float) -> Exit | None:
     last = decisive[-1]
     if last.report is None:
         return Exit(None, reason="is gone: its time is over, and the log of its function does not tell how it ended")
-    billed_s = sum(each.report.billed_s for each in begun if each.report is not None)
+    billed_s = sum(each.report.billed_s for each in invocations if each.report is not None)
     return last.exit(billed_s)
 
 

@@ -65,10 +65,10 @@ class Report:
 class Invocation:
     """One run of the handler, as far as the log tells."""
 
+    request: str
+    """The id of its request, which it shares with another one if its event has arrived twice."""
     title: str = ""
     """The member; empty as long as that is not known."""
-    has_begun: bool = False
-    """Whether Lambda has taken its event from the queue."""
     ends_at_s: float | None = None
     """Unix time at which Lambda ends it at the latest."""
     status: int | None = None
@@ -109,13 +109,14 @@ class Invocation:
 class InvocationLog:
     """The log of one function, read piece by piece."""
 
-    invocations: dict[str, Invocation] = field(default_factory=dict)
-    """By the ids of their requests."""
+    invocations: list[Invocation] = field(default_factory=list)
     newest_ms: int = 0
     """When the newest line was written."""
+    _titles: dict[str, str] = field(default_factory=dict)
+    """Members by the requests that have started them, for invocations whose handler is never reached."""
     _seen: dict[str, int] = field(default_factory=dict)
     """Ids of lines, and when each was written. The same lines are read again, since some arrive late."""
-    _current: dict[str, str] = field(default_factory=dict)
+    _current: dict[str, Invocation] = field(default_factory=dict)
     """The invocation that was started last in each stream."""
 
     def take(self, events: Iterable[Mapping[str, Any]]) -> None:
@@ -132,28 +133,37 @@ class InvocationLog:
         self._seen = {event: written_ms for event, written_ms in self._seen.items() if written_ms >= at_ms}
 
     def name(self, request: str, title: str) -> None:
-        """Note which member was started by a request, for invocations whose handler is never reached."""
-        self._invocation(request).title = title
+        """Note which member was started by a request."""
+        self._titles[request] = title
+        for invocation in self.invocations:
+            if invocation.request == request:
+                invocation.title = title
 
-    def _invocation(self, request: str) -> Invocation:
-        return self.invocations.setdefault(request, Invocation())
+    def _begin(self, stream: str, request: str) -> Invocation:
+        invocation = Invocation(request, self._titles.get(request, ""))
+        self.invocations.append(invocation)
+        self._current[stream] = invocation
+        return invocation
+
+    def _in(self, stream: str, request: str) -> Invocation:
+        """Return the invocation of a request in a stream, even if the line of its start has not arrived."""
+        current = self._current.get(stream)
+        return current if current is not None and current.request == request else self._begin(stream, request)
 
     def _take_line(self, stream: str, line: str) -> None:
         said = _said(line)
         if match := _START.match(line):
-            self._current[stream] = match[1]
-            self._invocation(match[1]).has_begun = True
+            self._begin(stream, match[1])
         elif match := _REPORT.match(line):
-            self._invocation(match[1]).report = Report.read(line)
+            self._in(stream, match[1]).report = Report.read(line)
         elif said is not None:
-            invocation = self._invocation(str(said.get("request")))
-            invocation.has_begun = True
+            invocation = self._in(stream, str(said.get("request")))
             invocation.title = str(said.get("title"))
             invocation.status = said.get("status")
             if "ends_at_ms" in said:
                 invocation.ends_at_s = said["ends_at_ms"] / 1000
         elif stream in self._current and not line.startswith("END RequestId: "):
-            invocation = self._invocation(self._current[stream])
+            invocation = self._current[stream]
             if match := _TIMED_OUT.search(line):
                 invocation.timeout_s = float(match[1])
             invocation.is_spare |= ALREADY_STARTED in line
@@ -161,12 +171,12 @@ class InvocationLog:
 
     @property
     def has_running(self) -> bool:
-        """Whether an invocation has begun and not ended."""
-        return any(each.has_begun and each.report is None for each in self.invocations.values())
+        """Whether an invocation has not ended."""
+        return any(each.report is None for each in self.invocations)
 
     def of(self, title: str) -> list[Invocation]:
         """Return the invocations for a member. There are several if its event has arrived more than once."""
-        return [invocation for invocation in self.invocations.values() if invocation.title == title]
+        return [invocation for invocation in self.invocations if invocation.title == title]
 
 
 def _said(line: str) -> dict[str, Any] | None:
