@@ -47,6 +47,7 @@ class _Cluster:
     is_started: bool = False
     """Whether this process was told to start it."""
     was_listed: bool = False
+    was_up: bool = False
     is_ending: bool = False
     """Whether it was asked for that it is torn down."""
     reason: str = ""
@@ -109,17 +110,19 @@ class MemberClusters:
     def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
         clusters = {title: self._cluster(run, title) for title in titles}
         asked = {title: cluster for title, cluster in clusters.items() if cluster.exit is None}
+        # requests come first: a launch that has succeeded by then has a cluster in the list, or had one
+        requests = self._launches([cluster for cluster in asked.values() if not cluster.was_up])
         listed = self._listed([cluster.name for cluster in asked.values()], refreshes=True)
-        requests = self._launches([each for each in asked.values() if listed.get(each.name) not in _STARTED])
         unclaimed = []
         gone = []
         for title, cluster in asked.items():
             status, request = listed.get(cluster.name), requests.get(cluster.name)
             cluster.was_listed |= status is not None
-            if status is None and (cluster.was_listed or cluster.is_ending or (request and request.has_succeeded)):
-                gone.append(cluster)
-            elif request is not None and request.has_failed and not cluster.is_ending:
+            cluster.was_up |= status in _STARTED or (request is not None and request.has_succeeded)
+            if request is not None and request.has_failed and not cluster.is_ending:
                 self._fail(cluster, f"could not be started: {self._log_of(request)}", is_there=status is not None)
+            elif status is None and (cluster.is_ending or cluster.was_up or (request is None and cluster.was_listed)):
+                gone.append(cluster)
             elif status == _STOPPED and not cluster.is_ending:
                 cluster.reason = "is lost: its machine was stopped"
                 self._tear_down([cluster])
@@ -172,8 +175,12 @@ class MemberClusters:
             cluster.exit = Exit(None, ran_s=0.0, reason=reason)
 
     def _tear_down(self, clusters: Collection[_Cluster]) -> None:
-        """Ask for the end of machines, without waiting for it."""
-        self._sky.give(sky_arguments.down([cluster.name for cluster in clusters], waits=False))
+        """Ask for the end of machines, without waiting for it. What fails is tried again at the next look."""
+        try:
+            self._sky.give(sky_arguments.down([cluster.name for cluster in clusters], waits=False))
+        except SkyFailed as error:
+            logger.warning("machines are not torn down yet: %s", error)
+            return
         for cluster in clusters:
             cluster.is_ending = True
 
