@@ -15,7 +15,7 @@ from zooid.platforms.skypilot.sky_command import SkyAnswer, SkyCommand, SkyFaile
 from zooid.platforms.skypilot.sky_rows import (
     ClusterRow,
     CostRow,
-    JobRow,
+    TaskRow,
     RequestRow,
     UnreadableAnswer,
     cluster_rows,
@@ -53,10 +53,10 @@ def test_tasks_are_listed_of_those_clusters_that_answer() -> None:
         '{\n  "a": [{"job_id": 1, "status": "FAILED_SETUP"}, {"job_id": 2, "status": "RUNNING"}]\n}\n'
     )
     first, second = job_rows(text)["a"]
-    assert (first, second) == (JobRow(1, "FAILED_SETUP"), JobRow(2, "RUNNING"))
+    assert (first, second) == (TaskRow(1, "FAILED_SETUP"), TaskRow(2, "RUNNING"))
     assert (first.has_failed, first.has_ended) == (True, True)
     assert (second.has_failed, second.has_ended) == (False, False)
-    assert JobRow(1, "SUCCEEDED").has_ended
+    assert TaskRow(1, "SUCCEEDED").has_ended
 
 
 def test_costs_are_read_by_time() -> None:

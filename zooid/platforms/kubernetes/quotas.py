@@ -25,21 +25,21 @@ def quantity(text: str) -> float:
     return float(found[1]) * 10.0 ** int(found[2] or 0) * _UNITS[found[3]]
 
 
-class Allowance(NamedTuple):
+class QuotaRoom(NamedTuple):
     """What the tightest quota allows."""
 
     num_members: int
     words: str
 
 
-def allowance(quotas: Iterable[Mapping[str, Any]], size: Mapping[str, str], *, in_use: bool) -> Allowance | None:
+def allowance(quotas: Iterable[Mapping[str, Any]], size: Mapping[str, str], *, in_use: bool) -> QuotaRoom | None:
     """Return how many members of a size fit into the tightest quota; None without a quota.
 
     With `in_use`, what others have taken counts. Quotas for some pods only, such as those of one priority, are left to
     the cluster.
     """
     needs = _needs(size)
-    tightest: Allowance | None = None
+    tightest: QuotaRoom | None = None
     for quota in quotas:
         spec, status = quota.get("spec") or {}, quota.get("status") or {}
         if spec.get("scopes") or spec.get("scopeSelector"):
@@ -50,7 +50,7 @@ def allowance(quotas: Iterable[Mapping[str, Any]], size: Mapping[str, str], *, i
             used = (status.get("used") or {}).get(resource, "0") if in_use else "0"
             num = max(0, int((quantity(str(hard)) - quantity(str(used))) / needs[resource] + 1e-9))
             if tightest is None or num < tightest.num_members:
-                tightest = Allowance(num, f"{quota.get('metadata', {}).get('name', '')} allows {resource} of {hard}")
+                tightest = QuotaRoom(num, f"{quota.get('metadata', {}).get('name', '')} allows {resource} of {hard}")
     return tightest
 
 

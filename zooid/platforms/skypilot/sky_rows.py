@@ -49,7 +49,7 @@ class RequestRow(msgspec.Struct, frozen=True):
         return self.status == "SUCCEEDED"
 
 
-class JobRow(msgspec.Struct, frozen=True):
+class TaskRow(msgspec.Struct, frozen=True):
     """A task that a cluster was given."""
 
     job_id: int
@@ -83,9 +83,9 @@ def request_rows(text: str) -> list[RequestRow]:
     return _read(text, list[RequestRow])
 
 
-def job_rows(text: str) -> dict[str, list[JobRow]]:
+def job_rows(text: str) -> dict[str, list[TaskRow]]:
     """Read the answer to `sky queue`: the tasks of those clusters that could be asked."""
-    return _read(text, dict[str, list[JobRow]])
+    return _read(text, dict[str, list[TaskRow]])
 
 
 def cost_rows(text: str) -> list[CostRow]:
