@@ -15,8 +15,8 @@ from zooid.platforms.skypilot.sky_command import SkyAnswer, SkyCommand, SkyFaile
 from zooid.platforms.skypilot.sky_rows import (
     ClusterRow,
     CostRow,
-    TaskRow,
     RequestRow,
+    TaskRow,
     UnreadableAnswer,
     cluster_rows,
     cost_rows,
