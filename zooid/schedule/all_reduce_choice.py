@@ -21,6 +21,8 @@ MIN_CHUNK_BYTES = 256 * 1024
 AUTO_CHUNK_BYTES = 4 * 2**20
 """The smallest chunk of `auto`, which does not know the price of requests; a fast link needs 0.1 s for it."""
 MAX_CHUNKS = 8
+MAX_PAIR_CHUNKS = 16
+"""The largest number of chunks of each half between two ranks, which then send as many messages as each of four."""
 _MAX_EXCHANGING = 8
 """Above this number of ranks, small tensors use a tree; with `exchange`, each rank would take n − 1 messages."""
 
@@ -50,7 +52,8 @@ def choose_all_reduce(
         return exchange(num_elements, num_ranks)
     if preferred in ("auto", "streaming", "ring"):
         chunk_bytes = min_chunk_bytes or (AUTO_CHUNK_BYTES if preferred == "auto" else MIN_CHUNK_BYTES)
-        num_chunks = max(1, min(MAX_CHUNKS, num_bytes // num_ranks // chunk_bytes))
+        most = MAX_PAIR_CHUNKS if num_ranks == 2 and preferred != "ring" else MAX_CHUNKS
+        num_chunks = max(1, min(most, num_bytes // num_ranks // chunk_bytes))
         return (ring if preferred == "ring" else streaming)(num_elements, num_ranks, num_chunks)
     return ALL_REDUCE[preferred](num_elements, num_ranks)
 

@@ -9,9 +9,11 @@ from collections.abc import Hashable
 
 _CATCH_UP = 0.3
 """When a message comes later than its lag, the lag grows by this fraction of the difference."""
+_TELLING = 1
+"""The late message after so many others is believed at once: members have then started, and steps are as usual."""
 _BELIEVED_S, _BELIEVED_FACTOR = 0.1, 3.0
 """Bounds for the lateness that counts: a late start or a single straggler says nothing about the next message."""
-_CREEP, _MAX_CREEP = 0.03, 0.5
+_CREEP, _MAX_CREEP = 0.04, 0.5
 """When a message is there at the first look, its lag shrinks by this fraction, which doubles each time in a row."""
 _MIN_LAG_S = 0.005
 _MIN_PAUSE_S = 0.005
@@ -21,8 +23,13 @@ _PAUSE_FRACTION = 0.3
 _PACE_FRACTION = 1.0
 """The shortest such pause, as a fraction of the time that this rank takes for a message."""
 _URGENT_S, _URGENT_FRACTION, _URGENT_PACE_FRACTION = 0.02, 0.1, 0.1
-_SOON_S, _SOON_FRACTION, _SOON_FACTOR = 0.01, 0.03, 1.2
-"""Looks follow one another more closely around the lag of a message, when it is likely to arrive."""
+_SOON_S, _SOON_ROOT_S, _SOON_FACTOR, _SOON_MARGIN_S = 0.005, 0.015, 1.2, 0.01
+"""Looks follow one another more closely around the lag of a message, when it is likely to arrive.
+
+Let p be the pause, and W the time over which arrivals are spread, a few percent of the lag. A message costs W/p looks
+and p/2 of its reader's time, so the best pause grows with the root of the lag. With 0.0000004 dollars for a look and
+0.0001 dollars for a second of all members that wait, it is about 0.015 s for a lag of 1 s.
+"""
 _LOCAL_PAUSE_S = (0.0005, 0.010)
 _LOCAL_FRACTION = 0.1
 _LOCAL_EARLIEST = 0.7
@@ -32,6 +39,7 @@ LOCAL_BEHIND_S = 0.05
 
 A look takes a tenth of a millisecond of processor time, and a pipeline waits for the messages of all its grains.
 """
+_BEHIND_S, _BEHIND_FRACTION = 1.0, 0.5
 _PACE_GAIN = 0.3
 _MAX_PACE_S = 1.0
 SMALL_BYTES, LARGE_BYTES = 2**10, 64 * 2**10
@@ -47,10 +55,15 @@ class Lags:
     def __init__(self) -> None:
         self._lags: dict[Hashable, float] = {}
         self._num_in_a_row: dict[Hashable, int] = {}
+        self._num_late: dict[Hashable, int] = {}
 
     def of(self, edge: Hashable) -> float:
         """The lag of an edge; 0 at first, so that its first message is polled for at once."""
         return self._lags.get(edge, 0.0)
+
+    def learn_anew(self, edge: Hashable, lag_s: float) -> None:
+        """Replace the lag of an edge."""
+        self._lags[edge] = lag_s
 
     def was_there(self, edge: Hashable) -> None:
         """Shrink the lag, since a message was there at the first look."""
@@ -64,8 +77,14 @@ class Lags:
         """Extend the lag, since a message was not there at the first look, but `late_s` after it was expected."""
         self._num_in_a_row[edge] = 0
         lag_s = self.of(edge)
+        num_before = self._num_late.get(edge, 0)
+        self._num_late[edge] = num_before + 1
+        if num_before == _TELLING:
+            self._lags[edge] = max(lag_s, late_s)
+            return
         believed_s = min(late_s, _BELIEVED_S + _BELIEVED_FACTOR * lag_s)
-        self._lags[edge] = lag_s + _CATCH_UP * max(believed_s - lag_s, _MIN_LAG_S)
+        later_s = lag_s + _CATCH_UP * max(believed_s - lag_s, _MIN_LAG_S)
+        self._lags[edge] = min(later_s, max(lag_s, late_s))
 
 
 def pause_after_miss(waited_s: float, pace_s: float) -> float:
@@ -73,14 +92,22 @@ def pause_after_miss(waited_s: float, pace_s: float) -> float:
     return min(max(_MIN_PAUSE_S, _PAUSE_FRACTION * waited_s, _PACE_FRACTION * pace_s), _MAX_PAUSE_S)
 
 
+def behind_pause(waited_s: float) -> float:
+    """Seconds until the next look for a message that comes after others of the same rank, which are still missing.
+
+    Programs may receive in another order than they send, so there are a few looks, and never none.
+    """
+    return max(_BEHIND_S, _BEHIND_FRACTION * waited_s)
+
+
 def impatient_pause(waited_s: float, pace_s: float, lag_s: float) -> float:
     """Seconds until the next look for an urgent message, while nothing else is in flight.
 
     An idle link or stage costs more than a request.
     """
-    is_near = waited_s <= _SOON_FACTOR * lag_s + _SOON_S
-    min_s, fraction = (_SOON_S, _SOON_FRACTION) if is_near else (_URGENT_S, _URGENT_FRACTION)
-    return max(min_s, fraction * waited_s, _URGENT_PACE_FRACTION * pace_s)
+    is_near = waited_s <= _SOON_FACTOR * lag_s + _SOON_MARGIN_S
+    pause_s = max(_SOON_S, _SOON_ROOT_S * waited_s**0.5) if is_near else max(_URGENT_S, _URGENT_FRACTION * waited_s)
+    return max(pause_s, _URGENT_PACE_FRACTION * pace_s)
 
 
 def is_urgent(is_collective: bool, num_bytes: float) -> bool:
@@ -88,8 +115,8 @@ def is_urgent(is_collective: bool, num_bytes: float) -> bool:
     return not is_collective or num_bytes > SMALL_BYTES
 
 
-_SETTLED_FRACTION = {True: 0.02, False: 0.1}
-_MAX_SETTLED_S = {True: 0.12, False: 0.26}
+_URGENT_ROOT_S, _URGENT_LATE_FRACTION = 0.0055, 0.004
+_CALM_FRACTION, _MAX_CALM_S = 0.1, 0.26
 
 
 def settled_delay(waited_s: float, urgent: bool) -> float:
@@ -97,7 +124,10 @@ def settled_delay(waited_s: float, urgent: bool) -> float:
 
     Usually the first look is a few percent too late; sometimes it is too early and has to be repeated.
     """
-    return min(_SETTLED_FRACTION[urgent] * max(0.0, waited_s), _MAX_SETTLED_S[urgent])
+    waited_s = max(0.0, waited_s)
+    if urgent:
+        return _URGENT_ROOT_S * waited_s**0.5 + _URGENT_LATE_FRACTION * waited_s
+    return min(_CALM_FRACTION * waited_s, _MAX_CALM_S)
 
 
 SETTLED_MISSES = {True: 0.8, False: 0.35}

@@ -132,12 +132,15 @@ def streaming(num_elements: int, num_ranks: int, num_chunks: int = 8) -> Transfe
 
     The lower bound is the downlink's time, 2s(n−1)/(nw). Only the time before the first chunk arrives and after the
     last one is merged is lost, so these chunks are the smallest. Two ranks send each other everything in chunks: that
-    is as many bytes, and nothing waits for a merge.
+    is as many bytes, and nothing waits for a merge. Two uploads share a link there. As the first chunk is smaller, they
+    end in turn and not at the same time, so that the other rank's downlink never waits for both.
     """
     if num_ranks == 1:
         return ()
     if num_ranks == 2:
-        pieces = spans(num_elements, num_ranks * num_chunks)
+        num_pieces = num_ranks * num_chunks
+        weights = [min(number + 1, num_pieces - number, 2) for number in range(num_pieces)]
+        pieces = chunks_of((0, num_elements), weights)
         return tuple(Transfer(rank, (1 - rank,), *piece, "reduce") for piece in pieces for rank in range(num_ranks))
     weights = [min(number + 1, num_chunks - number, _MAX_WEIGHT) for number in range(num_chunks)]
     chunks = [chunks_of(part, weights) for part in spans(num_elements, num_ranks)]

@@ -5,23 +5,21 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from zooid.comm.store.envelope import Opened, unseal
+from zooid.comm.store.message_lines import MessageLines
+from zooid.comm.store.polled_receive import Edge, PolledReceive
 from zooid.comm.store.send_clock import Progress
 from zooid.comm.store.threads import Threads
 from zooid.comm.traffic_counter import Counter
-from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
+from zooid.comm.transport_protocol import POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
 from zooid.schedule.polling_rules import (
-    LARGE_BYTES,
     LOCAL_BEHIND_S,
-    SMALL_BYTES,
     Lags,
+    behind_pause,
     call_pause,
     impatient_pause,
-    is_urgent,
     local_lag_after,
     local_pause,
     pause_after_miss,
@@ -37,58 +35,6 @@ _MIN_BACKOFF_S, _MAX_BACKOFF_S = 0.02, 1.0
 """The backoff between two requests while the store fails."""
 _RANDOM = random.SystemRandom()
 """Not Python's global generator, from which the job may draw at the same time."""
-
-
-Edge: TypeAlias = tuple[int, int, int, bool]
-"""Source, kind of call, size from small to large, and whether they are answers, of messages that are alike."""
-
-
-@dataclass(eq=False)
-class PolledReceive:
-    """A receive that waits for its message."""
-
-    candidates: Candidates
-    """Returns the one message to receive, or the next message of every rank."""
-    claim: Claim
-    num_bytes: int
-    landing: Landing
-    done: Done
-    order: tuple[int, int, int] = (0, 0, 0)
-    source: int | None = None
-    message: Message | None = None
-    expected_after: int | None = None
-    is_answer: bool = False
-    expected_s: float | None = None
-    """Time since which the message is expected; None before that."""
-    last_poll_s: float = 0.0
-    next_poll_s: float = 0.0
-    num_misses: int = 0
-    num_damaged: int = 0
-    num_failures: int = 0
-    """Number of failures of the store in a row."""
-    lag_s: float = 0.0
-    """Time from when the message is expected to the first poll."""
-
-    @property
-    def line(self) -> int | None:
-        """The rank whose messages come one after the other, of which this is one; None if it stands in no line."""
-        return self.source if self.message is not None and self.message.kind == POINT_TO_POINT else None
-
-    @property
-    def edge(self) -> Edge | None:
-        """The messages that share a learned lag with this one; None if messages of all ranks are received.
-
-        They are alike in source, kind of call, size and `is_answer`. Answers differ because a rank that begins a call
-        late is late with its own parts, but not with answers.
-        """
-        if self.message is None or self.source is None:
-            return None
-        kind = self.message.kind if self.message.kind == COLLECTIVE else 1 + self.message.tag
-        return self.source, kind, (self.num_bytes > SMALL_BYTES) + (self.num_bytes > LARGE_BYTES), self.is_answer
-
-    @property
-    def is_urgent(self) -> bool:
-        return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
 
 
 class Poller(Threads[PolledReceive]):
@@ -108,6 +54,7 @@ class Poller(Threads[PolledReceive]):
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
+        self._stored_lines = MessageLines(self._lags)
         self._local_lags: dict[Edge, float] = {}
         """The usual time until a message of a collective call comes, by edge, in a folder of this machine."""
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
@@ -143,22 +90,27 @@ class Poller(Threads[PolledReceive]):
     def receive_any(self, candidates: Candidates, claim: Claim, num_bytes: int, landing: Landing, done: Done) -> None:
         self._begin(PolledReceive(candidates, claim, num_bytes, landing, done, (1, 0, 0)))
 
-    def wake(self) -> None:
+    def note_sent(self, message: Message, reader: int) -> None:
         """Poll again, since this rank has sent a message and may now expect others."""
         if not self._is_local:
             with self._changed:
+                if message.kind == POINT_TO_POINT:
+                    self._stored_lines.note_sent(reader, time.monotonic())
                 self._changed.notify()
 
     def close(self) -> None:
         super().close()
         with self._changed:
             self._lines.clear()
+            self._stored_lines.clear()
 
     def _begin(self, receive: PolledReceive) -> None:
         with self._changed:
             if self._is_closed:
                 return
-            if self._is_local and receive.line is not None:
+            if self._is_in_stored_line(receive):
+                self._stored_lines.add(receive)
+            elif receive.line is not None:
                 self._lines[receive.line].append(receive)
             self._add(receive)
             self._wake_one()
@@ -182,6 +134,9 @@ class Poller(Threads[PolledReceive]):
                     return
                 self._num_active += 1
                 self._active_bytes += receive.num_bytes
+                receive.is_in_flight = True
+                if self._is_in_stored_line(receive):
+                    self._stored_lines.begin_poll(receive, time.monotonic())
                 # a poll of a folder is so short that only another one that is due now needs a thread meanwhile
                 if self._is_due() if self._is_local else self._queue:
                     self._wake_one()
@@ -200,13 +155,9 @@ class Poller(Threads[PolledReceive]):
             wake_s = math.inf
             for receive in self._queue:
                 self._expect(receive, now_s)
-                if receive.expected_s is None:
+                if receive.expected_s is None and receive.line is None:
                     continue
-                due_s = receive.next_poll_s
-                if not self._is_local and receive.num_misses and self._num_active == 0 and receive.is_urgent:
-                    waited_s = receive.last_poll_s - receive.expected_s
-                    pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
-                    due_s = min(due_s, receive.last_poll_s + pause_s)
+                due_s = self._due_s(receive)
                 if due_s <= now_s:
                     if not DOWNLOADS.admits(self._num_active, self._active_bytes, receive.num_bytes):
                         break
@@ -224,6 +175,18 @@ class Poller(Threads[PolledReceive]):
                 self._alarm_s = math.inf
         return None
 
+    def _due_s(self, receive: PolledReceive) -> float:
+        """When to poll for a receive. A stage that waits for its next grain is not made to wait for other downloads."""
+        due_s = receive.next_poll_s
+        is_awaited = receive.line is not None or self._num_active == 0
+        if self._is_local or not receive.num_misses or not is_awaited or not receive.is_urgent:
+            return due_s
+        if receive.expected_s is None:
+            return due_s
+        waited_s = receive.last_poll_s - receive.expected_s
+        pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
+        return min(due_s, receive.last_poll_s + pause_s)
+
     def _is_due(self) -> bool:
         """Whether a receive in a folder can be polled for now. The lock is held."""
         now_s = time.monotonic()
@@ -234,10 +197,10 @@ class Poller(Threads[PolledReceive]):
             return
         if self._is_local or receive.message is None:
             receive.expected_s = receive.next_poll_s = now_s
-        elif receive.expected_after is None or self._progress.has_sent(receive.message.number, receive.expected_after):
-            receive.expected_s = receive.last_poll_s = now_s
-            receive.lag_s = self._lags.of(receive.edge)
-            receive.next_poll_s = now_s + receive.lag_s
+            return
+        after = receive.expected_after
+        if receive.line is None and (after is None or self._progress.has_sent(receive.message.number, after)):
+            receive.begin_to_expect(now_s, receive.edge, self._lags.of(receive.edge))
 
     def _poll(self, receive: PolledReceive) -> None:
         answer: tuple[int, Message, str, memoryview] | None = None
@@ -301,33 +264,45 @@ class Poller(Threads[PolledReceive]):
 
     def _learn(self, receive: PolledReceive, asked_s: float) -> None:
         """Learn the lag of such messages from when the message was there, however long its download took."""
-        assert receive.expected_s is not None
-        self._counter.add(waited_s=time.monotonic() - receive.expected_s)
+        expected_s = receive.begun_s if receive.expected_s is None else receive.expected_s
+        self._counter.add(waited_s=time.monotonic() - expected_s)
         edge = receive.edge
-        if edge is None:
+        if self._is_in_stored_line(receive):
+            with self._changed:
+                self._stored_lines.learn(receive, asked_s)
+        if edge is None or receive.expected_s is None:
             return
         if self._is_local:
             self._local_lags[edge] = local_lag_after(self._local_lags.get(edge, 0.0), asked_s - receive.expected_s)
         elif receive.num_misses == 0:
-            self._lags.was_there(edge)
+            self._lags.was_there(receive.lag_key)
         else:
-            self._lags.came_late(edge, asked_s - receive.expected_s)
+            self._lags.came_late(receive.lag_key, asked_s - receive.expected_s)
 
     def _poll_later(self, receive: PolledReceive, pause_s: float | None, *, is_miss: bool) -> None:
         now_s = time.monotonic()
-        assert receive.expected_s is not None
-        waited_s = now_s - receive.expected_s
         if is_miss:
             receive.num_misses += 1
         if pause_s is None:
-            pace_s = self._progress.pace_s
-            pause_s = self._local_pause(receive, waited_s) if self._is_local else pause_after_miss(waited_s, pace_s)
+            pause_s = self._pause_after_miss(receive, now_s)
         receive.last_poll_s = now_s
         receive.next_poll_s = now_s + pause_s
         with self._changed:
             self._release(receive)
+            if self._is_in_stored_line(receive):
+                self._stored_lines.stay(receive, now_s)
             if not self._is_closed:
                 self._add(receive)  # this thread looks at the queue next, so that nobody else has to wake up
+
+    def _pause_after_miss(self, receive: PolledReceive, now_s: float) -> float:
+        if receive.expected_s is None:
+            return behind_pause(now_s - receive.begun_s)
+        waited_s = now_s - receive.expected_s
+        return (
+            self._local_pause(receive, waited_s)
+            if self._is_local
+            else pause_after_miss(waited_s, self._progress.pace_s)
+        )
 
     def _local_pause(self, receive: PolledReceive, waited_s: float) -> float:
         if receive.edge is None:
@@ -349,6 +324,9 @@ class Poller(Threads[PolledReceive]):
 
     def _leave_line(self, receive: PolledReceive) -> None:
         """Expect the next message of the line from now on. The lock is held."""
+        if self._is_in_stored_line(receive):
+            self._stored_lines.leave(receive, time.monotonic())
+            return
         line = self._lines.get(receive.line) if receive.line is not None else None
         if line and receive in line:
             now_s, was_first = time.monotonic(), line[0] is receive
@@ -360,8 +338,12 @@ class Poller(Threads[PolledReceive]):
             if was_first and line:
                 line[0].expected_s = line[0].next_poll_s = now_s
 
+    def _is_in_stored_line(self, receive: PolledReceive) -> bool:
+        return receive.line is not None and not self._is_local and not self._is_closed
+
     def _release(self, receive: PolledReceive) -> None:
         """Count a receive as no longer in flight. The lock is held."""
+        receive.is_in_flight = False
         self._num_active -= 1
         self._active_bytes -= receive.num_bytes
 

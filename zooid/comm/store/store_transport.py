@@ -90,7 +90,7 @@ class StoreTransport:
             if send_index is not None:
                 self._progress.note_sent(message.number, send_index)
             done(None)
-            self._poller.wake()
+            self._poller.note_sent(message, readers[0])
 
         self._uploads.submit((message.kind, message.number, message.part), data.nbytes, upload)
 

@@ -286,7 +286,7 @@ class SimulatedStore:
         message = pending.message
         assert pending.expected_s is not None
         expected_s, line = pending.expected_s, (pending.reader, message.source)
-        is_in_line = self._looks == "folder" and message.call is None
+        is_in_line = message.call is None
         if is_in_line:
             expected_s = max(expected_s, self._last_found_s.get(line, 0.0))
         waited_s = self._simulation.now_s - expected_s
