@@ -1,7 +1,5 @@
 """When the messages of one rank are expected, which come one after the other through a store."""
 
-from typing import Any
-
 import pytest
 
 from zooid.comm.store.message_lines import MessageLines
@@ -13,9 +11,13 @@ OTHER = 3
 
 
 class Landing:
-    """Takes whatever comes."""
+    """Where nothing lands."""
 
-    def take(self, data: Any, began_s: float) -> None: ...
+    def memory(self) -> memoryview:
+        raise AssertionError("nothing is received")
+
+    def take(self, data: memoryview, began_s: float) -> None:
+        raise AssertionError("nothing is received")
 
 
 def receive(tag: int, begun_s: float) -> PolledReceive:

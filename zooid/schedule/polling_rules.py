@@ -5,6 +5,7 @@ message is expected when this rank has sent its counterpart: the message with th
 polled for after a lag, which is learned for each edge.
 """
 
+import math
 from collections.abc import Hashable
 
 _CATCH_UP = 0.3
@@ -106,7 +107,9 @@ def impatient_pause(waited_s: float, pace_s: float, lag_s: float) -> float:
     An idle link or stage costs more than a request.
     """
     is_near = waited_s <= _SOON_FACTOR * lag_s + _SOON_MARGIN_S
-    pause_s = max(_SOON_S, _SOON_ROOT_S * waited_s**0.5) if is_near else max(_URGENT_S, _URGENT_FRACTION * waited_s)
+    pause_s = (
+        max(_SOON_S, _SOON_ROOT_S * math.sqrt(waited_s)) if is_near else max(_URGENT_S, _URGENT_FRACTION * waited_s)
+    )
     return max(pause_s, _URGENT_PACE_FRACTION * pace_s)
 
 
@@ -126,7 +129,7 @@ def settled_delay(waited_s: float, urgent: bool) -> float:
     """
     waited_s = max(0.0, waited_s)
     if urgent:
-        return _URGENT_ROOT_S * waited_s**0.5 + _URGENT_LATE_FRACTION * waited_s
+        return _URGENT_ROOT_S * math.sqrt(waited_s) + _URGENT_LATE_FRACTION * waited_s
     return min(_CALM_FRACTION * waited_s, _MAX_CALM_S)
 
 
