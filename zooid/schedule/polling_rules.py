@@ -133,7 +133,7 @@ def settled_delay(waited_s: float, urgent: bool) -> float:
     return min(_CALM_FRACTION * waited_s, _MAX_CALM_S)
 
 
-SETTLED_MISSES = {True: 0.8, False: 0.35}
+SETTLED_MISSES = {True: 1.0, False: 0.35}
 """Mean number of looks that are too early, by whether the message is urgent.
 
 A message that is there when it is expected is found at the first look.
