@@ -9,9 +9,13 @@ from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
 
 
+_CLOCK_S = 1e-6
+"""Differences of Unix times are less precise than that. Without it, a millisecond would often be billed as two."""
+
+
 def time_usd(usd_per_hour: float, running_s: float, grain_s: float, minimum_s: float) -> float:
     """Return the price of a member's time, rounded up to the billing grain, and at least the minimum."""
-    num_billed = math.ceil(max(running_s, minimum_s) / grain_s - 1e-9)
+    num_billed = max(0, math.ceil((max(running_s, minimum_s) - _CLOCK_S) / grain_s))
     return num_billed * grain_s * usd_per_hour / SECONDS_PER_HOUR
 
 
