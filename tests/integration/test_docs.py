@@ -90,6 +90,7 @@ def may_confine() -> bool:
         "changes.md",
         "scaling.md",
         "budget.md",
+        "functions.md",
     ],
 )
 @pytest.mark.timeout(300)
