@@ -17,7 +17,7 @@ from zooid.coordinator.plans.offer_names import resolve_offer
 from zooid.core.plans.plan import Limits, TransportName
 from zooid.core.records import decode_record
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, MemberStarted
+from zooid.core.runs.events import Event, MemberStarted, MemberTrained
 from zooid.core.runs.member_records import MemberHandle
 from zooid.core.units import SECONDS_PER_HOUR
 from zooid.store import ObjectStore, open_store
@@ -56,17 +56,22 @@ def test_a_rented_run_equals_one_process_and_costs_what_the_provider_charges(
     url = scene.url(f"{job}-on-{scene.name}")
     store = open_store(url)
     started: set[str] = set()
+    peaks_bytes: list[int] = []
     handles: list[MemberHandle] = []
 
     def note(event: Event) -> None:
         if isinstance(event, MemberStarted):
             started.add(event.member)
             handles.extend(handles_in(store))  # they are gone after the run
+        if isinstance(event, MemberTrained):
+            peaks_bytes.append(event.peak_bytes)
 
     result = zooid.train(job_file, store=url, on=offer.name, limits=limits, profile=False, on_event=note)
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(url) <= TOLERANCE
     assert started == {f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)}
+    assert len(peaks_bytes) == len(started)
+    assert max(peaks_bytes) <= offer.memory_bytes, "every member had what it got"
     assert {handle.platform for handle in handles} == {offer.platform}
     [run] = {handle.run for handle in handles}
     own_usd = math.fsum(term.usd for term in result.cost_terms if term.kind in OF_MEMBERS)
