@@ -21,7 +21,7 @@ from tests.integration.reference import train_composed_layers
 from tests.scenes import or_skip
 from zooid.catalog.provider_accounts import accounts
 from zooid.coordinator.plans.offer_names import rented_offer
-from zooid.core.errors import MemberFailed, ZooidError
+from zooid.core.errors import InputError, MemberFailed, ZooidError
 from zooid.core.plans.plan import Limits
 from zooid.core.runs import keys
 from zooid.core.runs.events import Event, MemberTrained, RunStarted
@@ -172,6 +172,19 @@ def test_more_members_than_the_quota_allows_are_refused_with_numbers(
     assert place.service.charges_of(members.run) == []
     assert not members.platform.has_room(4, OFFER)
     assert members.platform.has_room(3, OFFER)
+
+
+def test_a_run_beyond_the_quota_is_refused_before_its_folder_is_claimed(
+    place: FunctionPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.service.quotas, "concurrency", 3)
+    url = server_url(place.server)("beyond-quota")
+    num_charged, limits = len(place.service.charges), Limits(num_replicas=2, num_stages=2)
+    refused = rf"4 members are to run on {OFFER}, but your account has room for 3 more now; plan with fewer members"
+    with pytest.raises(InputError, match=refused):
+        zooid.train(written_job(tmp_path), store=url, on=OFFER, limits=limits, profile=False)
+    assert open_store(url).is_empty()
+    assert len(place.service.charges) == num_charged
 
 
 def test_the_handler_loads_nothing_that_takes_long(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, largest_of, offers_to_start
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
+from zooid.coordinator.plans.rented_room import check_rented_room
 from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.continued_run import continue_or_raise
 from zooid.coordinator.runs.platform_choice import opened_platform
@@ -96,15 +97,18 @@ def train(
         budget_usd=None if limits is None else limits.budget_usd,
     )
     with opened_platform(platform, offers if plan is None else plan.offers) as own_platform:
+        given: Plan | FixedLayout | None = plan or layout
+        if given is not None:
+            check_rented_room(own_platform, given)
         folder = claim_folder(store, claim)
         fleets: tuple[Plan, ...] = ()
         try:
             with Run(folder, claim, 0, own_platform, on_event) as run:
                 job.store_in(folder)
-                given: Plan | FixedLayout | None = plan or layout
                 if given is None:
                     found = _search(run, folder, offers, limits or Limits(), goal or "balanced", links, on_event)
                     given, fleets = found.pick, found.front
+                    check_rented_room(own_platform, given)
                     if len(offers) > 1:
                         max_members = (limits or Limits()).max_members
                         rules = Steering(offers=offers, max_members=max_members, seeks_savings=goal == "cheapest")
