@@ -30,8 +30,14 @@ OPTIONAL = {"report": {"picture.py"}}
 """Files of the set that a sibling may lack: the page of timelines draws its own."""
 ROAD = "planner/search.py"
 """The search for a plan, which asks the searches of the folders beside it."""
-SENT = ("zooid.entry.machine_agent", "zooid.entry.bootstrap", "zooid.entry.batch_job", "zooid.entry.container_member")
-"""Programs whose texts are sent to other machines, and executed there."""
+SENT = (
+    "zooid.entry.machine_agent",
+    "zooid.entry.bootstrap",
+    "zooid.entry.batch_job",
+    "zooid.entry.container_member",
+    "zooid.entry.lambda_handler",
+)
+"""Programs whose texts are sent to other machines, or copied into images, and executed there."""
 WAITING = {
     "zooid.schedule.site_hierarchy": "members at several sites",
 }
