@@ -87,6 +87,11 @@ class Environment:
     def is_alive(self) -> bool:
         return self.sandbox is not None and self.sandbox.status is None
 
+    def begin_anew(self) -> None:
+        """Forget what the runtime said when it was initialised before."""
+        self.init_error = None
+        self.waits.clear()
+
     def peak_mib(self) -> int:
         """The most memory it ever had, as Lambda reports it: at most its size."""
         assert self.sandbox is not None
@@ -109,8 +114,7 @@ class Environments:
 
     def start(self, environment: Environment, log: Callable[[str, str], None], limit_s: float = _INIT_S) -> Outcome:
         """Start the sandbox of an environment, and wait until its runtime is initialised or has failed."""
-        environment.init_error = None
-        environment.waits.clear()
+        environment.begin_anew()
         address, port = self._server.server_address[:2]
         variables = {
             **self._image.environment,

@@ -72,7 +72,7 @@ def _taken(node: Node, pods: Sequence[dict[str, Any]]) -> Counter[str]:
     taken: Counter[str] = Counter()
     for pod in pods:
         if pod["spec"].get("nodeName") == node.name and pod["status"]["phase"] in ("Pending", "Running"):
-            taken.update(size_in(pod["spec"]))  # type: ignore[arg-type]  # amounts are fractions
+            taken.update(size_in(pod["spec"]))
     return taken
 
 

@@ -231,7 +231,7 @@ def records() -> list[FileRecord]:
             run="7", member="r0s0", platform="local", offer="local", launched_at_s=1.5, place={"machine": "here"}
         ),
         MemberStart(member="r0s0", nonce="3f"),
-        MemberEnd(member="r0s0", exit=Exit(-9, 10**9, 10**9, 10**8, 1.5, None, "too large", "its last words")),
+        MemberEnd(member="r0s0", exit=Exit(-9, 10**9, 10**9, 10**8, 1.5, 1.6, None, "too large", "its last words")),
         Ticket(
             run="7", member="r0s0", roster=0, program="worker", spec_url="file:///run/specs/000000/r0s0.json",
             spec_digest="3f", num_threads=1, size=Size(0.5, 10**9), lifetime_s=900.0, prefix=("env",),

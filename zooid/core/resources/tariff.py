@@ -8,7 +8,6 @@ from zooid.core.records import Record, require_at_least, require_positive
 from zooid.core.resources.offer import Offer
 from zooid.core.units import SECONDS_PER_HOUR
 
-
 _CLOCK_S = 1e-6
 """Differences of Unix times are less precise than that. Without it, a millisecond would often be billed as two."""
 
