@@ -13,10 +13,13 @@ from torch.optim.lr_scheduler import ExponentialLR, LambdaLR, LRScheduler
 
 import zooid
 from tests.unit.predicted import a_profile, rented
+from tests.unit.profiles import link
+from zooid.coordinator.plans.offer_names import one_or_sizes
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.core.errors import JobError
 from zooid.core.jobs.job import Job
 from zooid.core.jobs.scaling import History, Policy, Wanted, adabatch, fixed, noise_scale, schedule
+from zooid.core.resources.link import STORE_SITE
 from zooid.core.runs.batch_history import BatchPiece
 from zooid.core.runs.checkpoint import CheckpointManifest, Ledger, SampleFacts
 from zooid.core.runs.events import BatchChanged, MemberStarted, RunStarted, ScalingWanted, StepCommitted
@@ -241,11 +244,22 @@ def test_the_rest_of_a_run_is_planned_by_its_samples() -> None:
     plain = a_manifest(500)
     grown = a_manifest(375, BatchPiece(first_step=250, batch_size=32))
     plans = [
-        plan_the_rest(profile, manifest, rented(), zooid.Limits(num_replicas=2), "fastest")
+        plan_the_rest(profile, manifest, [rented()], zooid.Limits(num_replicas=2), "fastest")
         for manifest in (plain, grown)
     ]
     assert plans[0] == plans[1]
     assert plans[0].num_steps == 1000, "with the job's batch size, as in any plan"
+
+
+def test_the_rest_of_a_run_whose_sizes_were_chosen_gets_chosen_sizes() -> None:
+    site = "aws.us-east-1.lambda"
+    links = [link(7e7, 0.04, from_site=site), link(7e7, 0.04, from_site=STORE_SITE, to_site=site)]
+    sizes = one_or_sizes("aws.lambda")
+    plan = plan_the_rest(a_profile(epochs=1), a_manifest(500), sizes, zooid.Limits(num_stages=1), "cheapest", links)
+    [offer] = plan.offers
+    assert offer.name.startswith("aws.lambda.")
+    assert (offer.sized_by, offer.lifetime_s) == ("", sizes[0].lifetime_s)
+    assert offer.memory_bytes > plan.stages[0].memory_bytes
 
 
 def a_manifest(step: int, *batches: BatchPiece) -> CheckpointManifest:

@@ -28,10 +28,18 @@ def plan_table(plan: Plan, profile: Profile | None = None) -> Table:
     for number, stage in enumerate(plan.stages):
         names = [layer.name for layer in profile.layers[stage.first_layer : stage.end_layer]] if profile else []
         span = span_in_words(stage.first_layer, stage.end_layer) + (f" ({names[0]} … {names[-1]})" if names else "")
-        memory = format_bytes(stage.memory_bytes) if plan.predicted else NOTHING
-        table.add_row(str(number), cell(span), cell(stage.offer), memory)
+        table.add_row(str(number), cell(span), cell(stage.offer), _memory(plan, number) if plan.predicted else NOTHING)
     table.caption = cell(_expected(plan))
     return table
+
+
+def _memory(plan: Plan, stage: int) -> str:
+    """The memory that a stage needs, and what its members have where each is rented with memory of its own."""
+    needed = format_bytes(plan.stages[stage].memory_bytes)
+    offers = [row[stage] for row in plan.offer_rows]
+    if any(offer.kind == "owned" for offer in offers):
+        return needed
+    return f"{needed} of {format_bytes(min(offer.memory_bytes for offer in offers))}"
 
 
 def _expected(plan: Plan) -> str:

@@ -132,6 +132,12 @@ def only_offer(on: str) -> Offer:
     return offers[0]
 
 
+def one_or_sizes(on: str) -> tuple[Offer, ...]:
+    """Return the one offer that this name means, or the sizes of one offer from which a planner chooses."""
+    offers = offers_to_start([on])
+    return tuple(offers) if offers[0].sized_by == on else (only_offer(on),)
+
+
 def resolve_offers(on: Sequence[str]) -> dict[str, Offer]:
     """Return several offers by their names in the catalog, or as `local`; reject one that is named twice.
 

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from zooid.coordinator.plans.markets import market_for
+from zooid.coordinator.plans.offer_names import largest_of
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import LayerProfile, Profile, TimePoint
@@ -20,14 +22,15 @@ from zooid.schedule.samples import SamplePlan, samples_of
 def plan_the_rest(
     profile: Profile,
     manifest: CheckpointManifest,
-    offer: Offer,
+    offers: Sequence[Offer],
     limits: Limits,
     goal: Goal,
     peers: Sequence[Link] = (),
 ) -> Plan:
     """Return the best plan for the remaining steps, to which deadline and budget apply.
 
-    Its prediction is for the whole run in this layout, as in any plan.
+    `offers` are one, or the sizes from which the planner chooses; then the profile is of the largest. The prediction is
+    for the whole run in this layout, as in any plan.
     """
     samples = samples_of(manifest)
     num_grains = samples.num_grains(0)
@@ -36,7 +39,12 @@ def plan_the_rest(
             f"{limits.num_replicas} replicas are asked for, but a step of this run has {num_grains} grain(s) of "
             f"{samples.grain_size} samples, which is fixed for a run; give at most {num_grains}"
         )
-    pick = search(single(rest_of(profile, samples, manifest.step), offer, peers), limits, goal).pick
+    rest = rest_of(profile, samples, manifest.step)
+    if len(offers) == 1:
+        market = single(rest, offers[0], peers)
+    else:
+        market, _ = market_for(offers, {largest_of(offers[0]).name: rest}, links=peers, transport=limits.transport)
+    pick = search(market, limits, goal).pick
     return as_whole_run(pick, samples, manifest.step)
 
 

@@ -13,7 +13,7 @@ from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.earlier_runs import learn_so_far, merged_links
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.offer_names import only_offer, resolve_offer
+from zooid.coordinator.plans.offer_names import largest_of, one_or_sizes, resolve_offer
 from zooid.coordinator.plans.plan_validation import check_continues, check_given, check_memory
 from zooid.coordinator.plans.remaining_steps import plan_the_rest
 from zooid.coordinator.runs.adoption import Orphans, find_orphans
@@ -79,7 +79,7 @@ def resume(
     on_event = on_event or PrintsOnly()
     folder, before, number = _find(store)
     file = _job_file(job_file, before, folder)
-    offer = None if on is None else only_offer(on)
+    named = () if on is None else one_or_sizes(on)
     if plan is not None:
         check_given(plan, limits, goal, links, on)
     was_killed = reject_live_coordinator(folder, number - 1)
@@ -88,7 +88,7 @@ def resume(
         if plan is not None:
             check_continues(plan, manifest, folder.url)
     last_plan = _last_plan(folder)
-    offers = (plan or last_plan).offers if offer is None else (offer,)
+    offers = named or (plan or last_plan).offers
     offers = (*offers, *_offers_of_run(folder, last_plan))
     with opened_platform(platform, offers) as own_platform:
         job = TravellingJob.of(before) if file is None else packed_job(file, offers)
@@ -120,7 +120,8 @@ def resume(
                     followed = _followed_plan(folder, last_plan)
                     plan = _on_this_machine(followed) if find_pace(folder) is None else followed
                 if plan is None:
-                    chosen = offer or resolve_offer(last_plan.offers[0].name)
+                    choices = named or _offers_to_plan(folder, last_plan)
+                    chosen = largest_of(choices[0])
                     measured = _profile(folder, manifest, chosen, run)
                     run.enter("plan")
                     limits = limits or Limits(insured=last_plan.insured)
@@ -133,7 +134,7 @@ def resume(
                     learned = learn_so_far({chosen.name: measured}, merged_links(peers, measured.links), folder)
                     profile = structs.replace(learned.profiles[chosen.name], links=())
                     remaining = run.remaining(limits)
-                    plan = plan_the_rest(profile, manifest, chosen, remaining, goal or "balanced", learned.links)
+                    plan = plan_the_rest(profile, manifest, choices, remaining, goal or "balanced", learned.links)
                 check_continues(plan, manifest, folder.url)
                 run.check(plan)
                 if file is not None:
@@ -250,6 +251,15 @@ def _offers_of_run(store: ObjectStore, last_plan: Plan) -> tuple[Offer, ...]:
     except ObjectNotFound:
         return (*last_plan.offers, *followed.offers)
     return (*last_plan.offers, *followed.offers, *steering.offers)
+
+
+def _offers_to_plan(store: ObjectStore, last_plan: Plan) -> tuple[Offer, ...]:
+    """Return the offer of the last plan, or the sizes from which the run has chosen its members'."""
+    with contextlib.suppress(ObjectNotFound):
+        sized = read_record(store, keys.STEERING, Steering).offers[0].sized_by
+        if sized:
+            return one_or_sizes(sized)
+    return (resolve_offer(last_plan.offers[0].name),)
 
 
 def _followed_plan(store: ObjectStore, last_plan: Plan) -> Plan:
