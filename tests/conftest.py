@@ -54,12 +54,14 @@ machine may have been busy with something else."""
 
 ALONE = (
     *MEASURING,
+    "tests/integration/test_function_run.py",
+    "tests/integration/test_handed_over_functions.py",
     "tests/integration/test_limits.py::TestNothingIsLeft",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_other_machines.py",
     "tests/integration/test_training.py::TestDroppedStep",
 )
-"""Those, and others that look at leftovers while nobody else may sweep them up."""
+"""Those, others whose members must start in time, and others that look at leftovers while nobody else may sweep."""
 
 LONG = (
     "tests/contract/test_platforms.py",
