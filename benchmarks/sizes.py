@@ -1,7 +1,7 @@
 """What it saves to choose the size of every member, against the fixed sizes of the papers, on profiles of four models.
 
-Functions of AWS Lambda have 10240 MB each, as in Hydrozoa (§5.2), or one of FuncPipe's eight sizes for each stage
-(§5.1). Container groups of Azure have 4 vCPUs and 16 GB, or 4, 8 or 16 GB: Hydrozoa fixes 4 vCPUs (§5.2), and its
+Functions of AWS Lambda have 2048, 4096 or 10240 MB each, the last as in Hydrozoa (§5.2), or one of FuncPipe's eight
+sizes for each stage (§5.1). Container groups of Azure have 4 vCPUs and 16 GB, or 4, 8 or 16 GB: Hydrozoa fixes 4 vCPUs (§5.2), and its
 prices are used. Right-sized, a function may have any MB, and a container 1 to 4 vCPUs and any tenth of a GB. Each
 member then gets its predicted memory and a margin, which fixed sizes need not have.
 
@@ -46,6 +46,8 @@ class Sizes:
 
 
 SIZES = (
+    Sizes("aws.lambda", "2048 MB", ("aws.lambda.2048",)),
+    Sizes("aws.lambda", "4096 MB", ("aws.lambda.4096",)),
     Sizes("aws.lambda", "10240 MB", FUNCTIONS[-1:]),
     Sizes("aws.lambda", "FuncPipe's eight", FUNCTIONS),
     Sizes("azure.aci.cpu", "4x16", ("azure.aci.cpu.4x16",)),
