@@ -13,6 +13,7 @@ from zooid.coordinator.plans.earlier_runs import learn_from_runs, profile_in
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.markets import market_for, offers_named
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL
+from zooid.coordinator.plans.reachable_offers import check_connections
 from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.relay import OnEvent, ignore
 from zooid.core.errors import PlanError
@@ -69,6 +70,8 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     names = [on] if isinstance(on, str) else list(on)
     offers = with_interruptions(offers_named(names), how.get("interruptions"))
     check_shared_memory(job_file, file, offers)
+    limits = how.get("limits") or Limits()
+    check_connections(limits.transport, [offer for offer in offers if not offer.accepts_connections])
     on_event, platform = how.get("on_event", ignore), how.get("platform")
     runs = how.get("runs", ())
     measured = how.get("measured") or profile_in(runs)
@@ -85,7 +88,6 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
             raise PlanError(
                 f"the profile is of the job {profile.job}, not of {file.stem}; give a profile of {file.stem}, or none"
             )
-    limits = how.get("limits") or Limits()
     given_links = how.get("links")
     learned = learn_from_runs(known, () if given_links is None else given_links.links, runs)
     links = learned.links

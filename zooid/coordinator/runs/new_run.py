@@ -13,6 +13,7 @@ from zooid.coordinator.measurements.scratch_folder import reject_memory_store
 from zooid.coordinator.plans.interruption_rates import with_interruptions
 from zooid.coordinator.plans.offer_names import LOCAL, largest_of, offers_to_start
 from zooid.coordinator.plans.plan_validation import check_given, check_predicted, fixed_layout
+from zooid.coordinator.plans.reachable_offers import check_connections
 from zooid.coordinator.plans.rented_room import check_rented_room
 from zooid.coordinator.plans.shared_memory import check_shared_memory
 from zooid.coordinator.runs.continued_run import continue_or_raise
@@ -85,6 +86,8 @@ def train(
         check_given(plan, limits, goal, links, offer.name if on else None, reproducible=reproducible)
         check_predicted(plan, limits)
     check_shared_memory(job_file, file, offers if plan is None else plan.offers)
+    transport = plan.transport if plan is not None else limits.transport if limits is not None else None
+    check_connections(transport, offers if plan is None else plan.offers)
     job = packed_job(file, offers if plan is None else plan.offers)
     claim = RunClaim(
         run=secrets.token_hex(4),
