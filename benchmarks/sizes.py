@@ -1,9 +1,9 @@
 """What it saves to choose the size of every member, against the fixed sizes of the papers, on profiles of four models.
 
 Functions of AWS Lambda have 2048, 4096 or 10240 MB each, the last as in Hydrozoa (§5.2), or one of FuncPipe's eight
-sizes for each stage (§5.1). Container groups of Azure have 4 vCPUs and 16 GB, or 4, 8 or 16 GB: Hydrozoa fixes 4 vCPUs (§5.2), and its
-prices are used. Right-sized, a function may have any MB, and a container 1 to 4 vCPUs and any tenth of a GB. Each
-member then gets its predicted memory and a margin, which fixed sizes need not have.
+sizes for each stage (§5.1). Container groups of Azure have 4 vCPUs and 16 GB, or 4, 8 or 16 GB: Hydrozoa fixes 4 vCPUs
+(§5.2), and its prices are used. Right-sized, a function may have any MB, and a container 1 to 4 vCPUs and any tenth of
+a GB. Each member then gets its predicted memory and a margin, which fixed sizes need not have.
 
 The models are measured here and taken as if they were wider, as in `benchmarks.gains`. Links of functions to the store
 are the catalog's (70 MB/s, 40 ms). No paper gives links between containers and a store, so they have the same.
