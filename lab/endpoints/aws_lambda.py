@@ -390,9 +390,9 @@ class LambdaService:
         return [path for path in listed if f"/{run}" in path]
 
     def billed_usd(self, run: str) -> float:
-        """Return what the invocations of a run cost."""
+        """Return what the invocations of a run cost, or those of all runs, such as the one that measures a job."""
         with self._lock:
-            return math.fsum(charge.usd for charge in self.charges if charge.run == run)
+            return math.fsum(charge.usd for charge in self.charges if run in ("", charge.run))
 
     def charges_of(self, run: str) -> list[Charge]:
         with self._lock:

@@ -236,8 +236,12 @@ def test_a_member_within_its_memory_trains_and_one_beyond_it_names_limit_peak_an
     limits = Limits(num_replicas=1, num_stages=1)
     events: list[Event] = []
     url = server_url(place.server)("within")
+    before_usd = place.service.billed_usd("")
     result = zooid.train(written_job(tmp_path), store=url, on=OFFER, limits=limits, on_event=events.append)
     [peak_bytes] = [event.peak_bytes for event in events if isinstance(event, MemberTrained)]
+    of_members = ("compute", "start-up", "preparation", "starts")
+    own_usd = math.fsum(term.usd for term in result.cost_terms if term.kind in of_members)
+    assert own_usd == pytest.approx(place.service.billed_usd("") - before_usd, abs=1e-9), "the profile included"
     [stage] = result.plan.stages
     assert peak_bytes <= stage.memory_bytes * (1 + MARGIN) + ENTRY_BYTES <= rented_offer(OFFER).memory_bytes
     grown = tmp_path / "grown"

@@ -1,0 +1,86 @@
+"""Runs on functions that live for twenty seconds, and hand over to successors again and again."""
+
+from pathlib import Path
+
+import pytest
+
+import zooid
+from lab.endpoints.function_scene import function_scene
+from lab.waiting import wait_until
+from tests.integration.reference import train_composed_layers
+from tests.integration.rented_run import slowness
+from tests.integration.travelling_jobs import TOLERANCE, travelling_jobs
+from tests.scenes import or_skip
+from zooid.core.plans.plan import Limits
+from zooid.core.runs.events import Event, MemberExited, RosterChanged, RunStarted
+
+pytestmark = pytest.mark.timeout(900)
+
+LIFETIME_S, STARTUP_S = 20.0, 5.0
+"""The time limit of functions where each has a core, and what they need to start there."""
+NUM_MEMBERS = 4
+LAYOUTS = {"digits": (2, 2), "gpt2": (4, 1)}
+"""Replicas and stages of each job."""
+EPOCHS = {"digits": 10, "gpt2": 13}
+NUM_STEPS = {"digits": 40, "gpt2": 39}
+NUM_GRAINS = {"digits": 3, "gpt2": 1}
+"""Grains that each replica computes in a step."""
+PACED = """
+import dataclasses
+import time
+
+import job as travelling
+
+
+def paced(output, target):
+    time.sleep(PACE_S)
+    return travelling.job.loss(output, target)
+
+
+job = dataclasses.replace(travelling.job, loss=paced, epochs=EPOCHS)
+"""
+"""The same job for longer, at a pace that leaves the cores of this machine to those who start."""
+
+
+def paced_job(job_file: Path, name: str, pace_s: float) -> Path:
+    paced = job_file.with_name(f"paced{'' if pace_s else '_by_nothing'}.py")
+    paced.write_text(PACED.replace("PACE_S", str(pace_s)).replace("EPOCHS", str(EPOCHS[name])))
+    return paced
+
+
+@pytest.mark.parametrize("job", LAYOUTS)
+def test_a_run_outlives_its_functions(
+    job: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four functions of 2048 MB train for twice as long as any of them lives."""
+    job_file, _ = travelling_jobs(tmp_path_factory.mktemp)[job]
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(job_file.parent)
+        expected = train_composed_layers(paced_job(job_file, job, 0.0))
+    factor = slowness(NUM_MEMBERS)
+    lifetime_s = LIFETIME_S * factor
+    paced = paced_job(job_file, job, 2 * lifetime_s / NUM_STEPS[job] / NUM_GRAINS[job])
+    num_replicas, num_stages = LAYOUTS[job]
+    events: list[Event] = []
+    with or_skip(function_scene(lifetime=f"{lifetime_s:.0f} s", startup=f"{STARTUP_S * factor:.0f} s")) as scene:
+        assert scene.url is not None
+        result = zooid.train(
+            paced,
+            store=scene.url(f"{job}-handed-over"),
+            on="aws.lambda.2048",
+            limits=Limits(num_replicas=num_replicas, num_stages=num_stages),
+            profile=False,
+            on_event=events.append,
+        )
+        [run] = [event.run for event in events if isinstance(event, RunStarted)]
+        wait_until(lambda: not scene.leftovers(run))
+    assert len(result.losses) == NUM_STEPS[job]
+    assert expected.loss_difference(result.losses) <= TOLERANCE
+    assert expected.weight_difference(result.store) <= TOLERANCE
+    assert not [event for event in events if isinstance(event, MemberExited)], "nobody was lost"
+    handed_over = [event for event in events if isinstance(event, RosterChanged)]
+    print(f"{len(handed_over)} hand-overs of functions that live for {lifetime_s:.0f} s, in {result.wall_s:.0f} s")
+    assert {event.ruling for event in handed_over} == {"planned"}
+    first = {f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)}
+    assert len(handed_over[-1].members) == len(first)
+    assert not first & set(handed_over[-1].members), "none of the first members lives so long"
