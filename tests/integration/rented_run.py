@@ -56,11 +56,14 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer the imports of members take here, all at once, than with a core for each; at least 1."""
+    """How much longer members take to start here, all at once, than with a core for each; at least 1.
+
+    Imports alone say too little on an idle machine, since members also trace, join and train while others start.
+    """
     begin_s = time.monotonic()
     importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_members)]
     assert [process.wait() for process in importing] == [0] * num_members
-    return max(1.0, (time.monotonic() - begin_s) / _IMPORTING_S)
+    return max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
 
 
 def train_and_lose_a_member(scene: Scene, job_file: Path, *options: str, victim: str, after_step: int) -> RentedRun:
