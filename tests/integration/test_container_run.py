@@ -11,7 +11,7 @@ from tests.integration.travelling_jobs import TOLERANCE
 from tests.scenes import or_skip
 from zooid.core.runs.events import MemberExited, RosterChanged
 
-pytestmark = pytest.mark.timeout(580)
+pytestmark = [pytest.mark.timeout(580), pytest.mark.thorough]
 
 LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of containers where each has a core, and what they need to start there."""

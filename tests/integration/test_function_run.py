@@ -14,7 +14,7 @@ from tests.scenes import or_skip
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.core.runs.events import MemberExited, MemberTrained, RosterChanged, RunFinished
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
 LIFETIME_S, STARTUP_S = 25.0, 6.0
@@ -53,7 +53,6 @@ def test_one_command_trains_on_functions_that_are_lost_and_run_out_of_time(tmp_p
         assert {"stands", "unfinished"} & {event.ruling for event in changes}, "one was lost"
         assert "planned" in {event.ruling for event in changes}, "others handed over"
         rosters = [set(event.members) for event in changes]
-        print("rosters", [(event.ruling, event.resume_step, sorted(event.members)) for event in changes])
         assert not FIRST & rosters[-1], "none of the first members lives so long"
         assert [roster for roster in rosters if len(roster) == len(FIRST) and not FIRST & roster], "all were succeeded"
         given_bytes = rented_offer("aws.lambda.2048").memory_bytes

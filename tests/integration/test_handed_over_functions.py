@@ -14,7 +14,7 @@ from tests.scenes import or_skip
 from zooid.core.plans.plan import Limits
 from zooid.core.runs.events import Event, MemberExited, RosterChanged, RunStarted
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of functions where each has a core, and what they need to start there."""
