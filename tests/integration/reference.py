@@ -1,6 +1,7 @@
 """What a run must come to: the same grains through the composed layers, one after the other, in one process."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ class Trained:
         return max(float((tensor - other[name]).abs().max()) for name, tensor in self.state.items())
 
 
+@contextmanager
+def _default_dtype_kept() -> Iterator[None]:
+    """Restore the default dtype, which a job file may set, for the tests that follow in this process."""
+    before = torch.get_default_dtype()
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@_default_dtype_kept()
 def train_composed_layers(
     job_file: Path,
     device: str = "cpu",
