@@ -34,7 +34,9 @@ def members(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Members]
 def test_daemons_end_with_their_member(members: Members) -> None:
     member = members.start(DAEMONS + "os._exit(7)\n")
     assert members.status_of(member) == 7
-    short, long, _ = map(int, members.log(member).split())
+    printed = members.log(member)
+    assert "Traceback" not in printed, printed
+    short, long, _ = map(int, printed.split())
     assert is_gone(short)
     assert is_gone(long)
 
