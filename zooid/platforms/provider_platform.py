@@ -75,7 +75,7 @@ class ProviderPlatform:
         self._open_store = cache(open_store)
         self._providers: dict[str, Provider] = {}
         self._members: dict[str, dict[str, _Hosted]] = {}
-        """By run and title."""
+        """All members that this object has started or watched: for each run, by title."""
         self._is_silent = False
 
     def create(self, launches: Sequence[Launch]) -> None:

@@ -74,11 +74,11 @@ class Invocation:
     status: int | None = None
     """The exit status of the member's first program."""
     is_spare: bool = False
-    """Whether it found that another one had started the member, since an event may arrive twice."""
+    """True if another invocation of the same event has started the member. Lambda may deliver an event twice."""
     report: Report | None = None
     timeout_s: float | None = None
     words: str = ""
-    """What else the log has about it."""
+    """Other lines of the log about this invocation."""
 
     def exit(self, billed_s: float) -> Exit:
         """Return how the member ended. It is billed for this time, over all invocations for it."""

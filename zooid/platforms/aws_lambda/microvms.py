@@ -67,7 +67,7 @@ class _Vm:
 
     record: MicrovmRecord
     is_ending: bool = False
-    """Whether it was told to terminate."""
+    """True once this process has asked AWS to terminate the MicroVM."""
     exit: Exit | None = None
 
     @property
@@ -85,7 +85,7 @@ class Microvms:
         self._checked: set[str] = set()
         self._stores = stores
         self._vms: dict[tuple[str, str], _Vm] = {}
-        """By run and title."""
+        """The MicroVMs of members, each under the run and the title of its member."""
 
     def check(self, orders: Collection[MemberOrder]) -> None:
         self._account.needed("role", "arn:aws:iam::123456789012:role/zooid-member")

@@ -20,7 +20,7 @@ class Namespace:
     config: str = ""
     """Path of the kubeconfig; by default the one that kubectl uses."""
     namespace: str = ""
-    """By default the one of the context."""
+    """The namespace in which members run. Without one, the namespace of the context is used."""
     image: str = ""
     python: str = "python3"
     service_account: str = ""

@@ -45,11 +45,11 @@ class _Cluster:
     request: str = ""
     """Id of the request that launches it; empty if it is not known."""
     is_started: bool = False
-    """Whether this process was told to start it."""
+    """True if this process has launched the cluster."""
     was_listed: bool = False
     was_up: bool = False
     is_ending: bool = False
-    """Whether it was asked for that it is torn down."""
+    """True once this process has asked SkyPilot to tear the cluster down."""
     reason: str = ""
     """Why it was torn down, if not because its member has ended."""
     exit: Exit | None = None
@@ -66,7 +66,7 @@ class MemberClusters:
         self._machine_of = machine_of
         self._stores = stores
         self._clusters: dict[tuple[str, str], _Cluster] = {}
-        """By run and title."""
+        """The clusters of members, each under the run and the title of its member."""
         self._checked: set[str] = set()
         """Offers whose task SkyPilot has accepted."""
         self._lock = threading.Lock()
