@@ -1,7 +1,7 @@
 """Requests to Lambda and to CloudWatch Logs: their clients, and their errors in zooid's words."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -64,8 +64,8 @@ class Refused(ZooidError):
 
 
 @contextmanager
-def asking(what: str) -> Iterator[None]:
-    """Raise a refusal or a failure of a request as an error that begins with `what`."""
+def asking(what: str, advice_by_code: Mapping[str, str] = _ADVICE) -> Iterator[None]:
+    """Raise a refusal or a failure of a request as an error that begins with `what` and ends with advice."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:
@@ -76,7 +76,7 @@ def asking(what: str) -> Iterator[None]:
     except ClientError as error:
         told = error.response.get("Error", {})
         code = str(told.get("Code", ""))
-        advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
+        advice = f"; {advice_by_code[code]}" if code in advice_by_code else ""
         raise Refused(f"{what}: {code}: {told.get('Message') or 'no reason is given'}{advice}", code) from error
     except BotoCoreError as error:
         raise ZooidError(f"{what}: {error}") from error

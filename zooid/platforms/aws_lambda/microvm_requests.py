@@ -1,10 +1,10 @@
 """Requests to the service of MicroVMs: its client, and its errors in zooid's words."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
-from zooid.core.errors import InputError, ZooidError
+from zooid.core.errors import InputError
+from zooid.platforms.aws_lambda.function_requests import asking
 
 _SERVICE = "lambda-microvms"
 _NEEDS_SDK = "members in MicroVMs need the package boto3; install it with: pip install 'zooid[aws]'"
@@ -38,20 +38,6 @@ def microvm_client(region: str, endpoint: str | None) -> Any:
         raise InputError(f"the service of MicroVMs in {region} cannot be used: {error}") from error
 
 
-@contextmanager
-def translated(what: str) -> Iterator[None]:
+def translated(what: str) -> AbstractContextManager[None]:
     """Raise a refusal of the service as an error that begins with `what`."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
-
-    try:
-        yield
-    except NoCredentialsError as error:
-        advice = "there are no credentials for AWS; log in, for example with aws sso login"
-        raise InputError(f"{what}: {advice}") from error
-    except ClientError as error:
-        told = error.response["Error"]
-        code = told.get("Code", "")
-        advice = f"; {_ADVICE[code]}" if code in _ADVICE else ""
-        raise ZooidError(f"{what}: {code}: {told.get('Message') or 'no reason is given'}{advice}") from error
-    except BotoCoreError as error:
-        raise ZooidError(f"{what}: {error}") from error
+    return asking(what, _ADVICE)
