@@ -42,7 +42,8 @@ PARAMETER_BYTES = 2_000_000
 NUM_PARAMETERS = 16
 COMPUTE_S = ((0.040, 0.080), (0.042, 0.078), (0.038, 0.082), (0.040, 0.080))
 UPDATE_S = 0.005
-NUM_STEPS = 5
+NUM_STEPS: dict[TransportName, int] = {"tcp": 5, "store": 15}
+"""Readers of a store learn in the first steps when messages come."""
 
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
 REAL_JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"
@@ -123,7 +124,7 @@ def measure(quick: bool) -> Iterator[Row]:
     most = max(scene.num_replicas * len(scene.stages) for scene in chosen)
     with site(most, LINK_BYTES_PER_S) as place:
         for scene in chosen:
-            yield row_of(place, scene, 2 if quick else NUM_STEPS)
+            yield row_of(place, scene, 2 if quick else NUM_STEPS[scene.transport])
     for schedule in SCHEDULES:
         yield against_stock(schedule, 1 if quick else REAL_STARTS)
 

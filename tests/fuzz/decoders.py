@@ -290,7 +290,7 @@ def _read_all(path: Path, table: ShardTable) -> None:
 
 def _of_messages() -> list[Decoder]:
     """What members exchange through the store, and how they meet there."""
-    sealed = bytes(seal(_NAME, memoryview(b"0123456789" * 20), 7))
+    sealed = bytes(seal(_NAME, memoryview(b"0123456789" * 20), 7, 12.5))
     return [
         Decoder("envelope", lambda data: unseal(_NAME, memoryview(data)), [sealed]),
         *(_codec(codec) for codec in _CODECS),

@@ -15,6 +15,7 @@ from zooid.predictor.costs import traffic as predicted
 from zooid.predictor.costs.traffic import SeatTraffic, Traffic, step_traffic
 from zooid.schedule.actions import Kind, peer_action
 from zooid.schedule.all_reduce_choice import AllReduceChoice, choose_all_reduce
+from zooid.schedule.arrival_times import LINE_MISSES
 from zooid.schedule.pipelines import StepSchedule, StepShape
 from zooid.schedule.polling_rules import SETTLED_MISSES
 from zooid.schedule.samples import even_shares, split_grains
@@ -53,7 +54,7 @@ def test_a_pipeline_puts_every_message_once_and_its_reader_gets_and_removes_it()
     found = through_store([stage(1000.0), stage()])
     messages = 4 * (1000 + TRAILER_BYTES)
     vote = 8 * vote_elements(2, 1) + TRAILER_BYTES
-    each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * SETTLED_MISSES[True] + SETTLED_MISSES[False])
+    each = SeatTraffic(messages + vote, messages + vote, 5, 5, 4 * LINE_MISSES + SETTLED_MISSES[False])
     assert found.seats == {(0, 0): each, (0, 1): each}
     assert found.passed_bytes == {}
     assert found.total.num_puts == 10

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from zooid.schedule.arrival_times import LINE_MISSES, UNKNOWN, ArrivalTimes, line_delay, pause_before_arrival
 from zooid.schedule.polling_rules import Lags, impatient_pause, pause_after_miss, settled_delay
 
 LATENCY_S = 0.005
@@ -29,6 +30,31 @@ def mean_delay_s(came_s: float, urgent: bool, num_steps: int = 300) -> float:
         else:
             lags.was_there("edge")
     return sum(delays[num_steps // 3 :]) / len(delays[num_steps // 3 :])
+
+
+def line_delays_and_misses(came_s: float, num_steps: int = 300) -> tuple[float, float]:
+    """The same of messages that come one after the other, which are polled for by other rules; and looks too early."""
+    generator = random.Random(1)
+    times = ArrivalTimes()
+    delays, num_misses = [], 0
+    for step in range(num_steps):
+        stored_s = came_s * generator.gauss(1, 0.02)
+        arrival = times.usual.get(0, UNKNOWN)
+        look_s = arrival.early_s
+        while look_s + LATENCY_S / 2 < stored_s:
+            num_misses += step >= num_steps // 3
+            look_s += LATENCY_S + pause_before_arrival(look_s + LATENCY_S, arrival)
+        delays.append(look_s - stored_s)
+        times.came({0: stored_s})
+    settled = delays[num_steps // 3 :]
+    return sum(settled) / len(settled), num_misses / len(settled)
+
+
+@pytest.mark.parametrize("came_s", [0.05, 0.2, 0.5, 1.0, 2.0, 5.0])
+def test_the_delay_of_a_line_is_what_readers_come_to(came_s: float) -> None:
+    delay_s, num_misses = line_delays_and_misses(came_s)
+    assert line_delay(came_s) == pytest.approx(delay_s, rel=0.35, abs=0.004)
+    assert LINE_MISSES / 2 < num_misses < 3 * LINE_MISSES, "of a pipeline, most come sooner after one another"
 
 
 @pytest.mark.parametrize("urgent", [True, False])

@@ -62,10 +62,6 @@ class Lags:
         """The lag of an edge; 0 at first, so that its first message is polled for at once."""
         return self._lags.get(edge, 0.0)
 
-    def learn_anew(self, edge: Hashable, lag_s: float) -> None:
-        """Replace the lag of an edge."""
-        self._lags[edge] = lag_s
-
     def was_there(self, edge: Hashable) -> None:
         """Shrink the lag, since a message was there at the first look."""
         lag_s = self.of(edge)
@@ -113,9 +109,12 @@ def impatient_pause(waited_s: float, pace_s: float, lag_s: float) -> float:
     return max(pause_s, _URGENT_PACE_FRACTION * pace_s)
 
 
-def is_urgent(is_collective: bool, num_bytes: float) -> bool:
-    """Whether somebody waits for the message: true for all but votes, which are there when the slowest rank looks."""
-    return not is_collective or num_bytes > SMALL_BYTES
+def is_urgent(num_bytes: float) -> bool:
+    """Whether somebody waits for a message of a call: true for all but votes.
+
+    Those are there when the slowest rank looks.
+    """
+    return num_bytes > SMALL_BYTES
 
 
 _URGENT_ROOT_S, _URGENT_LATE_FRACTION = 0.0055, 0.004

@@ -1,11 +1,11 @@
 """A receive that waits for its message in a store."""
 
 import time
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from zooid.comm.transport_protocol import COLLECTIVE, POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
+from zooid.schedule.arrival_times import UNKNOWN, Arrival
 from zooid.schedule.polling_rules import LARGE_BYTES, SMALL_BYTES, is_urgent
 
 Edge: TypeAlias = tuple[int, int, int, bool]
@@ -31,10 +31,12 @@ class PolledReceive:
     expected_s: float | None = None
     """Time since which the message is expected; None before that."""
     is_in_flight: bool = False
-    opens_line: bool = False
-    """Whether no earlier message of its rank was still missing when this one was asked for."""
-    lag_key: Hashable = None
-    """The messages that share a learned lag with this one; None before it is expected."""
+    previous_s: float | None = None
+    """When the message before it arrived; None as long as that has not, and for the first one."""
+    event: int = 0
+    """The event after which it is expected (see `message_lines`)."""
+    arrival: Arrival = UNKNOWN
+    """How long after that event it usually arrives."""
     last_poll_s: float = 0.0
     next_poll_s: float = 0.0
     num_misses: int = 0
@@ -63,11 +65,11 @@ class PolledReceive:
 
     @property
     def is_urgent(self) -> bool:
-        return is_urgent(self.message is not None and self.message.kind == COLLECTIVE, self.num_bytes)
+        return self.message is None or is_urgent(self.num_bytes)
 
-    def begin_to_expect(self, now_s: float, lag_key: Hashable, lag_s: float) -> None:
+    def begin_to_expect(self, since_s: float, lag_s: float) -> None:
         """Poll for the message after its lag."""
-        self.expected_s = self.last_poll_s = now_s
+        self.expected_s = self.last_poll_s = since_s
         self.num_misses = 0
-        self.lag_key, self.lag_s = lag_key, lag_s
-        self.next_poll_s = now_s + lag_s
+        self.lag_s = lag_s
+        self.next_poll_s = since_s + lag_s

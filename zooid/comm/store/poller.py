@@ -14,6 +14,7 @@ from zooid.comm.store.threads import Threads
 from zooid.comm.traffic_counter import Counter
 from zooid.comm.transport_protocol import POINT_TO_POINT, Candidates, Claim, Done, Landing, Message
 from zooid.core.errors import DamagedMessage, ObjectNotFound, StoreUnavailable
+from zooid.schedule.arrival_times import pause_before_arrival
 from zooid.schedule.polling_rules import (
     LOCAL_BEHIND_S,
     Lags,
@@ -54,7 +55,7 @@ class Poller(Threads[PolledReceive]):
         self._progress = progress
         self._on_received = on_received
         self._lags = Lags()
-        self._stored_lines = MessageLines(self._lags)
+        self._stored_lines = MessageLines()
         self._local_lags: dict[Edge, float] = {}
         """The usual time until a message of a collective call comes, by edge, in a folder of this machine."""
         self._lines: defaultdict[int, list[PolledReceive]] = defaultdict(list)
@@ -176,12 +177,10 @@ class Poller(Threads[PolledReceive]):
         return None
 
     def _due_s(self, receive: PolledReceive) -> float:
-        """When to poll for a receive. A stage that waits for its next grain is not made to wait for other downloads."""
+        """When to poll for a receive: sooner after a miss if it is urgent, and nothing else is in flight."""
         due_s = receive.next_poll_s
-        is_awaited = receive.line is not None or self._num_active == 0
-        if self._is_local or not receive.num_misses or not is_awaited or not receive.is_urgent:
-            return due_s
-        if receive.expected_s is None:
+        is_awaited = receive.line is None and receive.num_misses and self._num_active == 0
+        if self._is_local or not is_awaited or not receive.is_urgent or receive.expected_s is None:
             return due_s
         waited_s = receive.last_poll_s - receive.expected_s
         pause_s = impatient_pause(waited_s, self._progress.pace_s, receive.lag_s)
@@ -200,7 +199,7 @@ class Poller(Threads[PolledReceive]):
             return
         after = receive.expected_after
         if receive.line is None and (after is None or self._progress.has_sent(receive.message.number, after)):
-            receive.begin_to_expect(now_s, receive.edge, self._lags.of(receive.edge))
+            receive.begin_to_expect(now_s, self._lags.of(receive.edge))
 
     def _poll(self, receive: PolledReceive) -> None:
         answer: tuple[int, Message, str, memoryview] | None = None
@@ -255,29 +254,30 @@ class Poller(Threads[PolledReceive]):
         if not receive.claim(source, message):
             self._poll_later(receive, 0.0, is_miss=False)
             return
-        self._learn(receive, asked_s)
+        self._learn(receive, asked_s, opened.sealed_s)
         self._leave(receive)
         receive.landing.take(opened.data, began_s)
         self._counter.add(num_messages_received=1)
         self._on_received(source, message, key, opened)
         receive.done(None)
 
-    def _learn(self, receive: PolledReceive, asked_s: float) -> None:
+    def _learn(self, receive: PolledReceive, asked_s: float, sealed_s: float) -> None:
         """Learn the lag of such messages from when the message was there, however long its download took."""
         expected_s = receive.begun_s if receive.expected_s is None else receive.expected_s
         self._counter.add(waited_s=time.monotonic() - expected_s)
         edge = receive.edge
         if self._is_in_stored_line(receive):
             with self._changed:
-                self._stored_lines.learn(receive, asked_s)
+                self._stored_lines.learn(receive, asked_s, sealed_s)
+            return
         if edge is None or receive.expected_s is None:
             return
         if self._is_local:
             self._local_lags[edge] = local_lag_after(self._local_lags.get(edge, 0.0), asked_s - receive.expected_s)
         elif receive.num_misses == 0:
-            self._lags.was_there(receive.lag_key)
+            self._lags.was_there(edge)
         else:
-            self._lags.came_late(receive.lag_key, asked_s - receive.expected_s)
+            self._lags.came_late(edge, asked_s - receive.expected_s)
 
     def _poll_later(self, receive: PolledReceive, pause_s: float | None, *, is_miss: bool) -> None:
         now_s = time.monotonic()
@@ -297,6 +297,8 @@ class Poller(Threads[PolledReceive]):
     def _pause_after_miss(self, receive: PolledReceive, now_s: float) -> float:
         if receive.expected_s is None:
             return behind_pause(now_s - receive.begun_s)
+        if self._is_in_stored_line(receive):
+            return pause_before_arrival(now_s - receive.expected_s, receive.arrival)
         waited_s = now_s - receive.expected_s
         return (
             self._local_pause(receive, waited_s)

@@ -78,7 +78,7 @@ class StoreTransport:
 
         def upload() -> None:
             try:
-                sealed = seal(key, data, self._watermark)
+                sealed = seal(key, data, self._watermark, time.monotonic())
                 self._store.put(key, sealed)
             except Exception as error:  # noqa: BLE001  # the waiter must hear of it
                 done(error)

@@ -6,7 +6,7 @@ The programs follow these rules, and the prediction counts requests and bytes by
 import math
 import struct
 
-TRAILER = struct.Struct("<4sIqQ")
+TRAILER = struct.Struct("<4sIqQd")
 """The trailer after every message in a store: magic bytes, checksum, watermark, and number of bytes."""
 TRAILER_BYTES = TRAILER.size
 

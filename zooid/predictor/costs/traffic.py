@@ -20,6 +20,7 @@ from zooid.core.plans.stage import StageTimes, Tie
 from zooid.core.runs.store_rules import TRAILER_BYTES, put_requests
 from zooid.schedule.actions import Action, Kind, taking_action
 from zooid.schedule.all_reduce_choice import AllReduceChoice
+from zooid.schedule.arrival_times import LINE_MISSES
 from zooid.schedule.grain_tree import maximal_nodes
 from zooid.schedule.pipelines import StepSchedule
 from zooid.schedule.polling_rules import SETTLED_MISSES, is_urgent
@@ -198,7 +199,7 @@ class _Tally:
             return
         self._puts[source] += count * put_requests(wire_bytes)
         self._gets[reader] += count
-        self._early[reader] += count * SETTLED_MISSES[is_urgent(False, num_bytes)]
+        self._early[reader] += count * LINE_MISSES
 
     def add_collective(self, members: Sequence[int], call: _CollectiveCounts, element_bytes: int) -> None:
         numbers = np.array(members)
@@ -213,7 +214,7 @@ class _Tally:
         self._puts[numbers] += call.num_sent + call.extra_puts
         self._gets[numbers] += call.num_received
         mean_bytes = element_bytes * call.received / np.maximum(call.num_received, 1)
-        misses = [SETTLED_MISSES[is_urgent(True, num_bytes)] for num_bytes in mean_bytes]
+        misses = [SETTLED_MISSES[is_urgent(num_bytes)] for num_bytes in mean_bytes]
         self._early[numbers] += call.num_received * np.array(misses)
 
     def read(self) -> Traffic:

@@ -11,6 +11,7 @@ from zooid.core.resources.link import STORE_SITE
 from zooid.core.resources.machine_sites import is_machine, link_ends
 from zooid.predictor.simulation.clock import Done, Pipe, Simulation, nothing
 from zooid.predictor.simulation.layout import DirectedLink, Layout, Looks
+from zooid.schedule.arrival_times import line_delay
 from zooid.schedule.polling_rules import is_urgent, local_pause, settled_delay
 from zooid.schedule.stream_rules import EAGER_BYTES, num_stripes, streams_between
 from zooid.schedule.transfer_lists import DOWNLOADS, UPLOADS, FlightWindow
@@ -294,7 +295,7 @@ class SimulatedStore:
         if self._looks == "folder":
             delay_s = local_pause(waited_s) / 2 if waited_s > 0 else 0.0
         elif self._looks == "store":
-            delay_s = settled_delay(waited_s, is_urgent(message.send_index is not None, message.num_bytes))
+            delay_s = line_delay(waited_s) if is_in_line else settled_delay(waited_s, is_urgent(message.num_bytes))
         lane = self._lane(self._downloads, (message.group, pending.reader), DOWNLOADS)
 
         def received(began_s: float) -> None:

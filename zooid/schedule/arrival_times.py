@@ -1,0 +1,83 @@
+"""When messages arrive after an event, learned from the last few of their kind, and when to look for the next one."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+_NUM_KEPT = 5
+_FIRST_SPREAD = 0.25
+"""The spread after a single observation, as a fraction of it."""
+_MIN_SPREAD_S, _MIN_SPREAD = 0.004, 0.02
+"""The least spread, also as a fraction of the usual time: an event shortly before a message tells more."""
+_EARLY = 0.5
+"""The first look is so much of the least spread before the earliest arrival: if messages are always there, it moves."""
+_LATE_SPREADS = 2.0
+_MIN_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.5
+_SPREAD_FRACTION, _LATE_FRACTION = 0.5, 0.15
+"""The pause between two looks, as fractions of the spread, and of the time by which a message is late."""
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How long after an event a message arrives."""
+
+    early_s: float
+    """When to look first: a little before the earliest of the last few arrived. Too early costs little."""
+    usual_s: float
+    spread_s: float
+    """Mean deviation from the usual time."""
+
+    @property
+    def late_s(self) -> float:
+        """When to look first if another event, which tells more, is still to come."""
+        return self.usual_s + _LATE_SPREADS * self.spread_s
+
+
+UNKNOWN = Arrival(0.0, 0.0, 0.0)
+
+
+class ArrivalTimes:
+    """The arrival times of messages that come at the same place in every step, after several events."""
+
+    def __init__(self) -> None:
+        self._after_s: dict[int, deque[float]] = {}
+        self.usual: dict[int, Arrival] = {}
+        """By event. The one with the least spread tells most."""
+
+    def came(self, after_s: Mapping[int, float]) -> None:
+        """Note how long after each of these events a message arrived. What it did not come after is forgotten."""
+        for event in self.usual.keys() - after_s.keys():
+            del self._after_s[event], self.usual[event]
+        for event, time_s in after_s.items():
+            kept = self._after_s.setdefault(event, deque(maxlen=_NUM_KEPT))
+            kept.append(time_s)
+            self.usual[event] = _usual(kept)
+
+
+def _usual(after_s: Iterable[float]) -> Arrival:
+    """Of two, the earlier one is believed, since a first message is often late."""
+    ordered = sorted(after_s)
+    usual_s = ordered[(len(ordered) - 1) // 2]
+    deviation_s = sum(abs(time_s - usual_s) for time_s in ordered) / len(ordered)
+    least_s = max(_MIN_SPREAD_S, (_MIN_SPREAD if len(ordered) > 1 else _FIRST_SPREAD) * usual_s)
+    return Arrival(max(0.0, ordered[0] - _EARLY * least_s), usual_s, max(least_s, deviation_s))
+
+
+def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
+    """Seconds until the next look for a message that is missing `waited_s` after its event.
+
+    >>> pause_before_arrival(0.5, Arrival(0.45, 0.5, 0.02)), pause_before_arrival(2.5, Arrival(0.45, 0.5, 0.02))
+    (0.01, 0.3)
+    """
+    late_s = max(0.0, waited_s - arrival.usual_s)
+    return min(max(_MIN_PAUSE_S, _SPREAD_FRACTION * arrival.spread_s, _LATE_FRACTION * late_s), _MAX_PAUSE_S)
+
+
+LINE_MISSES = 1.2
+"""Mean number of looks that are too early, as counted in rehearsed pipelines."""
+_DELAY_S, _DELAY_FRACTION = 0.003, 0.006
+
+
+def line_delay(waited_s: float) -> float:
+    """Mean time in the store of a message that arrives `waited_s` after its event, once that is known to 2 %."""
+    return max(_DELAY_S, _DELAY_FRACTION * waited_s) if waited_s > 0 else 0.0
