@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import torch
 import torch.nn.functional as F
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -18,6 +17,8 @@ import zooid
 
 def split(train: bool) -> TensorDataset:
     """300 images at random, always the same, are for the test; the rest for training."""
+    from sklearn.datasets import load_digits  # takes as long as PyTorch, and only some members read samples
+
     digits = load_digits()
     images = torch.tensor(digits.images[:, None] / 16, dtype=torch.float32)
     labels = torch.tensor(digits.target)

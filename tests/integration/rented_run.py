@@ -21,6 +21,8 @@ Kind = TypeVar("Kind")
 
 _IMPORTING_S = 2.5
 """What the imports of a member take on a core of its own."""
+_BESIDE = 1.5
+"""How much longer successors take to start, since their predecessors train, and the store works, on the same cores."""
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
 _PROFILE_EFFORT = "0.02"
@@ -56,14 +58,14 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer members take to start here, all at once, than with a core for each; at least 1.
+    """How much longer successors take to start here, all at once, than with a core for each; at least 1.5.
 
-    Imports alone say too little on an idle machine, since members also trace, join and train while others start.
+    Imports alone say too little on an idle machine, since members also trace and join.
     """
     begin_s = time.monotonic()
     importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_members)]
     assert [process.wait() for process in importing] == [0] * num_members
-    return max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
+    return _BESIDE * max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
 
 
 def train_and_lose_a_member(scene: Scene, job_file: Path, *options: str, victim: str, after_step: int) -> RentedRun:

@@ -15,8 +15,7 @@ pytestmark = [pytest.mark.timeout(580), pytest.mark.thorough]
 
 LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of containers where each has a core, and what they need to start there."""
-NUM_STEPS, NUM_GRAINS = 40, 4
-"""Steps of the run, and grains that each replica computes in a step."""
+NUM_STEPS = 40
 FIRST = {"r0s0", "r0s1", "r1s0", "r1s1"}
 """Members with which the run begins."""
 JOB = """
@@ -43,19 +42,19 @@ def build_data():
     return TensorDataset(torch.rand(640, 20, generator=chance), torch.randint(0, 3, (640,), generator=chance))
 
 
-def loss(output, target):
+def pause(event):
     time.sleep(PACE_S)
-    return F.cross_entropy(output, target)
 
 
 job = zooid.Job(
     model=build_model,
-    loss=loss,
+    loss=F.cross_entropy,
     data=build_data,
     optimizer=lambda named: torch.optim.SGD(named, lr=0.05, momentum=0.9),
     batch_size=32,
     grain_size=4,
     epochs=2,
+    on_event=pause,
 )
 """
 
@@ -72,8 +71,7 @@ def test_one_command_trains_on_containers_that_are_lost_and_run_out_of_time(tmp_
     expected = train_composed_layers(written_job(tmp_path / "alone", 0.0))
     factor = slowness(4)
     lifetime_s = LIFETIME_S * factor
-    pace_s = lifetime_s / NUM_STEPS / NUM_GRAINS  # so that no member lives as long as the run
-    job_file = written_job(tmp_path / "hydrozoa", pace_s)
+    job_file = written_job(tmp_path / "hydrozoa", lifetime_s / NUM_STEPS)  # so that no member lives as long as the run
     own = {"lifetime": f"{lifetime_s:.0f} s", "startup": f"{STARTUP_S * factor:.0f} s"}
     with or_skip(azure_container_scene(**own)) as scene:
         trained = train_and_lose_a_member(scene, job_file, "--layout", "2x2", victim="r1s0", after_step=3)

@@ -8,7 +8,7 @@ import pytest
 from lab.endpoints.function_scene import function_scene
 from tests.integration.reference import train_composed_layers
 from tests.integration.rented_run import slowness, train_and_lose_a_member
-from tests.integration.test_container_run import NUM_GRAINS, NUM_STEPS, written_job
+from tests.integration.test_container_run import NUM_STEPS, written_job
 from tests.integration.travelling_jobs import TOLERANCE
 from tests.scenes import or_skip
 from zooid.coordinator.plans.offer_names import rented_offer
@@ -17,7 +17,7 @@ from zooid.core.runs.events import MemberExited, MemberTrained, RosterChanged, R
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 PAGE = Path(__file__).parents[2] / "docs" / "functions.md"
-LIFETIME_S, STARTUP_S = 25.0, 6.0
+LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of functions where each has a core, and what they need to start there."""
 FIRST = {"r0s0", "r0s1", "r1s0", "r1s1"}
 """Members with which the run begins."""
@@ -36,7 +36,7 @@ def test_one_command_trains_on_functions_that_are_lost_and_run_out_of_time(tmp_p
     expected = train_composed_layers(written_job(tmp_path / "alone", 0.0))
     factor = slowness(len(FIRST))
     lifetime_s = LIFETIME_S * factor
-    job_file = written_job(tmp_path / "funcpipe", lifetime_s / NUM_STEPS / NUM_GRAINS)  # nobody lives for the whole run
+    job_file = written_job(tmp_path / "funcpipe", lifetime_s / NUM_STEPS)  # so that no member lives as long as the run
     own = {"lifetime": f"{lifetime_s:.0f} s", "startup": f"{STARTUP_S * factor:.0f} s"}
     with or_skip(function_scene(**own)) as scene:
         trained = train_and_lose_a_member(scene, job_file, *documented_options(), victim="r1s0", after_step=5)

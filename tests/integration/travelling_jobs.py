@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import examples.digits
 from tests.integration.reference import Trained, train_composed_layers
@@ -14,14 +15,15 @@ TOLERANCE = 1e-9
 DIGITS = '''"""The example of handwritten digits in float64, for a few steps."""
 
 import dataclasses
+from pathlib import Path
 
 import digits
+import torch
 from torch.utils.data import TensorDataset
 
 
 def data():
-    images, labels = digits.split(train=True).tensors
-    return TensorDataset(images[:240].double(), labels[:240])
+    return TensorDataset(*torch.load(Path(__file__).with_name("digits.pt")))
 
 
 job = dataclasses.replace(
@@ -76,6 +78,8 @@ def travelling_jobs(new_folder: Callable[[str], Path]) -> dict[str, tuple[Path, 
         (folder / "job.py").write_text(text)
         if name == "digits":
             shutil.copy(examples.digits.__file__, folder)
+            images, labels = examples.digits.split(train=True).tensors
+            torch.save((images[:240].double(), labels[:240]), folder / "digits.pt")
         with pytest.MonkeyPatch.context() as patch:
             patch.syspath_prepend(folder)
             made[name] = (folder / "job.py", train_composed_layers(folder / "job.py"))

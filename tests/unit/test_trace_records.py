@@ -21,7 +21,7 @@ from zooid.core.jobs.job import Job
 from zooid.core.runs import keys
 from zooid.core.runs.events import Event, ModelTraced
 from zooid.core.runs.trace import NestRecord, digest_of
-from zooid.layers import Batch, LayeredModel, collate, trace, trace_job
+from zooid.layers import Batch, LayeredModel, collate, default_device, trace, trace_job
 from zooid.layers.record import UnknownClass, decode_constants, decode_trace, encode_trace, rebuild
 from zooid.layers.record.literals import decode_literal, encode_literal
 from zooid.layers.record.nests import decode_nest, encode_nest
@@ -512,7 +512,8 @@ def test_types_under_autocast_are_those_of_the_member_s_own_device() -> None:
     assert dtypes == [torch.bfloat16]
     assert [value.dtype for value in counted.layers(store, digest).values_into(1)] == dtypes
     plain = replace(trace_job(replace_autocast(counted.job), collate(counted.job.data(), range(2), counted.job)))
-    elsewhere = write_trace_for(store, plain, torch.device("cuda"))
+    other = torch.device("cpu" if default_device().type == "cuda" else "cuda")
+    elsewhere = write_trace_for(store, plain, other)
     assert [value.dtype for value in counted.layers(store, elsewhere).values_into(1)] == dtypes
 
 

@@ -330,12 +330,14 @@ class Member:
         self._changed_at_s = time.perf_counter()
         logger.warning("%s; the members that are left go on without it", error)
         self._peers.announce_survey()
+        if self._spec.member not in roster.stages:
+            return None  # its hosts have to agree first, and this guest may not even have its state yet
         # The next first member looks up what this member has told, and tells the rest.
         telling = self._writer.submit(self.events.flush)
         replaced, attempted = self._confirmed(roster), roster
         while True:
             if self._spec.member not in replaced.stages:
-                return None  # a guest whose hosts have to agree first; it may join again
+                return None  # its hosts have to agree first; it may join again
             next_roster = self._survey(replaced, knows_attempt=replaced.change == attempted.change)
             if next_roster != attempted and replaced.change < attempted.change:
                 self._state.progress.forget_attempt(self._state.training)
