@@ -4,6 +4,9 @@ Rehearsed: members are processes in network namespaces with 20 MB/s each way; co
 The optimum is no schedule's: it follows from times and bytes alone, at the links' nominal rate, with every overlap free
 (see `zooid.predictor.step_bounds`).
 
+`simulated_ratio` is what the schedule, requests and readers of a store make of it. The rest of `ratio_to_optimum` is
+this machine's: members and the store share its cores.
+
 `hidden_share` is the part of a replica's transfer times, added up, that the step does not show: 1 − (step − optimum
 without any bytes) / Σ transfers. `overlap_share` is the part of it during which the member at that end computed.
 
@@ -114,7 +117,7 @@ def with_ahead(scene: Scene) -> Scene:
 
 
 def simulated_s(scene: Scene) -> float:
-    """With links as they are set."""
+    """With links as they are set, a millisecond for a request, and readers that look when their rules say."""
     layout = one_site(scene.stages, DirectedLink(bytes_per_s=LINK_BYTES_PER_S, rtt_s=0.001), transport=scene.transport)
     return simulate_step(scene.schedule_of_step(), layout).step_s
 
@@ -147,6 +150,7 @@ def row_of(place: Site, scene: Scene, num_steps: int) -> Row:
         "step_s": rehearsed.step_s,
         "optimum_s": best_s,
         "ratio_to_optimum": rehearsed.step_s / best_s,
+        "simulated_ratio": simulated_s(scene) / best_s,
         "hidden_share": 1 - max(0.0, rehearsed.step_s - free_s) / transfers_s,
         "overlap_share": total_parts(parts_by_member(rehearsed.timeline).values()).hidden_fraction,
         "transfer_share": moved_s / computed_s,

@@ -21,7 +21,7 @@ Kind = TypeVar("Kind")
 
 _IMPORTING_S = 2.5
 """What the imports of a member take on a core of its own."""
-_BESIDE = 1.5
+_BESIDE = 2.0
 """How much longer successors take to start, since their predecessors train, and the store works, on the same cores."""
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
@@ -58,7 +58,7 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer successors take to start here, all at once, than with a core for each; at least 1.5.
+    """How much longer successors take to start here, all at once, than with a core for each; at least 2.
 
     Imports alone say too little on an idle machine, since members also trace and join.
     """

@@ -148,6 +148,21 @@ class TestBill:
         assert self.usd(meter) == pytest.approx(0.05, abs=1.0)
         assert self.usd(meter) > 0
 
+    def test_who_still_waits_when_all_others_have_ended_is_billed_to_its_end(self, store: ObjectStore) -> None:
+        class Billing(PretendedPlatform):
+            def delete(self, run: str, titles: Collection[str]) -> Collection[str]:
+                assert set(titles) == {"000000.r0s0-1"}
+                self.ends |= dict.fromkeys(titles, Exit(None, billed_s=7.0))
+                return ()
+
+        meter, platform = RunMeter(), Billing()
+        crew = started(platform, store, "r0s0", "r0s0-1", meter=meter)
+        platform.ends["000000.r0s0"] = Exit(0, billed_s=5.0)
+        assert crew.has_ended("r0s0")
+        crew.end_waiting()
+        assert meter.running == ()
+        assert self.usd(meter) == pytest.approx(12.0)
+
     def test_starts_that_an_older_zooid_has_claimed_can_be_read(self, store: ObjectStore) -> None:
         meter, crew = self.ends(store, None)
         store.create(keys.start("r0s0", 0), b'{"record":"member_start","version":1,"member":"r0s0","nonce":"1"}')

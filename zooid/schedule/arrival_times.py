@@ -1,4 +1,4 @@
-"""When messages arrive after an event, learned from the last few of their kind, and when to look for the next one."""
+"""Arrival times of messages after events, learned from the last few, and the pauses between polls for the next one."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -6,15 +6,18 @@ from dataclasses import dataclass
 
 _NUM_KEPT = 5
 _FIRST_SPREAD = 0.25
-"""The spread after a single observation, as a fraction of it."""
+"""The assumed spread after a single arrival, as a fraction of its time."""
 _MIN_SPREAD_S, _MIN_SPREAD = 0.004, 0.02
-"""The least spread, also as a fraction of the usual time: an event shortly before a message tells more."""
+"""The least spread. The fraction of the usual time lets an event shortly before a message be the better predictor."""
 _EARLY = 0.5
-"""The first look is so much of the least spread before the earliest arrival: if messages are always there, it moves."""
+"""The first poll comes half the least spread before the earliest arrival.
+
+If messages always lie there already, first polls therefore become earlier step by step.
+"""
 _LATE_SPREADS = 2.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.5
 _SPREAD_FRACTION, _LATE_FRACTION = 0.5, 0.25
-"""The pause between two looks, as fractions of the spread, and of the time by which a message is late."""
+"""The pause between two polls, as fractions of the spread, and of the time by which a message is late."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,14 @@ class Arrival:
     """How long after an event a message arrives."""
 
     early_s: float
-    """When to look first: a little before the earliest of the last few arrived. Too early costs little."""
+    """Time of the first poll: a little before the earliest of the last few arrivals, since a miss costs little."""
     usual_s: float
     spread_s: float
     """Mean deviation from the usual time."""
 
     @property
     def late_s(self) -> float:
-        """When to look first if another event, which tells more, is still to come."""
+        """Time of the first poll while the best predictor has not happened yet."""
         return self.usual_s + _LATE_SPREADS * self.spread_s
 
 
@@ -42,10 +45,10 @@ class ArrivalTimes:
     def __init__(self) -> None:
         self._after_s: dict[int, deque[float]] = {}
         self.usual: dict[int, Arrival] = {}
-        """By event. The one with the least spread tells most."""
+        """Arrivals by event. The event with the least spread is the best predictor."""
 
     def came(self, after_s: Mapping[int, float]) -> None:
-        """Note how long after each of these events a message arrived. What it did not come after is forgotten."""
+        """Add the arrival of a message, as times since these events. Other events are forgotten."""
         for event in self.usual.keys() - after_s.keys():
             del self._after_s[event], self.usual[event]
         for event, time_s in after_s.items():
@@ -55,7 +58,7 @@ class ArrivalTimes:
 
 
 def _usual(after_s: Iterable[float]) -> Arrival:
-    """Of two, the earlier one is believed, since a first message is often late."""
+    """Return the median and the mean deviation. Of two, the earlier one counts, since a first message is often late."""
     ordered = sorted(after_s)
     usual_s = ordered[(len(ordered) - 1) // 2]
     deviation_s = sum(abs(time_s - usual_s) for time_s in ordered) / len(ordered)
@@ -64,7 +67,7 @@ def _usual(after_s: Iterable[float]) -> Arrival:
 
 
 def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
-    """Seconds until the next look for a message that is missing `waited_s` after its event.
+    """Return the seconds until the next poll for a message that is missing `waited_s` after its event.
 
     >>> pause_before_arrival(0.5, Arrival(0.45, 0.5, 0.02)), pause_before_arrival(2.5, Arrival(0.45, 0.5, 0.02))
     (0.01, 0.5)
@@ -74,10 +77,10 @@ def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
 
 
 LINE_MISSES = 1.2
-"""Mean number of looks that are too early, as counted in rehearsed pipelines."""
+"""Mean number of polls that miss, as counted in rehearsed pipelines."""
 _DELAY_S, _DELAY_FRACTION = 0.003, 0.006
 
 
 def line_delay(waited_s: float) -> float:
-    """Mean time in the store of a message that arrives `waited_s` after its event, once that is known to 2 %."""
+    """Return the mean time in the store of a message that arrives `waited_s` after its event, give or take 2 %."""
     return max(_DELAY_S, _DELAY_FRACTION * waited_s) if waited_s > 0 else 0.0

@@ -2,8 +2,7 @@
 
 Only the next message of a line is polled for. It is expected a learned time after some event: the arrival of the one
 before it, the beginning of the line, or a message of this rank, which it may answer. A stage of a pipeline sends the
-last grain forward, for example, and some time later the first gradient comes back. Which event tells most is learned,
-too.
+last grain forward, for example, and some time later the first gradient comes back. The best predictor is learned, too.
 """
 
 import math
@@ -23,17 +22,17 @@ _NUM_KEPT = 32
 
 
 class _SenderClock:
-    """When messages of one size arrived in the store, told from the times on their sender's clock that they carry.
+    """Estimates when messages of one size arrived in the store, from the times on their sender's clock that they carry.
 
-    A reader only sees that a message was missing at one look and there at another. One that is found as soon as it is
-    there shows what the two clocks differ by.
+    A reader only learns that a message was missing at one poll and there at the next. The message that was found
+    soonest after it was sealed shows how far the two clocks are apart.
     """
 
     def __init__(self) -> None:
         self._until_found_s: deque[float] = deque(maxlen=_NUM_KEPT)
 
     def arrived_s(self, sealed_s: float, missing_s: float | None, found_s: float) -> float:
-        """Return when a message arrived that was found at one time, and at another, if any, was still missing."""
+        """Return when a message arrived that was found at one time and missing at an earlier one, if that is given."""
         self._until_found_s.append(found_s - sealed_s)
         arrived_s = sealed_s + min(self._until_found_s)
         return arrived_s if missing_s is None else max(missing_s, arrived_s)
@@ -53,7 +52,7 @@ class _Line:
     sent_s: list[float] = field(default_factory=list)
     """When this rank sent messages to the other one since the line began."""
     clocks: defaultdict[int, _SenderClock] = field(default_factory=lambda: defaultdict(_SenderClock))
-    """By the number of bytes of a message."""
+    """Clocks by the size of messages, since larger ones take longer to upload."""
 
     def open(self, now_s: float) -> None:
         self.opened_s, self.sent_before_s, self.sent_s = now_s, self.last_sent_s, []
@@ -148,7 +147,7 @@ class MessageLines:
             receive.next_poll_s = now_s + behind_pause(now_s - receive.begun_s)
 
     def _expect(self, receive: PolledReceive, line: _Line, now_s: float) -> None:
-        """Expect a message after the event that tells most of those that have happened."""
+        """Expect a message after the best predictor among the events that have happened."""
         assert receive.edge is not None
         usual, happened_s = self._times[receive.edge].usual, line.events_s(receive)
 
@@ -159,11 +158,11 @@ class MessageLines:
         if known:
             event = min(known, key=spread_s)
             arrival = usual[event]
-            tells_most = spread_s(event) <= min(map(spread_s, usual))
-            look_s = happened_s[event] + (arrival.early_s if tells_most else arrival.late_s)
+            is_best = spread_s(event) <= min(map(spread_s, usual))
+            poll_s = happened_s[event] + (arrival.early_s if is_best else arrival.late_s)
         else:
             event = max((_PREVIOUS, _OPENED), key=lambda event: happened_s.get(event, -math.inf))
-            arrival, look_s = UNKNOWN, happened_s[event]
+            arrival, poll_s = UNKNOWN, happened_s[event]
         is_new = receive.expected_s is None or receive.event != event
         if is_new or receive.expected_s != happened_s[event]:
             # A rank that has paused since the event expects the message from now on.
@@ -171,4 +170,4 @@ class MessageLines:
             receive.arrival = Arrival(arrival.early_s, usual_s, arrival.spread_s)
             receive.event, receive.expected_s = event, happened_s[event]
             if is_new or not receive.num_misses:
-                receive.next_poll_s = look_s
+                receive.next_poll_s = poll_s

@@ -306,6 +306,13 @@ class Crew:
             raise self._error()
         return all(end is not None for end in exits)
 
+    def end_waiting(self) -> None:
+        """End members that still wait to join when all others have exited."""
+        waiting = [running for running in self._running.values() if running.exit is None]
+        if waiting:
+            with uninterrupted():
+                self._delete(waiting)
+
     def end(self) -> None:
         """End all members together, and return when they are gone."""
         if self._running and not self._is_replaced():

@@ -412,9 +412,10 @@ class Run:
             self._report_exit(crew, failure.member, failure.exit_text)
             raise
         self._fence.check()
+        wall_s = time.monotonic() - begin_s
+        crew.end_waiting()  # the bill has all of their time, too
         self.relay.flush()
         metered = self._bill.read()
-        wall_s = time.monotonic() - begin_s
         progress = self._progress
         steps = [progress.steps[number] for number in sorted(progress.steps)]
         step_s = median_step_s(steps, plan, first_step)
