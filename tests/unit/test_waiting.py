@@ -40,12 +40,12 @@ def line_delays_and_misses(came_s: float, num_steps: int = 300) -> tuple[float, 
     for step in range(num_steps):
         stored_s = came_s * generator.gauss(1, 0.02)
         arrival = times.usual.get(0, UNKNOWN)
-        look_s = arrival.early_s
+        look_s = first_s = arrival.early_s
         while look_s + LATENCY_S / 2 < stored_s:
             num_misses += step >= num_steps // 3
             look_s += LATENCY_S + pause_before_arrival(look_s + LATENCY_S, arrival)
         delays.append(look_s - stored_s)
-        times.came({0: stored_s})
+        times.came({0: stored_s}, at_first_poll=look_s == first_s)
     settled = delays[num_steps // 3 :]
     return sum(settled) / len(settled), num_misses / len(settled)
 

@@ -9,10 +9,10 @@ _FIRST_SPREAD = 0.25
 """The assumed spread after a single arrival, as a fraction of its time."""
 _MIN_SPREAD_S, _MIN_SPREAD = 0.004, 0.02
 """The least spread. The fraction of the usual time lets an event shortly before a message be the better predictor."""
-_EARLY = 0.5
+_EARLY, _MAX_DOUBLINGS = 0.5, 6
 """The first poll comes half the least spread before the earliest arrival.
 
-If messages always lie there already, first polls therefore become earlier step by step.
+That margin doubles with each message in a row that lay there already, since it may have done so for long.
 """
 _LATE_SPREADS = 2.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.5
@@ -46,24 +46,27 @@ class ArrivalTimes:
         self._after_s: dict[int, deque[float]] = {}
         self.usual: dict[int, Arrival] = {}
         """Arrivals by event. The event with the least spread is the best predictor."""
+        self._num_there = 0
 
-    def came(self, after_s: Mapping[int, float]) -> None:
+    def came(self, after_s: Mapping[int, float], *, at_first_poll: bool) -> None:
         """Add the arrival of a message, as times since these events. Other events are forgotten."""
+        self._num_there = self._num_there + 1 if at_first_poll else 0
+        margin = _EARLY * 2 ** min(max(self._num_there - 1, 0), _MAX_DOUBLINGS)
         for event in self.usual.keys() - after_s.keys():
             del self._after_s[event], self.usual[event]
         for event, time_s in after_s.items():
             kept = self._after_s.setdefault(event, deque(maxlen=_NUM_KEPT))
             kept.append(time_s)
-            self.usual[event] = _usual(kept)
+            self.usual[event] = _usual(kept, margin)
 
 
-def _usual(after_s: Iterable[float]) -> Arrival:
+def _usual(after_s: Iterable[float], margin: float) -> Arrival:
     """Return the median and the mean deviation. Of two, the earlier one counts, since a first message is often late."""
     ordered = sorted(after_s)
     usual_s = ordered[(len(ordered) - 1) // 2]
     deviation_s = sum(abs(time_s - usual_s) for time_s in ordered) / len(ordered)
     least_s = max(_MIN_SPREAD_S, (_MIN_SPREAD if len(ordered) > 1 else _FIRST_SPREAD) * usual_s)
-    return Arrival(max(0.0, ordered[0] - _EARLY * least_s), usual_s, max(least_s, deviation_s))
+    return Arrival(max(0.0, ordered[0] - margin * least_s), usual_s, max(least_s, deviation_s))
 
 
 def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:

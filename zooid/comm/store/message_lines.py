@@ -123,7 +123,8 @@ class MessageLines:
         if receive.expected_s is None:  # messages come in another order than they are asked for
             return
         after_s = {event: arrived_s - time_s for event, time_s in line.events_s(receive).items()}
-        self._times[edge].came({event: time_s for event, time_s in after_s.items() if time_s >= 0})
+        before = {event: time_s for event, time_s in after_s.items() if time_s >= 0}
+        self._times[edge].came(before, at_first_poll=not receive.num_misses)
 
     def clear(self) -> None:
         self._lines.clear()
