@@ -45,8 +45,8 @@ PARAMETER_BYTES = 2_000_000
 NUM_PARAMETERS = 16
 COMPUTE_S = ((0.040, 0.080), (0.042, 0.078), (0.038, 0.082), (0.040, 0.080))
 UPDATE_S = 0.005
-NUM_STEPS: dict[TransportName, int] = {"tcp": 5, "store": 15}
-"""Readers of a store learn in the first steps when messages come."""
+NUM_STEPS: dict[TransportName, int] = {"tcp": 5, "store": 25}
+"""Readers of a store learn over the first steps when messages arrive, and a run has thousands."""
 
 SCHEDULES: tuple[ScheduleName, ...] = ("gpipe", "1f1b")
 REAL_JOB_FILE = Path(__file__).parent / "jobs" / "plain.py"

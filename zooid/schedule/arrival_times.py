@@ -16,7 +16,7 @@ That margin doubles with each message in a row that lay there already, since it 
 """
 _LATE_SPREADS = 2.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.5
-_SPREAD_FRACTION, _LATE_FRACTION = 0.5, 0.25
+_SPREAD_FRACTION, _LATE_FRACTION = 0.5, 0.15
 """The pause between two polls, as fractions of the spread, and of the time by which a message is late."""
 
 
@@ -73,7 +73,7 @@ def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
     """Return the seconds until the next poll for a message that is missing `waited_s` after its event.
 
     >>> pause_before_arrival(0.5, Arrival(0.45, 0.5, 0.02)), pause_before_arrival(2.5, Arrival(0.45, 0.5, 0.02))
-    (0.01, 0.5)
+    (0.01, 0.3)
     """
     late_s = max(0.0, waited_s - arrival.usual_s)
     return min(max(_MIN_PAUSE_S, _SPREAD_FRACTION * arrival.spread_s, _LATE_FRACTION * late_s), _MAX_PAUSE_S)
