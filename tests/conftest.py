@@ -91,7 +91,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: needs the machine to itself")
-    config.addinivalue_line("markers", "thorough: a variant, or a test that takes minutes; it runs with --thorough only")
+    config.addinivalue_line(
+        "markers", "thorough: a variant, or a test that takes minutes; it runs with --thorough only"
+    )
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started the tests in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)  # otherwise all processes of tests would ignore it
 
