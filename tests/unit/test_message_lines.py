@@ -80,11 +80,18 @@ def test_a_message_is_expected_once_the_one_before_may_be_arriving() -> None:
 
 def test_what_is_behind_is_polled_for_rarely_but_not_never() -> None:
     lines = MessageLines()
-    _, second = a_line(lines, 2, begun_s=10.0)
+    first, second = a_line(lines, 2, begun_s=10.0)
     assert second.next_poll_s == 10.0 + behind_pause(0.0)
+    second.num_misses, second.last_poll_s = 1, 20.0
     lines.stay(second, 20.0)
     assert second.next_poll_s == 20.0 + behind_pause(10.0)
     assert behind_pause(10.0) == pytest.approx(5.0)
+    for tenths in range(200, 260):
+        first.is_in_flight = True
+        lines.begin_poll(first, tenths / 10)
+        first.is_in_flight = False
+        lines.stay(first, tenths / 10 + 0.05)
+    assert second.next_poll_s == 25.0, "polls for the first one do not defer it"
 
 
 def test_an_answer_is_expected_after_the_own_message_that_it_answers() -> None:

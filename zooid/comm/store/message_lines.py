@@ -144,8 +144,10 @@ class MessageLines:
             receive.previous_s = now_s if receive.previous_s is None else receive.previous_s
             self._expect(receive, line, now_s)
         else:
+            # The polls for the messages before it must not defer this one: programs may send in another order.
+            since_s = receive.last_poll_s if receive.num_misses else receive.begun_s
             receive.previous_s = receive.expected_s = None
-            receive.next_poll_s = now_s + behind_pause(now_s - receive.begun_s)
+            receive.next_poll_s = since_s + behind_pause(since_s - receive.begun_s)
 
     def _expect(self, receive: PolledReceive, line: _Line, now_s: float) -> None:
         """Expect a message after the best predictor among the events that have happened."""
