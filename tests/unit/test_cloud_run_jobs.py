@@ -83,7 +83,8 @@ def test_an_account_says_what_it_lacks() -> None:
         RunProject.of(bare, offer("gcp.run.l4"))
     with pytest.raises(InputError, match=r"in 'other/us-central1' .* names the project lab; name its project there"):
         RunProject.named(Account("cloud_run", "machines.toml", OPTIONS), "other/us-central1")
-    assert a_project(region="europe-west1").parent == "projects/lab/locations/europe-west1"
+    with pytest.raises(InputError, match=r"has the price of us-central1, but `region` .* is europe-west1; remove it"):
+        a_project(region="europe-west1")
 
 
 def test_a_login_is_sent_nowhere_in_plain_text() -> None:

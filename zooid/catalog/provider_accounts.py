@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zooid.core.errors import InputError, UnitError
-from zooid.core.resources.offer import RENTED_PLATFORMS
+from zooid.core.resources.offer import RENTED_PLATFORMS, Offer
 from zooid.core.text import quoted
 from zooid.core.units import parse_duration_s
 
@@ -50,6 +50,16 @@ class Account:
     def startup_s(self) -> float | None:
         """How long members take to start with this image; None for what the catalog says, or is assumed."""
         return self._duration_s("startup")
+
+    def region_of(self, offer: Offer) -> str:
+        """Return the region of members on an offer; InputError if the table names one that has other prices."""
+        given = self.options.get("region", offer.region)
+        if given != offer.region:
+            raise InputError(
+                f"{offer.name} has the price of {offer.region}, but `region` of [{self.platform}] in {self.file} is "
+                f"{given}; remove it there, or give an offer of {given}"
+            )
+        return offer.region
 
     def _duration_s(self, option: str) -> float | None:
         if option not in self.options:

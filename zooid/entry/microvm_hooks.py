@@ -33,11 +33,17 @@ class _Member:
 
     def __init__(self) -> None:
         self.has_begun = threading.Event()
+        self._is_asked = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._order: dict[str, Any] = {}
 
     def begin(self, order: dict[str, Any]) -> None:
-        """Fetch the program of an order, and start it: {"store", "program", "digest", "end", "environment"}."""
+        """Fetch the program of an order, and start it: {"store", "program", "digest", "end", "environment"}.
+
+        Only the first order is carried out. It comes from the service; whoever else may reach this port comes too late.
+        """
+        if not self._is_asked.acquire(blocking=False):
+            raise ValueError("this MicroVM has its member already")
         for name, value in order["environment"].items():
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         self._order = order

@@ -89,8 +89,8 @@ class Provider(Protocol):
     def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
         """Return None for each of these members that runs or is being started, or how it ended as far as is known.
 
-        `billed_s` of an exit says for how long the provider bills the member. Unknown titles are missing. Members that
-        `end` has just ended are asked for once more, where that is what ends their bill.
+        `billed_s` of an exit says for how long the provider bills the member. Unknown titles are missing. This is
+        called once more right after `end`, since some providers only know then for how long a member is billed.
         """
 
     def end(self, run: str, titles: Collection[str]) -> Collection[str]:

@@ -22,7 +22,7 @@ from zooid.platforms.platform import Launch
 from zooid.platforms.provider import MemberOrder, Provider
 from zooid.store import ObjectStore, open_store
 from zooid.store.dismissals import LOOK_S, dismiss
-from zooid.store.member_starts import find_start
+from zooid.store.member_starts import cancel_start, find_start
 from zooid.store.stored_records import find_end
 
 logger = logging.getLogger(__name__)
@@ -97,6 +97,10 @@ class ProviderPlatform:
                 self._provider(hosted.where).start(order)
             except ZooidError as error:
                 hosted.exit = Exit(None, ran_s=0.0, reason=f"could not be started: {error}")
+                with suppress(ZooidError):  # the provider may have begun although it did not answer
+                    store = self._open_store(hosted.store_url)
+                    cancel_start(store, hosted.member, hosted.roster)
+                    dismiss(store, hosted.member, hosted.roster)
 
         if orders:
             with ThreadPoolExecutor(min(len(orders), _MAX_REQUESTS)) as threads:
@@ -128,7 +132,7 @@ class ProviderPlatform:
                 self._is_silent = False
             except ZooidError as error:
                 if not self._is_silent:
-                    logger.warning("members cannot be listed, and may live on: %s", error)
+                    logger.warning("the provider did not say which members run; they may still cost money: %s", error)
                 self._is_silent = True
                 continue
             for title in titles:

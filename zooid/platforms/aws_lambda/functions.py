@@ -55,16 +55,7 @@ def function_platform(account: Account, offer_of: Callable[[str], Offer], look_s
     def open_functions(where: str) -> "LambdaFunctions":
         return LambdaFunctions(account, function_clients(where, account.options.get("endpoint")))
 
-    def region_of(offer: Offer) -> str:
-        given = account.options.get("region", offer.region)
-        if given != offer.region:
-            raise InputError(
-                f"{offer.name} has the price of {offer.region}, but `region` of [{NAME}] in {account.file} is {given}; "
-                f"remove it there, or give an offer of {given}"
-            )
-        return offer.region
-
-    return ProviderPlatform(NAME, open_functions, region_of, offer_of, look_s)
+    return ProviderPlatform(NAME, open_functions, account.region_of, offer_of, look_s)
 
 
 class LambdaFunctions:

@@ -23,6 +23,7 @@ from zooid.core.errors import InputError, StoreError, ZooidError
 from zooid.core.resources.offer import Offer
 from zooid.core.runs import keys
 from zooid.core.runs.member_records import Exit
+from zooid.platforms.aws_lambda.function_requests import Refused
 from zooid.platforms.aws_lambda.microvm_images import ImageFamily, check_image
 from zooid.platforms.aws_lambda.microvm_records import (
     MicrovmRecord,
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 NAME = "aws_microvm"
 _MAX_PAYLOAD = 4096
+_UNCERTAIN = ("InternalServerException", "ServiceException", "InternalFailure", "ServiceUnavailable")
+"""Errors after which a MicroVM may run nevertheless."""
 _MAX_LIFETIME_S = 28_800
 _LIFETIME_MARGIN_S = 60
 """A member ends itself when its time is over. The service ends it this much later, if it does not."""
@@ -105,7 +108,12 @@ class Microvms:
             store.put(keys.microvm_program(order.title), program)
             record = MicrovmRecord(request=self._request(order, program))
             keep_record(store, order.title, record)
-        self._vms[order.run, order.title] = self._run(store, order.title, record)
+        try:
+            self._vms[order.run, order.title] = self._run(store, order.title, record)
+        except Refused as error:
+            if error.code not in _UNCERTAIN:
+                remove_records(store, order.title)  # nobody requests it again
+            raise
 
     def _request(self, order: MemberOrder, program: bytes) -> dict[str, Any]:
         """Return the parameters of the request that runs the MicroVM of a member."""

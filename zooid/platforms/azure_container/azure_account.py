@@ -72,8 +72,8 @@ class AzurePlace:
 
 
 def place_of(account: Account, offer: Offer) -> AzurePlace:
-    """Return the place of members on an offer: in its region, unless the account names another one."""
-    return _place(account, account.options.get("region", offer.region))
+    """Return the place of members on an offer, which is in its region."""
+    return _place(account, account.region_of(offer))
 
 
 def place_named(account: Account, name: str) -> AzurePlace:

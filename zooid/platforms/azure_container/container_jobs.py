@@ -113,9 +113,12 @@ class ContainerJobs:
             except ResourceNotFoundError:
                 with in_group(place):
                     finish(jobs.begin_create_or_update(place.resource_group, name, self._job_of(order)))
-            if not self._executions(name):
-                # without polling: whether the container starts, `states` sees
-                jobs.begin_start(place.resource_group, name, polling=False)
+            try:
+                if not self._executions(name):
+                    # without polling: whether the container starts, `states` sees
+                    jobs.begin_start(place.resource_group, name, polling=False)
+            except ResourceNotFoundError as error:
+                raise ZooidError(f"{order.title} cannot be started: Azure does not find its job {name}") from error
 
     def _job_of(self, order: MemberOrder) -> Job:
         place, offer = self._place, order.offer
@@ -168,8 +171,7 @@ class ContainerJobs:
         if region != place.region:
             raise InputError(
                 f"the environment {self._environment_name} is in {region}, and members are to be started in "
-                f"{place.region}; name an environment of that region, or give region = {region!r} in "
-                f"[{place.account.platform}] of {place.account.file}"
+                f"{place.region}; name an environment of that region, or give an offer of {region}"
             )
         return environment
 

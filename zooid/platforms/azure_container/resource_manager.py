@@ -101,8 +101,8 @@ def asking(place: AzurePlace, what: str) -> Iterator[None]:
     except HttpResponseError as error:
         if error.status_code == 403:
             raise InputError(
-                f"{what}: {_reason(error)}; give the login the role in docs/azure-role.json on the resource "
-                f"group {place.resource_group}"
+                f"{what}: {_reason(error)}; give the login the role in docs/azure-role.json on the subscription "
+                f"{place.subscription}"
             ) from error
         raise ZooidError(f"{what}: {_reason(error)}") from error
     except ServiceRequestError as error:

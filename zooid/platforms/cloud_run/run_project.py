@@ -20,9 +20,9 @@ class RunProject:
 
     @staticmethod
     def of(account: Account, offer: Offer) -> "RunProject":
-        """Return the place of members on an offer: in its region, unless the account names another one."""
+        """Return the place of members on an offer, which is in its region."""
         project = account.needed("project", _PROJECT)
-        return RunProject(account, project, account.options.get("region", offer.region))
+        return RunProject(account, project, account.region_of(offer))
 
     @staticmethod
     def named(account: Account, name: str) -> "RunProject":
