@@ -51,7 +51,7 @@ def poll_until(lines: MessageLines, asked: PolledReceive, stored_s: float, clock
             lines.leave(asked, now_s)
             return now_s
         asked.num_misses += 1
-        asked.last_poll_s = now_s
+        asked.last_poll_s = asked.missing_s = now_s
         waited_s = now_s - (asked.begun_s if asked.expected_s is None else asked.expected_s)
         is_expected = asked.expected_s is not None
         asked.next_poll_s = now_s + (
@@ -150,6 +150,50 @@ def test_messages_that_lie_there_are_polled_for_at_once() -> None:
     asked = a_line(lines, 4, begun_s=200.0)
     found_s = [poll_until(lines, one, 190.0 + 0.3 * (number + 1)) for number, one in enumerate(asked)]
     assert found_s[-1] - found_s[0] < 0.01
+
+
+def lateness_s(first_after_s: list[float]) -> list[float]:
+    """How long a message lies in the store at most in each step, if the first of three comes after these times."""
+    lines, begun_s = MessageLines(), 0.0
+    late_s = []
+    for after_s in first_after_s:
+        begun_s += 100.0
+        found_s = begun_s
+        of_step = []
+        for number, one in enumerate(a_line(lines, 3, begun_s)):
+            stored_s = begun_s + after_s + 0.5 * number
+            found_s = max(found_s, poll_until(lines, one, stored_s))
+            of_step.append(found_s - stored_s)
+        late_s.append(max(of_step))
+    return late_s
+
+
+@pytest.mark.parametrize(
+    ("first_after_s", "allowed_s"),
+    [
+        pytest.param([30.0] + 6 * [1.0], 1.0, id="a first step that compiles"),
+        pytest.param([1.0, 1.0, 20.0] + 6 * [1.0], 0.2, id="a pause"),
+        pytest.param([*(6 * [20.0]), *(6 * [1.0])], 10.0, id="steps that become short"),
+    ],
+)
+def test_slow_steps_do_not_make_later_ones_slow(first_after_s: list[float], allowed_s: float) -> None:
+    late_s = lateness_s(first_after_s)
+    slow = [number for number, after_s in enumerate(first_after_s) if after_s > 1.0]
+    following = late_s[slow[-1] + 1 :]
+    assert following[0] <= allowed_s
+    assert max(following[1:]) < 0.6
+    assert following[-1] < 0.1
+
+
+def test_what_is_noted_of_a_line_that_never_ends_is_bounded() -> None:
+    lines = MessageLines()
+    [waiting] = a_line(lines, 1, begun_s=0.0)
+    for number in range(1000):
+        lines.note_sent(OTHER, float(number))
+        lines.add(receive(1, float(number)))
+        poll_until(lines, waiting, float(number))
+        waiting = lines._lines[OTHER].receives[0]
+    assert len(lines._lines[OTHER].sent_s) < 100
 
 
 @pytest.mark.parametrize("jump_s", [40.0, -40.0])

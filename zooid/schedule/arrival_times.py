@@ -8,13 +8,14 @@ _NUM_KEPT = 5
 _FIRST_SPREAD = 0.25
 """The assumed spread after a single arrival, as a fraction of its time."""
 _MIN_SPREAD_S, _MIN_SPREAD = 0.004, 0.02
-"""The least spread. The fraction of the usual time lets an event shortly before a message be the better predictor."""
+"""The least spread. It grows with the usual time, so that of two equally regular events the later one is preferred."""
 _EARLY, _MAX_DOUBLINGS = 0.5, 6
 """The first poll comes half the least spread before the earliest arrival.
 
 That margin doubles with each message in a row that lay there already, since it may have done so for long.
 """
 _LATE_SPREADS = 2.0
+_LONG_S = 2.0
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.005, 0.5
 _SPREAD_FRACTION, _LATE_FRACTION = 0.5, 0.15
 """The pause between two polls, as fractions of the spread, and of the time by which a message is late."""
@@ -28,12 +29,9 @@ class Arrival:
     """Time of the first poll: a little before the earliest of the last few arrivals, since a miss costs little."""
     usual_s: float
     spread_s: float
-    """Mean deviation from the usual time."""
-
-    @property
-    def late_s(self) -> float:
-        """Time of the first poll while the best predictor has not happened yet."""
-        return self.usual_s + _LATE_SPREADS * self.spread_s
+    """Median deviation from the usual time."""
+    late_s: float = 0.0
+    """Time of the first poll if the event that predicts best has not happened yet, so that this one has to do."""
 
 
 UNKNOWN = Arrival(0.0, 0.0, 0.0)
@@ -61,12 +59,26 @@ class ArrivalTimes:
 
 
 def _usual(after_s: Iterable[float], margin: float) -> Arrival:
-    """Return the median and the mean deviation. Of two, the earlier one counts, since a first message is often late."""
+    """Return the median and the median deviation.
+
+    A first message is often late. So a single one does not defer any poll, and of two, the earlier one counts.
+    """
     ordered = sorted(after_s)
     usual_s = ordered[(len(ordered) - 1) // 2]
-    deviation_s = sum(abs(time_s - usual_s) for time_s in ordered) / len(ordered)
-    least_s = max(_MIN_SPREAD_S, (_MIN_SPREAD if len(ordered) > 1 else _FIRST_SPREAD) * usual_s)
-    return Arrival(max(0.0, ordered[0] - margin * least_s), usual_s, max(least_s, deviation_s))
+    if len(ordered) == 1:
+        return Arrival(0.0, usual_s, max(_MIN_SPREAD_S, _FIRST_SPREAD * usual_s))
+    deviation_s = sorted(abs(time_s - usual_s) for time_s in ordered)[len(ordered) // 2]
+    least_s = max(_MIN_SPREAD_S, _MIN_SPREAD * usual_s)
+    spread_s = max(least_s, deviation_s)
+    return Arrival(max(0.0, ordered[0] - margin * least_s), usual_s, spread_s, usual_s + _LATE_SPREADS * spread_s)
+
+
+def pause_until(remaining_s: float) -> float:
+    """Return the seconds until the next poll before a first poll that is due in `remaining_s`.
+
+    A long wait is halved again and again. If messages suddenly arrive much sooner, a reader notices it soon.
+    """
+    return remaining_s / 2 if remaining_s > _LONG_S else remaining_s
 
 
 def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
@@ -75,6 +87,8 @@ def pause_before_arrival(waited_s: float, arrival: Arrival) -> float:
     >>> pause_before_arrival(0.5, Arrival(0.45, 0.5, 0.02)), pause_before_arrival(2.5, Arrival(0.45, 0.5, 0.02))
     (0.01, 0.3)
     """
+    if waited_s < arrival.early_s:
+        return max(_MIN_PAUSE_S, pause_until(arrival.early_s - waited_s))
     late_s = max(0.0, waited_s - arrival.usual_s)
     return min(max(_MIN_PAUSE_S, _SPREAD_FRACTION * arrival.spread_s, _LATE_FRACTION * late_s), _MAX_PAUSE_S)
 

@@ -7,10 +7,10 @@ last grain forward, for example, and some time later the first gradient comes ba
 
 import math
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from zooid.comm.store.polled_receive import Edge, PolledReceive
-from zooid.schedule.arrival_times import UNKNOWN, Arrival, ArrivalTimes
+from zooid.schedule.arrival_times import UNKNOWN, ArrivalTimes, pause_until
 from zooid.schedule.polling_rules import behind_pause
 
 _PREVIOUS, _OPENED, _SENT_BEFORE = 0, -1, -2
@@ -19,10 +19,12 @@ _PREVIOUS, _OPENED, _SENT_BEFORE = 0, -1, -2
 A positive number is that of a message that this rank has sent since the line began.
 """
 _NUM_KEPT = 32
+_MAX_SENT = 32
+"""Events of one line. A program that always waits for some message never opens a new one."""
 
 
 class _SenderClock:
-    """Estimates when messages of one size arrived in the store, from the times on their sender's clock that they carry.
+    """Estimates when messages of similar sizes arrived in the store, from the times on their sender's clock that they carry.
 
     A reader only learns that a message was missing at one poll and there at the next. The message that was found
     soonest after it was sealed shows how far the two clocks are apart.
@@ -52,13 +54,13 @@ class _Line:
     sent_s: list[float] = field(default_factory=list)
     """When this rank sent messages to the other one since the line began."""
     clocks: defaultdict[int, _SenderClock] = field(default_factory=lambda: defaultdict(_SenderClock))
-    """Clocks by the size of messages, since larger ones take longer to upload."""
+    """Clocks by the number of bits of a message's size, since larger messages take longer to upload."""
 
     def open(self, now_s: float) -> None:
         self.opened_s, self.sent_before_s, self.sent_s = now_s, self.last_sent_s, []
 
     def events_s(self, receive: PolledReceive) -> dict[int, float]:
-        """Return when the events of a message happened that have."""
+        """Return the times of those events before a message that have already happened."""
         times_s = {_PREVIOUS: receive.previous_s, _OPENED: self.opened_s, _SENT_BEFORE: self.sent_before_s}
         happened_s = {event: time_s for event, time_s in times_s.items() if time_s is not None}
         return happened_s | dict(enumerate(self.sent_s, 1))
@@ -82,7 +84,7 @@ class MessageLines:
         """Note that this rank has sent a message, after which others may come back."""
         line = self._lines[reader]
         line.last_sent_s = now_s
-        if line.receives:
+        if line.receives and len(line.sent_s) < _MAX_SENT:
             line.sent_s.append(now_s)
             waiting = next((receive for receive in line.receives if not receive.is_in_flight), None)
             if waiting is not None:
@@ -117,8 +119,7 @@ class MessageLines:
         line, edge = self._line(receive), receive.edge
         if edge is None or receive not in line.receives:
             return
-        missing_s = receive.last_poll_s if receive.num_misses else None
-        arrived_s = line.clocks[receive.num_bytes].arrived_s(sealed_s, missing_s, asked_s)
+        arrived_s = line.clocks[receive.num_bytes.bit_length()].arrived_s(sealed_s, receive.missing_s, asked_s)
         line.arrived_s = arrived_s
         if receive.expected_s is None:  # messages come in another order than they are asked for
             return
@@ -170,7 +171,7 @@ class MessageLines:
         if is_new or receive.expected_s != happened_s[event]:
             # A rank that has paused since the event expects the message from now on.
             usual_s = max(arrival.usual_s, now_s - happened_s[event])
-            receive.arrival = Arrival(arrival.early_s, usual_s, arrival.spread_s)
+            receive.arrival = replace(arrival, usual_s=usual_s)
             receive.event, receive.expected_s = event, happened_s[event]
             if is_new or not receive.num_misses:
-                receive.next_poll_s = poll_s
+                receive.next_poll_s = now_s + pause_until(poll_s - now_s)

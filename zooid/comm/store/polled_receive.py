@@ -37,6 +37,8 @@ class PolledReceive:
     """The event after which it is expected (see `message_lines`)."""
     arrival: Arrival = UNKNOWN
     """How long after that event it usually arrives."""
+    missing_s: float | None = None
+    """When the store last said that the message is missing; None if it never did."""
     last_poll_s: float = 0.0
     next_poll_s: float = 0.0
     num_misses: int = 0

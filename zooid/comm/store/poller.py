@@ -226,6 +226,7 @@ class Poller(Threads[PolledReceive]):
             self._poll_later(receive, _RANDOM.uniform(pause_s / 2, pause_s), is_miss=True)
             return
         if answer is None:
+            receive.missing_s = asked_s
             self._poll_later(receive, None, is_miss=True)
             return
         self._take(receive, *answer, began_s, asked_s)

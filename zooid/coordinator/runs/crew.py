@@ -309,7 +309,7 @@ class Crew:
     def end_waiting(self) -> None:
         """End members that still wait to join when all others have exited."""
         waiting = [running for running in self._running.values() if running.exit is None]
-        if waiting:
+        if waiting and not self._is_replaced():
             with uninterrupted():
                 self._delete(waiting)
 

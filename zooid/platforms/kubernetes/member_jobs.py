@@ -47,7 +47,7 @@ class KubernetesJobs:
         self._patience = patience
         self._lifetimes_s: dict[tuple[str, str], float] = {}
         """Time limits of members, by run and title."""
-        self._since_s: dict[tuple[str, str], float] = {}
+        self._since_s: dict[tuple[str, str], tuple[float, float]] = {}
         """When a member was first seen without a pod, or with an obstacle, by the monotonic clock."""
         self._warned: set[tuple[str, str]] = set()
         self._created: set[tuple[str, str]] = set()
@@ -104,8 +104,8 @@ class KubernetesJobs:
             if condition.get("type") == "Failed":
                 said = quoted(str(condition.get("message") or condition.get("reason") or ""))
                 return Exit(None, reason=f"is lost: its pod was evicted or deleted ({said})")
-        since_s = self._since_s.setdefault((run, title), time.monotonic())
-        if status.get("active") or time.monotonic() - since_s < _PODLESS_S * self._patience:
+        waited_s = self._waited_s(run, title, _FORBIDDEN_S)
+        if status.get("active") or waited_s < _PODLESS_S * self._patience:
             return None
         name = resource_name(run, title)
         events = [event for event in self._client.events_of_job(name) if event.get("reason") == "FailedCreate"]
@@ -114,6 +114,15 @@ class KubernetesJobs:
             words = f"the cluster refuses its pod: {quoted(str(events[-1].get('message') or ''))}"
         return self._hopelessness(run, title, Obstacle(words, _FORBIDDEN_S))
 
+    def _waited_s(self, run: str, title: str, patience_s: float) -> float:
+        """Return how long a member has had an obstacle of this patience. Another kind of obstacle starts anew."""
+        now_s = time.monotonic()
+        since_s, last_patience_s = self._since_s.get((run, title), (now_s, patience_s))
+        if patience_s != last_patience_s:
+            since_s = now_s
+        self._since_s[run, title] = since_s, patience_s
+        return now_s - since_s
+
     def _hopelessness(self, run: str, title: str, obstacle: Obstacle | None) -> Exit | None:
         """Return the end of a member that has had an obstacle for too long. Its Job is removed, so it stays ended."""
         key = run, title
@@ -121,7 +130,7 @@ class KubernetesJobs:
             self._since_s.pop(key, None)
             self._warned.discard(key)
             return None
-        waited_s = time.monotonic() - self._since_s.setdefault(key, time.monotonic())
+        waited_s = self._waited_s(run, title, obstacle.patience_s)
         if waited_s >= obstacle.patience_s * self._patience:
             self._client.delete(run, [title], _FORCED_GRACE_S)
             return Exit(None, ran_s=0.0, reason=f"could not be started: {obstacle.words}")

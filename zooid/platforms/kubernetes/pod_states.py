@@ -22,7 +22,7 @@ _BROKEN = {
     "CreateContainerError": 60.0,
     "RunContainerError": 60.0,
 }
-"""Reasons for which a container waits that somebody has to mend, and the seconds in which registries may recover."""
+"""Reasons why a container waits that only a person can fix, and the seconds before it is given up."""
 UNSCHEDULABLE_S = 600.0
 """Seconds for which no node may have room for a member. A cluster that grows needs minutes for a new node."""
 _LOST = {

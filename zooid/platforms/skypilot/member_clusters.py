@@ -167,7 +167,7 @@ class MemberClusters:
         return self._sky.answer(sky_arguments.request_log(request.request_id)).last_words
 
     def _fail(self, cluster: _Cluster, reason: str, *, is_there: bool) -> None:
-        """Give a cluster up on which no member begins; what there is of it is torn down, since it would stay."""
+        """Give up a cluster on which no member will start. If some of it exists, tear it down, since it costs money."""
         cluster.reason = reason
         if is_there:
             self._tear_down([cluster])
@@ -232,10 +232,13 @@ class MemberClusters:
 
     def end(self, run: str, titles: Collection[str]) -> Collection[str]:
         clusters = {title: self._cluster(run, title) for title in titles}
-        launches = self._launches([each for each in clusters.values() if each.exit is None or each.reason])
-        begun = [row.request_id for row in launches.values() if not row.has_failed and not row.has_succeeded]
-        if begun:
-            self._sky.give(sky_arguments.cancel(begun))
+        try:
+            launches = self._launches([each for each in clusters.values() if each.exit is None or each.reason])
+            begun = [row.request_id for row in launches.values() if not row.has_failed and not row.has_succeeded]
+            if begun:
+                self._sky.give(sky_arguments.cancel(begun))
+        except SkyFailed as error:  # machines that are there must go all the same
+            logger.warning("launches that go on could not be cancelled: %s", error)
         names = {cluster.name: title for title, cluster in clusters.items()}
         there = self._listed(names, refreshes=False)
         for cluster in clusters.values():
