@@ -24,7 +24,7 @@ _MAX_SENT = 32
 
 
 class _SenderClock:
-    """Estimates when messages of similar sizes arrived in the store, from the times on their sender's clock that they carry.
+    """Estimates when messages of similar sizes arrived in the store. They carry the time by their sender's clock.
 
     A reader only learns that a message was missing at one poll and there at the next. The message that was found
     soonest after it was sealed shows how far the two clocks are apart.
