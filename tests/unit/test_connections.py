@@ -172,15 +172,15 @@ class Late:
 
 def test_who_is_often_late_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(heartbeat, "SILENCE_S", 0.4)
+    monkeypatch.setattr(heartbeat, "SILENCE_S", 1.6)
     connection = Late()
     watching = heartbeat.Heartbeats([connection])  # type: ignore[list-item]
     watching.start()
     try:
-        time.sleep(0.3)
+        time.sleep(1.2)
         connection.heard_s = time.monotonic()
-        wait_until(lambda: watching.limit_s("late") > 0.8)
-        time.sleep(0.6)
+        wait_until(lambda: watching.limit_s("late") > 3.2)
+        time.sleep(2.4)
         assert connection.lost is None
         wait_until(lambda: connection.lost is not None)
     finally:

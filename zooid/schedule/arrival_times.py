@@ -29,7 +29,7 @@ class Arrival:
     """Time of the first poll: a little before the earliest of the last few arrivals, since a miss costs little."""
     usual_s: float
     spread_s: float
-    """Median deviation from the usual time."""
+    """Usual deviation from the usual time."""
     late_s: float = 0.0
     """Time of the first poll if the event that predicts best has not happened yet, so that this one has to do."""
 
@@ -59,7 +59,7 @@ class ArrivalTimes:
 
 
 def _usual(after_s: Iterable[float], margin: float) -> Arrival:
-    """Return the median and the median deviation.
+    """Return the median, and the mean deviation without the largest one, which may be a pause of the whole run.
 
     A first message is often late. So a single one does not defer any poll, and of two, the earlier one counts.
     """
@@ -67,7 +67,8 @@ def _usual(after_s: Iterable[float], margin: float) -> Arrival:
     usual_s = ordered[(len(ordered) - 1) // 2]
     if len(ordered) == 1:
         return Arrival(0.0, usual_s, max(_MIN_SPREAD_S, _FIRST_SPREAD * usual_s))
-    deviation_s = sorted(abs(time_s - usual_s) for time_s in ordered)[len(ordered) // 2]
+    deviations_s = sorted(abs(time_s - usual_s) for time_s in ordered)
+    deviation_s = sum(deviations_s[:-1]) / (len(deviations_s) - 1) if len(ordered) > 2 else deviations_s[-1]
     least_s = max(_MIN_SPREAD_S, _MIN_SPREAD * usual_s)
     spread_s = max(least_s, deviation_s)
     return Arrival(max(0.0, ordered[0] - margin * least_s), usual_s, spread_s, usual_s + _LATE_SPREADS * spread_s)
