@@ -2,9 +2,11 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from zooid.core.resources.offer import Offer
 from zooid.core.runs.member_records import Exit, MemberHandle
 from zooid.core.runs.ticket import Program, Ticket
 from zooid.platforms import Launch
+from zooid.platforms.provider import MemberOrder
 
 
 class PretendedPlatform:
@@ -44,6 +46,32 @@ class PretendedPlatform:
 
     def watch(self, handle: MemberHandle, title: str) -> bool:
         return False
+
+
+class PretendedProvider:
+    """A provider that starts nothing, and keeps what it is asked to start."""
+
+    def __init__(self) -> None:
+        self.orders: dict[str, MemberOrder] = {}
+        """By title."""
+
+    def check(self, orders: Collection[MemberOrder]) -> None:
+        pass
+
+    def start(self, order: MemberOrder) -> None:
+        self.orders[order.title] = order
+
+    def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
+        return dict.fromkeys(titles)
+
+    def end(self, run: str, titles: Collection[str]) -> Collection[str]:
+        return ()
+
+    def num_free(self, offer: Offer) -> int | None:
+        return None
+
+    def close(self) -> None:
+        pass
 
 
 def a_launch(member: str, program: Program = "worker", offer: str = "", *, trains: bool = True) -> Launch:

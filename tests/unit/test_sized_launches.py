@@ -1,15 +1,12 @@
 """Members are started with the size that their plan gives them, and are told so."""
 
-from collections.abc import Collection, Mapping
-
 import pytest
 
+from tests.platforms import PretendedProvider
 from tests.unit.test_member_sizes import market_of, measured
 from zooid.catalog.provider_accounts import Account
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.core.plans.plan import Limits, Plan
-from zooid.core.resources.offer import Offer
-from zooid.core.runs.member_records import Exit
 from zooid.core.runs.ticket import Ticket
 from zooid.planner import search
 from zooid.planner.member_sizes import ENTRY_BYTES, MARGIN
@@ -28,34 +25,9 @@ ACCOUNT = Account(
 )
 
 
-class Recorder:
-    """A provider that starts nothing, and keeps what it is asked to start."""
-
-    def __init__(self) -> None:
-        self.orders: dict[str, MemberOrder] = {}
-
-    def check(self, orders: Collection[MemberOrder]) -> None:
-        pass
-
-    def start(self, order: MemberOrder) -> None:
-        self.orders[order.title] = order
-
-    def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
-        return dict.fromkeys(titles)
-
-    def end(self, run: str, titles: Collection[str]) -> Collection[str]:
-        return ()
-
-    def num_free(self, offer: Offer) -> int | None:
-        return None
-
-    def close(self) -> None:
-        pass
-
-
 def started(plan: Plan, platform: str) -> dict[str, MemberOrder]:
     """The orders for all members of a plan, by stage; it has one replica."""
-    recorder = Recorder()
+    recorder = PretendedProvider()
     provider = ProviderPlatform(platform, lambda where: recorder, lambda offer: offer.region, rented_offer)
     launches = [
         Launch(

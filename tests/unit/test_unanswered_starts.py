@@ -1,14 +1,12 @@
 """Starts that a provider has not answered, or that somebody asks for a second time."""
 
-from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.platforms import PretendedProvider
 from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.core.errors import ZooidError
-from zooid.core.resources.offer import Offer
-from zooid.core.runs.member_records import Exit
 from zooid.core.runs.ticket import Ticket
 from zooid.entry.microvm_hooks import _Member
 from zooid.platforms.platform import Launch
@@ -19,26 +17,11 @@ from zooid.store.dismissals import is_dismissed
 from zooid.store.member_starts import claim_start, find_start
 
 
-class Silent:
+class Silent(PretendedProvider):
     """A provider that does not answer the request to start a member."""
-
-    def check(self, orders: Collection[MemberOrder]) -> None:
-        pass
 
     def start(self, order: MemberOrder) -> None:
         raise ZooidError("no answer in 60 s")
-
-    def states(self, run: str, titles: Collection[str]) -> Mapping[str, Exit | None]:
-        return {}
-
-    def end(self, run: str, titles: Collection[str]) -> Collection[str]:
-        return ()
-
-    def num_free(self, offer: Offer) -> int | None:
-        return None
-
-    def close(self) -> None:
-        pass
 
 
 def launch_of(store_url: str) -> Launch:
