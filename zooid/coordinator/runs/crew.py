@@ -308,16 +308,16 @@ class Crew:
 
     def end_waiting(self) -> None:
         """End members that still wait to join when all others have exited."""
-        waiting = [running for running in self._running.values() if running.exit is None]
-        if waiting and not self._is_replaced():
-            with uninterrupted():
-                self._delete(waiting)
+        self._end([running for running in self._running.values() if running.exit is None])
 
     def end(self) -> None:
         """End all members together, and return when they are gone."""
-        if self._running and not self._is_replaced():
+        self._end(list(self._running.values()))
+
+    def _end(self, members: Sequence[_Running]) -> None:
+        if members and not self._is_replaced():
             with uninterrupted():
-                self._delete(list(self._running.values()))
+                self._delete(members)
 
     def _delete(self, members: Sequence[_Running]) -> None:
         """End members. One whose start was not claimed yet will never start, however late the platform is."""
