@@ -27,6 +27,8 @@ _SECRET_KEY = "zooid-laboratory-secret"
 _REGION = "us-east-1"
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.02
+_MOTO = Path(__file__).with_name("moto_server.py")
+"""A program of its own, since importing moto takes long."""
 
 
 class ServerFailed(ZooidError):
@@ -81,7 +83,7 @@ def rclone_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = (), *, is_hashing
 @contextmanager
 def moto_s3(bind: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[S3Server]:
     """moto's server, in a process of its own; `bind` and `prefix` as for `rclone_s3`."""
-    with _running([*prefix, sys.executable, "-m", "moto.server", "--host", bind, "--port", "0"], bind) as server:
+    with _running([*prefix, sys.executable, "-P", str(_MOTO), "--host", bind, "--port", "0"], bind) as server:
         yield server
 
 

@@ -21,8 +21,6 @@ Kind = TypeVar("Kind")
 
 _IMPORTING_S = 2.5
 """What the imports of a member take on a core of its own."""
-_BESIDE = 2.0
-"""How much longer successors take to start, since their predecessors train, and the store works, on the same cores."""
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
 _PROFILE_EFFORT = "0.02"
@@ -58,14 +56,16 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer successors take to start here, all at once, than with a core for each; at least 2.
+    """How much longer successors take to start here, all at once beside their predecessors, than with a core for each.
 
-    Imports alone say too little on an idle machine, since members also trace and join.
+    At least 1. Imports alone say too little where cores are few, since members also trace, join and train.
     """
+    num_processes = 2 * num_members
     begin_s = time.monotonic()
-    importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_members)]
-    assert [process.wait() for process in importing] == [0] * num_members
-    return _BESIDE * max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
+    importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_processes)]
+    assert [process.wait() for process in importing] == [0] * num_processes
+    num_cores = len(os.sched_getaffinity(0))
+    return max(1.0, num_processes / num_cores, (time.monotonic() - begin_s) / _IMPORTING_S)
 
 
 def train_and_lose_a_member(scene: Scene, job_file: Path, *options: str, victim: str, after_step: int) -> RentedRun:
