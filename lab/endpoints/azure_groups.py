@@ -81,8 +81,9 @@ class ContainerInstances:
     limits: dict[str, int] = field(default_factory=lambda: {"ContainerGroups": 100, "StandardCores": 100})
 
     def __post_init__(self) -> None:
-        action = f"{_PROVIDER}/locations/operations/read"
-        self.arm = ArmServer(API_VERSION, {"Location": action, "Azure-AsyncOperation": action})
+        # which of the two is asked for is not documented, so whoever asks about an operation needs both
+        actions = [f"{_PROVIDER}/locations/{name}/read" for name in ("operations", "operationResults")]
+        self.arm = ArmServer(API_VERSION, {"Location": actions, "Azure-AsyncOperation": actions})
         self._groups: dict[str, _Group] = {}
         self._deleted: list[_Group] = []
         self._lock = threading.RLock()

@@ -151,7 +151,7 @@ class ContainerApps:
 
     def __post_init__(self) -> None:
         operations = f"{_PROVIDER}/locations/containerappsJobOperation"
-        asking = {"Location": f"{operations}Results/read", "Azure-AsyncOperation": f"{operations}Statuses/read"}
+        asking = {"Location": [f"{operations}Results/read"], "Azure-AsyncOperation": [f"{operations}Statuses/read"]}
         self.arm = ArmServer(API_VERSION, asking)
         self._jobs: dict[str, _Job] = {}
         self._deleted: list[_Job] = []

@@ -79,7 +79,7 @@ class ArmServer:
     """The resource manager, with the services whose routes it is given."""
 
     api_version: str
-    operation_actions: Mapping[str, str]
+    operation_actions: Mapping[str, Sequence[str]]
     """What it takes to ask about operations, by the header that names where: see `ArmAnswer`."""
     actions: Collection[str] = field(default_factory=lambda: role_actions())
     """What the role of whoever sends requests permits."""
@@ -171,7 +171,7 @@ class ArmServer:
         with self._lock:
             is_done = self._operations.get(path)
         is_status = path.startswith("/operations/status/")
-        self._authorize([self.operation_actions["Azure-AsyncOperation" if is_status else "Location"]], path)
+        self._authorize(self.operation_actions["Azure-AsyncOperation" if is_status else "Location"], path)
         if is_done is None:
             raise ArmRefusal(404, "NotFound", "There is no such operation.")
         if is_status:
