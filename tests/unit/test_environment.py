@@ -1,8 +1,11 @@
 """What environment variables may say, and what is refused."""
 
+import getpass
+import os
+
 import pytest
 
-from zooid.core.environment import profile_effort, store_patience_s
+from zooid.core.environment import member_settings, profile_effort, store_patience_s
 from zooid.core.errors import InputError
 
 
@@ -32,3 +35,16 @@ def test_a_patience_that_is_no_time_is_refused(text: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("ZOOID_STORE_PATIENCE", text)
     with pytest.raises(InputError, match="must be a number of seconds from 1 to 86400"):
         store_patience_s()
+
+
+def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    assert "USER" not in member_settings(1)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)  # nobody has this number
+    with pytest.raises((KeyError, OSError), match="54321"):
+        getpass.getuser()
+    monkeypatch.setenv("USER", member_settings(1)["USER"])
+    assert getpass.getuser() == "user54321"
+    monkeypatch.setenv("USER", "ada")
+    assert "USER" not in member_settings(1)

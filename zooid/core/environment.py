@@ -3,6 +3,7 @@
 Credentials are not here: the object-store client reads AWS_*, GOOGLE_* and AZURE_* itself.
 """
 
+import getpass
 import math
 import os
 from collections.abc import Mapping
@@ -34,8 +35,16 @@ def member_environment(num_threads: int, *, uses_gpus: bool = False) -> dict[str
 
 def member_settings(num_threads: int) -> dict[str, str]:
     """Return the variables that every member needs beside the environment of its machine."""
-    # Without the second one, oneDNN leaves a file in /tmp for every process that has compiled a kernel.
-    return {"OMP_NUM_THREADS": str(num_threads), "ONEDNN_JIT_PROFILE": os.environ.get("ONEDNN_JIT_PROFILE", "0")}
+    settings = {
+        "OMP_NUM_THREADS": str(num_threads),
+        # else oneDNN leaves a file in /tmp for every process that has compiled a kernel
+        "ONEDNN_JIT_PROFILE": os.environ.get("ONEDNN_JIT_PROFILE", "0"),
+    }
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):  # functions and containers may run as a user without a name, which PyTorch asks for
+        settings["USER"] = f"user{os.getuid()}"
+    return settings
 
 
 _TRAVELLING = ("ZOOID_STORE_PATIENCE", "ZOOID_PROFILE_EFFORT")
