@@ -180,6 +180,6 @@ def test_a_silent_command_is_warned_about_once_and_members_are_still_watched(
         patched.setattr(SkyService, "_status", refuse)
         for _ in range(2):
             assert members.platform.members(members.run) == {title_of(member, 0): None}
-    [warning] = [record for record in caplog.records if "cannot be listed" in record.getMessage()]
+    [warning] = [record for record in caplog.records if "did not say which members run" in record.getMessage()]
     assert "the server is busy" in warning.getMessage()
     assert members.is_running(member)
