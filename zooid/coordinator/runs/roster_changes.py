@@ -268,7 +268,7 @@ class RosterChanges:
             self._started_s = time.monotonic()
             self._running |= {seat.name for seat in missing}
             self.start(missing, plan_name)
-        if all(self._is_ready(seat.name) for seat in joiners):
+        if self._are_ready([seat.name for seat in joiners]):
             if joiners and self._queue[0].first_step:
                 self._note_startup()  # what follows is waiting for that step
             self._plan(roster, seats)
@@ -344,8 +344,9 @@ class RosterChanges:
         roster = last_roster(self.store, self.number)
         return [] if roster is None else [roster]
 
-    def _is_ready(self, member: str) -> bool:
-        return keys.joining(member, self.number) in self.store.list(keys.joining_under(self.number))
+    def _are_ready(self, members: Sequence[str]) -> bool:
+        ready = self.store.list(keys.joining_under(self.number)) if members else ()
+        return all(keys.joining(member, self.number) in ready for member in members)
 
     def _plan(self, roster: Roster, seats: Seats) -> None:
         """Write the change, unless it is planned already for this roster."""

@@ -27,9 +27,9 @@ FENCE_LOOK_S = 2.0
 request to stop, with as many gets."""
 FENCE_FRESH_S = 1.0
 """How long the result of such a look stays valid."""
-CHANGE_LOOK_S = 2.0
+CHANGE_LOOK_S = 1.0
 """How often the first member looks for a planned change of its roster, and a process that waits to join for its seat:
-43,200 gets a day, 2 cents on S3."""
+86,400 gets a day, 3 cents on S3. Successors are paid while they wait for it."""
 SEAT_LOOK_S = 0.2
 """How often a process that has connected looks for the roster whose guest it is, which comes within a few steps."""
 REQUEST_LOOK_S = 2.0
