@@ -19,7 +19,7 @@ from zooid.store import open_store, read_history
 
 Kind = TypeVar("Kind")
 
-_IMPORTING_S = 2.5
+_IMPORTING_S = 2.0
 """What the imports of a member take on a core of its own."""
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
@@ -56,16 +56,11 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer successors take to start here, all at once beside their predecessors, than with a core for each.
-
-    At least 1. Imports alone say too little where cores are few, since members also trace, join and train.
-    """
-    num_processes = 2 * num_members
+    """How much longer members take to start here, all at once, than with a core for each; at least 1."""
     begin_s = time.monotonic()
-    importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_processes)]
-    assert [process.wait() for process in importing] == [0] * num_processes
-    num_cores = len(os.sched_getaffinity(0))
-    return max(1.0, num_processes / num_cores, (time.monotonic() - begin_s) / _IMPORTING_S)
+    importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_members)]
+    assert [process.wait() for process in importing] == [0] * num_members
+    return max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
 
 
 def train_and_lose_a_member(scene: Scene, job_file: Path, *options: str, victim: str, after_step: int) -> RentedRun:
