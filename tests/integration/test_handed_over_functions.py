@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of functions where each has a core, and what they need to start there."""
 LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
-"""Jobs with their replicas and stages. Two members have a core each on most machines, and so live for twenty seconds."""
+"""Jobs with their replicas and stages. Most machines have a core for each of two members, which live for 20 s then."""
 EPOCHS = {"digits": 12, "gpt2": 24}
 NUM_STEPS = {"digits": 48, "gpt2": 72}
 PACED = """

@@ -29,14 +29,17 @@ _RECORD_LOOK_S = 2.0
 Connect = Callable[[PlannedChange, Roster, Abort], Peers]
 """(a planned change, the roster that it replaces, a flag that ends the rendezvous) -> the peers of this process."""
 
+Disconnect = Callable[[Peers], None]
+"""Gives up the peers of a change that was not carried out."""
+
 
 def await_seat(
-    spec: WorkerSpec, store: ObjectStore, roster: Roster, connect: Connect, abort: Abort
+    spec: WorkerSpec, store: ObjectStore, roster: Roster, connect: Connect, disconnect: Disconnect, abort: Abort
 ) -> tuple[Roster, Peers]:
     """Say that this process is ready, and wait for the roster whose guest it is.
 
-    Returns that roster, and the peers. NotInvited is raised if the members have gone on without this process, or if
-    nobody wants it.
+    Returns that roster, and the peers. If the members go on without this process, such as with new shares, it waits for
+    their next change. NotInvited is raised if nobody wants it any more.
     """
     joining = Joining(member=spec.member, change=roster.change)
     store.put(keys.joining(spec.member, spec.roster), encode_record(joining))
@@ -49,7 +52,14 @@ def await_seat(
                 if abort.is_set or not current.is_set:
                     raise
                 continue  # the members are not at this rendezvous any more; there may be another
-        return _await_roster(spec, store, roster, peers, abort), peers
+        try:
+            hosts = _await_roster(spec, store, roster, peers, abort)
+        except NotInvited:
+            disconnect(peers)
+            raise
+        if hosts is not None:
+            return hosts, peers
+        disconnect(peers)
 
 
 def _await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: Abort) -> tuple[PlannedChange, Roster]:
@@ -100,15 +110,15 @@ def _while_current(
         abort.forget(current.set)
 
 
-def _await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: Peers, abort: Abort) -> Roster:
-    """Wait for the roster whose guest this process is; NotInvited if the members have gone on without it."""
+def _await_roster(spec: WorkerSpec, store: ObjectStore, roster: Roster, peers: Peers, abort: Abort) -> Roster | None:
+    """Wait for the roster whose guest this process is; None if the members have gone on without it."""
     began_s = time.monotonic()
     while True:
         hosts = find_roster(store, roster.number, roster.change + 1)
-        if hosts is not None and spec.member in {seat.name for seat in hosts.guests}:
-            return hosts
-        is_late = time.monotonic() - began_s > spec.timeout_s
-        if hosts is not None or is_late or (peers.lost and set(peers.lost) >= roster.stages.keys()):
-            peers.close(is_clean=True)
-            raise NotInvited("the members have gone on without it, or have ended")
+        if hosts is not None:
+            return hosts if spec.member in {seat.name for seat in hosts.guests} else None
+        if set(peers.lost) >= roster.stages.keys():
+            raise NotInvited("the members have ended")
+        if time.monotonic() - began_s > spec.timeout_s:
+            raise NotInvited(f"the members have not given it a seat within {spec.timeout_s:g} s")
         abort.sleep(look_s(store.url, SEAT_LOOK_S))

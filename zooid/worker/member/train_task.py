@@ -119,7 +119,11 @@ def open_member(spec: WorkerSpec, store: ObjectStore, abort: Abort, kind: type[M
                 return store_peers
             return open_peers(spec, store, role.plan, roster, role.device, abort, change, connecting)
 
-        hosts, peers = await_seat(spec, store, roster, connect, abort)
+        def disconnect(peers: Peers) -> None:
+            if peers is not store_peers:
+                peers.close(is_clean=True)
+
+        hosts, peers = await_seat(spec, store, roster, connect, disconnect, abort)
         joiner.join(hosts, peers)
         yield joiner
 
