@@ -11,6 +11,7 @@ import torch
 from zooid.layers import Stage, autocasting
 from zooid.worker.member.role import Role
 from zooid.worker.state.running_statistics import RunningStatistics
+from zooid.worker.step.given_gradients import backward_from
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,7 @@ def warm_up(role: Role, stage: Stage) -> None:
             with autocasting(role.job.autocast, role.device):
                 outputs = stage.run(*stage.detached(zeros))
             reached = [value for value in outputs if isinstance(value, torch.Tensor) and value.requires_grad]
-            if reached:
-                torch.autograd.backward(reached, [torch.zeros_like(value) for value in reached])
+            backward_from(reached, [torch.zeros_like(value) for value in reached])
     except Exception as error:  # noqa: BLE001  # whatever the model raises on zeros
         logger.info("the stage cannot run on zeros, so its first step will take longer: %s", error)
     finally:

@@ -15,6 +15,7 @@ from zooid.worker.samples.sample_reader import ReadGrain
 from zooid.worker.state.loss_scaling import LossScale
 from zooid.worker.state.training_state import TrainingState
 from zooid.worker.step.cut_messages import CutMessages, select
+from zooid.worker.step.given_gradients import backward_from
 from zooid.worker.step.pending import Pending
 
 
@@ -209,7 +210,7 @@ class StageRunner:
             gradients = self._messages.take(Kind.RECEIVE_BACKWARD, number)
             outputs = select(grain.outputs, self._stage.differentiable_outputs)
             pairs = [(o, g) for o, g in zip(outputs, gradients, strict=True) if o.requires_grad]
-            torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+            backward_from([o for o, _ in pairs], [g for _, g in pairs])
         self._state.end_backward(number)
         grain.outputs = []
         if self._stage.first_layer == 0:
