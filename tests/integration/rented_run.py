@@ -21,6 +21,7 @@ Kind = TypeVar("Kind")
 
 _IMPORTING_S = 2.0
 """What the imports of a member take on a core of its own."""
+_BESIDE_PREDECESSORS = 1.5
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
 _PROFILE_EFFORT = "0.02"
@@ -56,11 +57,15 @@ class RentedRun:
 
 
 def slowness(num_members: int) -> float:
-    """How much longer members take to start here, all at once, than with a core for each; at least 1."""
+    """How much longer members take to start here, all at once, than with a core for each; at least 1.
+
+    Members that share cores share them with their predecessors, too, who train meanwhile.
+    """
     begin_s = time.monotonic()
     importing = [subprocess.Popen([sys.executable, "-c", "import torch"]) for _ in range(num_members)]
     assert [process.wait() for process in importing] == [0] * num_members
-    return max(1.0, num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
+    num_per_core = max(num_members / len(os.sched_getaffinity(0)), (time.monotonic() - begin_s) / _IMPORTING_S)
+    return 1.0 if num_per_core <= 1.0 else _BESIDE_PREDECESSORS * num_per_core
 
 
 def train_and_lose_a_member(scene: Scene, job_file: Path, *options: str, victim: str, after_step: int) -> RentedRun:
