@@ -8,10 +8,6 @@ from typing import Any
 from zooid.core.errors import InputError
 from zooid.core.units import format_bytes
 
-_PERIOD_US = 10_000
-"""A short period makes a share of a core look like a slower core; see `zooid.entry.cgroups`."""
-_MIN_QUOTA_US = 1_000
-"""The shortest quota that the kernel accepts; smaller shares of a core get a longer period."""
 _MIN_MEMORY_BYTES = 16 * 2**20
 """A Python interpreter without packages fits; with less, the sandbox itself might not start."""
 
@@ -65,18 +61,8 @@ class Confines:
             if not source.is_dir():
                 raise InputError(f"{source} is to be seen in a sandbox; it must be a folder that exists")
 
-    def cgroup_limits(self) -> dict[str, dict[str, str]]:
-        """Return what to write into which files, in this order, by the controllers of version 1."""
-        period_us = max(_PERIOD_US, round(_MIN_QUOTA_US / self.vcpus))
-        memory_files = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-        return {
-            "cpu": {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(round(self.vcpus * period_us))},
-            "memory": {file: str(self.memory_bytes) for file in memory_files},
-        }
-
     def as_json(self) -> dict[str, Any]:
-        """Return the fields as the keeper's process reads them, the cgroups' limits among them."""
+        """Return the fields as the keeper's process reads them."""
         folders = {path: str(source.resolve()) for path, source in self.folders.items()}
         environment = dict(self.environment)
-        plain = asdict(self) | {"folders": folders, "environment": environment}
-        return plain | {"cgroup_limits": self.cgroup_limits()}
+        return asdict(self) | {"folders": folders, "environment": environment}

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lab.machines import keeper
-from lab.machines.keeper import hierarchies, open_switch, remove_cgroup, run_ip
+from lab.machines.keeper import open_switch, remove_cgroup, run_ip
 from lab.sandboxes import kernel
+from lab.sandboxes.controls import sandbox_hierarchies
 from lab.sandboxes.warden import Ground, keep_sandbox
 
 ADDRESS = "address"
@@ -100,7 +101,7 @@ def main(request: dict[str, Any]) -> None:
         listener.bind(str(folder / ADDRESS))
         listener.listen(_BACKLOG)
         life, own_end = os.pipe()
-        ground = Ground(str(folder), image_mounts, hierarchies(), network, request["mark"], os.getpid(), life)
+        ground = Ground(str(folder), image_mounts, sandbox_hierarchies(), network, request["mark"], os.getpid(), life)
         wardens = _Wardens(ground, (listener.fileno(), own_end, caller))
         print(json.dumps({"caller_ip": f"{network}.1"}), flush=True)
         try:

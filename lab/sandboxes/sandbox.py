@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from lab.machines.keeper import hierarchies
 from lab.machines.machine import (
     PYTHON_FOLDER,
     SEARCH_PATH,
@@ -32,15 +31,14 @@ from lab.machines.machine import (
 )
 from lab.sandboxes import host_keeper
 from lab.sandboxes.confines import Confines
+from lab.sandboxes.controls import Controls, missing_controllers
 from lab.sandboxes.interior import list_files
-from lab.sandboxes.warden import oom_kills
 from zooid.core.errors import InputError, ZooidError
 
 PYTHON = f"{PYTHON_FOLDER}/bin/python"
 """Path of the interpreter in every sandbox."""
 Output = Callable[[bytes], object] | IO[bytes] | IO[str] | None
 """Where a program's output goes: to a function, line by line, or to a file, or nowhere."""
-_CONTROLLERS = {"cpu", "memory", "freezer"}
 _MESSAGE_BYTES = 2**16
 _START_TIMEOUT_S = 60.0
 _FREEZE_TIMEOUT_S = 10.0
@@ -68,6 +66,7 @@ class Sandbox:
         self.started_at_s: float = place["started_at_s"]
         """When the program was executed, as Unix time."""
         self._place = place
+        self._controls = Controls(**place["controls"])
         self._program = program
         self._connection = connection
         self._lock = threading.Lock()
@@ -96,12 +95,12 @@ class Sandbox:
         That is what its processes had, what lay in /tmp, and files of which the kernel kept copies for it. The kernel
         drops copies before it kills, so the peak may be at the limit where nothing lacked memory.
         """
-        return self._value("peak_bytes", lambda: int((self._memory / "memory.max_usage_in_bytes").read_text()))
+        return self._value("peak_bytes", self._controls.peak_bytes)
 
     @property
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel has killed a process of the sandbox because it needed more than the limit."""
-        return bool(self._value("oom_kills", lambda: oom_kills(self._memory)))
+        return bool(self._value("oom_kills", self._controls.num_oom_kills))
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait for the end, and until all output was delivered; returns the status. TimeoutError if it takes longer."""
@@ -132,11 +131,11 @@ class Sandbox:
 
     def freeze(self) -> None:
         """Stop everything inside, so that it gets no processor time; returns when it stands still."""
-        self._set_freezer("FROZEN")
+        self._stand_still(is_frozen=True)
 
     def thaw(self) -> None:
         """Let everything inside go on after `freeze`."""
-        self._set_freezer("THAWED")
+        self._stand_still(is_frozen=False)
 
     def processes(self) -> list[Process]:
         """List what runs inside; the init is not listed."""
@@ -167,10 +166,6 @@ class Sandbox:
 
         self._reader = threading.Thread(target=read, name=f"output of {self.name}", daemon=True)
         self._reader.start()
-
-    @property
-    def _memory(self) -> Path:
-        return Path(self._place["memory"])
 
     def _is_init(self, process: Process) -> bool:
         return bool(self._place["has_init"]) and process.pid == 1
@@ -207,20 +202,19 @@ class Sandbox:
         self._connection.close()
         os.close(self._program)
 
-    def _set_freezer(self, state: str) -> None:
+    def _stand_still(self, *, is_frozen: bool) -> None:
         if self.status is not None:
             return
-        file = Path(self._place["freezer"]) / "freezer.state"
         deadline_s = time.monotonic() + _FREEZE_TIMEOUT_S
         while True:
             with self._lock, suppress(OSError):
-                if self._is_to_end or self._report is not None or not file.exists():
+                if self._is_to_end or self._report is not None or not self._controls.are_there:
                     return
-                file.write_text(state)
-                if file.read_text().strip() == state:
+                if self._controls.stand_still(is_frozen=is_frozen):
                     return
             if time.monotonic() > deadline_s:
-                raise SandboxFailed(f"the sandbox {self.name} is not {state.lower()} after {_FREEZE_TIMEOUT_S:g} s")
+                state = "frozen" if is_frozen else "thawed"
+                raise SandboxFailed(f"the sandbox {self.name} is not {state} after {_FREEZE_TIMEOUT_S:g} s")
             time.sleep(_POLL_S)
 
 
@@ -300,9 +294,7 @@ def missing_for_sandboxes() -> str | None:
     lacking = missing_requirement("tc")
     if lacking is not None:
         return lacking
-    mounted = {name for each in hierarchies() if each.type == "cgroup" for name in each.options.split(",")}
-    absent = sorted(_CONTROLLERS - mounted)
-    return f"the cgroup controllers {', '.join(absent)} of version 1" if absent else None
+    return missing_controllers()
 
 
 @contextmanager

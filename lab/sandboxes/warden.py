@@ -14,12 +14,12 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lab.machines.keeper import SWITCH, Hierarchy, cgroups
 from lab.sandboxes import kernel
+from lab.sandboxes.controls import Controls
 from lab.sandboxes.interior import READY, Premises, Surroundings, become, decode_status
 
 _MESSAGE_BYTES = 2**16
@@ -99,8 +99,7 @@ class _Running:
     init: int
     """The pidfd of process 1, whether that is an init or the program."""
     program: "_Program"
-    freezer: Path
-    memory: Path
+    controls: Controls
 
     @classmethod
     @contextmanager
@@ -109,8 +108,8 @@ class _Running:
         address = f"{ground.network}.{number}"
         with ExitStack() as stack:
             folders = stack.enter_context(cgroups(f"{ground.mark}-{number}-{os.getpid()}", ground.hierarchies))
-            by_controller = _by_controller(ground.hierarchies, folders)
-            _limit(confines["cgroup_limits"], by_controller)
+            controls = Controls.of(ground.hierarchies, folders)
+            controls.limit(confines["memory_bytes"], confines["vcpus"])
             network = stack.enter_context(_plugged_in(ground, number, address, confines["accepts_connections"]))
             kernel.unshare(kernel.CLONE_NEWNS)
             premises = ground.premises()
@@ -118,7 +117,7 @@ class _Running:
             around = Surroundings(premises, network, ground.hierarchies, folders, request["hostname"], address)
             program = _start(request["command"], confines, around, files)
             init = os.pidfd_open(program.init_pid)
-            stack.callback(_end, init, by_controller["freezer"])
+            stack.callback(_end, init, controls)
             for each in (network, *files):
                 os.close(each)  # else output would not end with the sandbox, nor the network
             place = {
@@ -130,10 +129,9 @@ class _Running:
                 "upper": premises.upper,
                 "tmp": premises.tmp,
                 "first_files": program.first_files,
-                "freezer": str(by_controller["freezer"]),
-                "memory": str(by_controller["memory"]),
+                "controls": asdict(controls),
             }
-            yield cls(place, init, program, by_controller["freezer"], by_controller["memory"])
+            yield cls(place, init, program, controls)
 
     def wait(self, connection: socket.socket, keeper_life: int) -> dict[str, Any]:
         """Wait until the program has ended, or is to end; returns the last message to the calling process."""
@@ -141,34 +139,16 @@ class _Running:
         for each in (connection.fileno(), keeper_life, self.init):
             poll.register(each, select.POLLIN | select.POLLHUP)
         poll.poll()
-        _end(self.init, self.freezer)
+        _end(self.init, self.controls)
         _, status = os.waitpid(self.program.init_pid, 0)
         ended_at_s = time.time()
         told = decode_status(os.read(self.program.status_file, 64))
         return {
             "status": os.waitstatus_to_exitcode(status if told is None else told),
             "ended_at_s": ended_at_s,
-            "peak_bytes": int((self.memory / "memory.max_usage_in_bytes").read_text()),
-            "oom_kills": oom_kills(self.memory),
+            "peak_bytes": self.controls.peak_bytes(),
+            "oom_kills": self.controls.num_oom_kills(),
         }
-
-
-def oom_kills(memory: Path) -> int:
-    """Read how many processes of a cgroup the kernel has killed because their memory was over the limit."""
-    lines = (memory / "memory.oom_control").read_text().splitlines()
-    return int(dict(line.split() for line in lines)["oom_kill"])
-
-
-def _by_controller(hierarchies: list[Hierarchy], folders: list[Path]) -> dict[str, Path]:
-    pairs = zip(hierarchies, folders, strict=True)
-    return {controller: folder for hierarchy, folder in pairs for controller in hierarchy.options.split(",")}
-
-
-def _limit(limits: dict[str, dict[str, str]], folders: dict[str, Path]) -> None:
-    for controller, files in limits.items():
-        for file, limit in files.items():
-            if (folders[controller] / file).exists():  # the limit with swap, only where the kernel counts swap
-                (folders[controller] / file).write_text(limit)
 
 
 @contextmanager
@@ -258,13 +238,13 @@ def _receive_program(sync: socket.socket) -> int:
     return descriptors[0]
 
 
-def _end(init: int, freezer: Path) -> None:
+def _end(init: int, controls: Controls) -> None:
     """Kill all that runs in a sandbox, and wait until that is done; it may have ended."""
     poll = select.poll()
     poll.register(init, select.POLLIN)
     while not poll.poll(0):
-        for pid in map(int, (freezer / "cgroup.procs").read_text().split()):
+        for pid in controls.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        (freezer / "freezer.state").write_text("THAWED")  # the frozen do not die
+        controls.stand_still(is_frozen=False)  # the frozen do not die
         poll.poll(1000 * _RETRY_S)
