@@ -63,6 +63,8 @@ class RunProgress:
     """Members in the current roster; None before there is one."""
     former: set[str] = field(default_factory=set)
     """Members that had a seat in an earlier roster."""
+    departed: set[str] = field(default_factory=set)
+    """Members that a planned change has left without a seat. Whatever ends them is no loss."""
     has_lost_members: bool = False
     reported_lost: set[str] = field(default_factory=set)
     """Members of whose loss people were told."""
@@ -90,8 +92,10 @@ class RunProgress:
             case OptimizerChanged():
                 self.optimizer_settings = event.settings
             case RosterChanged():
-                self.former |= self.seated or set()
-                self.seated = frozenset(event.members)
+                before, self.seated = self.seated or frozenset(), frozenset(event.members)
+                self.former |= before
+                if event.ruling == "planned":
+                    self.departed |= before - self.seated
                 self.has_lost_members |= event.ruling != "planned"
             case ModelTraced():
                 self.trace = event.digest

@@ -453,6 +453,8 @@ class Run:
         )
 
     def _report_exit(self, crew: Crew, member: str, exit_text: str) -> None:
+        if member in self._progress.departed:
+            return
         self._progress.has_lost_members = True
         if member in self._progress.reported_lost:  # the last member was lost as well, which ends the run
             return
