@@ -24,21 +24,44 @@ EPOCHS = {"digits": 12, "gpt2": 24}
 NUM_STEPS = {"digits": 48, "gpt2": 72}
 PACED = """
 import dataclasses
+import os
 import time
 
+from torch.utils.data import Dataset
 
-def pause(event):
-    time.sleep(0.5)
+samples_of = job.data
 
 
-job = dataclasses.replace(job, on_event=pause, epochs=EPOCHS)
+class Paced(Dataset):
+    def __init__(self):
+        self.samples = samples_of()
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        if "AWS_LAMBDA_FUNCTION_NAME" in os.environ:
+            time.sleep(PAUSE_S)
+        return self.samples[index]
+
+
+job = dataclasses.replace(job, data=Paced, epochs=EPOCHS)
 """
-"""The same job for longer, at a pace that leaves the cores of this machine to those who start."""
+"""The same job for longer, at a pace that leaves the cores of this machine to those who start.
+
+All members pause at the same time, as if they computed. Members that wait for one that pauses would look for its
+messages."""
+PAUSES_S = {"digits": 0.5 / 60, "gpt2": 0.5 / 16}
+"""Pauses after each sample, which make half a second for each step and replica."""
 
 
-def paced_job(job_file: Path, name: str) -> Path:
+def paced_job(job_file: Path, name: str, num_replicas: int) -> Path:
     paced = job_file.with_name("paced.py")
-    paced.write_text(job_file.read_text() + PACED.replace("EPOCHS", str(EPOCHS[name])))
+    values = {"EPOCHS": EPOCHS[name], "PAUSE_S": num_replicas * PAUSES_S[name]}
+    text = PACED
+    for constant, value in values.items():
+        text = text.replace(constant, str(value))
+    paced.write_text(job_file.read_text() + text)
     return paced
 
 
@@ -54,7 +77,7 @@ def test_a_run_outlives_its_functions(
     job_file, _ = travelling_jobs(tmp_path_factory.mktemp)[job]
     with monkeypatch.context() as patch:
         patch.syspath_prepend(job_file.parent)
-        paced = paced_job(job_file, job)
+        paced = paced_job(job_file, job, num_replicas)
         expected = train_composed_layers(paced)
     factor = slowness(num_replicas * num_stages)
     lifetime_s = LIFETIME_S * factor

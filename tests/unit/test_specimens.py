@@ -211,7 +211,13 @@ def test_stages_in_a_chain_agree_under_bf16_autocast(name: str, num_stages: int)
     model = model_of(name, mode).float()
     state = state_of(model)
     with torch.autocast("cpu", torch.bfloat16):
-        wanted = specimen(name).loss(model(*batch.args, **batch.kwargs))
+        try:
+            output = model(*batch.args, **batch.kwargs)
+        except RuntimeError as error:
+            if "could not create a primitive" not in str(error):
+                raise
+            pytest.skip(f"PyTorch computes no {name} in bf16 on this processor")
+        wanted = specimen(name).loss(output)
     wanted.backward()  # type: ignore[no-untyped-call]
     cuts = sorted(random.Random(name).sample(range(1, layered.num_layers), num_stages - 1))
     stages = [stage_of(layered, a, b, state, mode) for a, b in pairwise((0, *cuts, layered.num_layers))]
