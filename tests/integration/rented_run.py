@@ -19,7 +19,7 @@ from zooid.store import open_store, read_history
 
 Kind = TypeVar("Kind")
 
-_IMPORTING_S = 2.0
+_IMPORTING_S = 1.6
 """What the imports of a member take on a core of its own."""
 _BESIDE_PREDECESSORS = 1.5
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")

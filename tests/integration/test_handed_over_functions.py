@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 LIFETIME_S, STARTUP_S = 20.0, 5.0
 """The time limit of functions where each has a core, and what they need to start there."""
 LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
-"""Jobs with their replicas and stages. Most machines have a core for each of two members, which live for 20 s then."""
+"""Jobs with their replicas and stages. Fewer machines have a core for each of four members than for each of two."""
 EPOCHS = {"digits": 12, "gpt2": 24}
 NUM_STEPS = {"digits": 48, "gpt2": 72}
 PACED = """
@@ -103,5 +103,4 @@ def test_a_run_outlives_its_functions(
     print(f"{len(handed_over)} hand-overs of functions that live for {lifetime_s:.0f} s, in {result.wall_s:.0f} s")
     assert {event.ruling for event in handed_over} == {"planned"}
     first = {f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)}
-    assert len(handed_over[-1].members) == len(first)
     assert not first & set(handed_over[-1].members), "none of the first members lives so long"
