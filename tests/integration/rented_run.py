@@ -22,6 +22,7 @@ Kind = TypeVar("Kind")
 _IMPORTING_S = 1.6
 """What the imports of a member take on a core of its own."""
 _BESIDE_PREDECESSORS = 1.5
+"""How much longer the start of a member takes on a core that its predecessor uses, too."""
 _ZOOID = (sys.executable, "-m", "zooid.cli.main")
 _TIMEOUT_S = 400.0
 _PROFILE_EFFORT = "0.02"

@@ -99,8 +99,11 @@ def test_a_run_outlives_its_functions(
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert weight_difference <= TOLERANCE
     assert not [event for event in events if isinstance(event, MemberExited)], "nobody was lost"
-    handed_over = [event for event in events if isinstance(event, RosterChanged)]
-    print(f"{len(handed_over)} hand-overs of functions that live for {lifetime_s:.0f} s, in {result.wall_s:.0f} s")
-    assert {event.ruling for event in handed_over} == {"planned"}
+    changes = [event for event in events if isinstance(event, RosterChanged)]
+    assert {event.ruling for event in changes} == {"planned"}
     first = {f"r{replica}s{stage}" for replica in range(num_replicas) for stage in range(num_stages)}
-    assert not first & set(handed_over[-1].members), "none of the first members lives so long"
+    seated = [set(event.members) for event in changes if len(event.members) == len(first)]
+    assert not first & seated[-1], "none of the first members lives so long"
+    num_successors = len(set().union(*seated) - first)
+    print(f"{num_successors} hand-overs of functions that live for {lifetime_s:.0f} s, in {result.wall_s:.0f} s")
+    assert num_successors >= 2 * len(first), "every seat was handed over more than once"
