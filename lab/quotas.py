@@ -68,8 +68,7 @@ def _parent(cgroup: Cgroup) -> Path:
     """The folder of this process in version 1; in version 2, the nearest one that delegates the cpu controller."""
     if cgroup.version == 1:
         return cgroup.folder
-    for folder in cgroup.upwards():
-        with suppress(OSError):
-            if "cpu" in (folder / "cgroup.subtree_control").read_text().split():
-                return folder
-    raise PermissionError(f"no folder of {cgroup.mount} delegates the controller cpu")
+    parent = cgroup.delegating("cpu")
+    if parent is None:
+        raise PermissionError(f"no folder of {cgroup.mount} delegates the controller cpu")
+    return parent

@@ -243,8 +243,5 @@ def _end(init: int, controls: Controls) -> None:
     poll = select.poll()
     poll.register(init, select.POLLIN)
     while not poll.poll(0):
-        for pid in controls.processes():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        controls.stand_still(is_frozen=False)  # the frozen do not die
+        controls.kill()
         poll.poll(1000 * _RETRY_S)

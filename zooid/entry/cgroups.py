@@ -7,29 +7,26 @@ written.
 import logging
 import os
 import secrets
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from zooid.core.errors import InputError
-from zooid.core.resources.machine import SELF, Cgroup, memory_bytes, own_cgroup
+from zooid.core.resources.cgroup_files import (
+    KILL_FILES,
+    cpu_limits,
+    kill_all,
+    memory_limits,
+    num_killed,
+    peak_bytes,
+    write_limits,
+)
+from zooid.core.resources.machine import SELF, memory_bytes, own_cgroup
 from zooid.core.resources.size import Size
 from zooid.core.units import format_bytes
 
-_PERIOD_US = 10_000
-"""In every period a member may run for its quota, and then waits for the next period.
-
-With the kernel's default of 100 ms, a quarter of a core would run for 25 ms and wait for 75: a layer of 5 ms would take
-5 or 80 ms. With 10 ms it takes about 20 ms each time, as on a slower core.
-"""
-_MIN_QUOTA_US = 1_000
-"""The shortest quota that the kernel accepts; smaller fractions of a core get a longer period."""
-_OPTIONAL_FILES = ("memory.memsw.limit_in_bytes", "memory.swap.max")
-"""Files that exist only if the kernel counts swap, which a member must not use."""
-_KILL_FILES = ("memory.oom_control", "memory.events")
-"""Files that count the processes which the kernel has killed for lack of memory, in version 1 and in version 2."""
 _ENTER = 'while [ "$1" != -- ]; do echo $$ > "$1" || exit 125; shift; done; shift; exec "$@"'
 """A shell enters the cgroups and then becomes the member, which therefore never runs outside them."""
 _REMOVAL_S = 5.0
@@ -59,11 +56,7 @@ class Confinement:
 
     def peak_bytes(self) -> int | None:
         """The most memory that the processes inside have had together; None if the kernel does not say."""
-        for folder in self.folders:
-            for file in ("memory.max_usage_in_bytes", "memory.peak"):
-                with suppress(OSError):
-                    return int((folder / file).read_text())
-        return None
+        return next((peak for folder in self.folders if (peak := peak_bytes(folder)) is not None), None)
 
     def remove_if_empty(self) -> bool:
         """Remove the cgroups; False if a process still runs inside."""
@@ -83,14 +76,14 @@ class Confinement:
         deadline_s = time.monotonic() + _REMOVAL_S
         while not self.remove_if_empty():
             for folder in self.folders:
-                _kill_all(folder)
+                kill_all(folder)
             if time.monotonic() > deadline_s:
                 _log.warning("%s cannot be removed, since a process in it does not end", self.folders[-1])
                 return
             time.sleep(0.005)
 
     def _look_at_memory(self) -> None:
-        self._ran_out_of_memory |= any(map(_num_killed, self.folders))
+        self._ran_out_of_memory |= any(map(num_killed, self.folders))
 
 
 class SharedLimit:
@@ -115,7 +108,7 @@ class SharedLimit:
         """
         group = own_cgroup("memory", self._process)
         if group is not None and _tells_kills(group.folder):
-            return _num_killed(group.folder)
+            return num_killed(group.folder)
         return 0 if self._given_bytes is None else _num_killed_on(self._process.parent)
 
 
@@ -129,9 +122,7 @@ def confine(size: Size, process: Path = SELF) -> Confinement:
             _sweep(parent)
             folder.mkdir()
             folders.append(folder)
-            for file, limit in limits.items():
-                if file not in _OPTIONAL_FILES or (folder / file).exists():
-                    (folder / file).write_text(limit)
+            write_limits(folder, limits)
     except OSError as error:
         for made in folders:
             made.rmdir()
@@ -141,42 +132,21 @@ def confine(size: Size, process: Path = SELF) -> Confinement:
 
 def _limits_by_parent(size: Size, process: Path) -> dict[Path, dict[str, str]]:
     """The parent folders of the cgroups, and what to write into which files, in this order."""
-    groups = {controller: own_cgroup(controller, process) for controller in ("cpu", "memory")}
-    period_us = max(_PERIOD_US, round(_MIN_QUOTA_US / size.vcpus))
-    quota_us = round(size.vcpus * period_us)
-    cpu, memory = groups["cpu"], groups["memory"]
+    cpu, memory = own_cgroup("cpu", process), own_cgroup("memory", process)
     if cpu is None or memory is None:
         raise _rejection(size, "no cgroups are mounted under /sys/fs/cgroup")
-    if cpu.version == memory.version == 1:
-        limits: dict[Path, dict[str, str]] = {}
-        cpu_limits = {"cpu.cfs_period_us": str(period_us), "cpu.cfs_quota_us": str(quota_us)}
-        memory_limits = {
-            file: str(size.memory_bytes) for file in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-        }
-        limits.setdefault(cpu.folder, {}).update(cpu_limits)
-        limits.setdefault(memory.folder, {}).update(memory_limits)  # the same folder if both are mounted together
-        return limits
-    return {
-        _parent_in_version_2(size, memory): {
-            "cpu.max": f"{quota_us} {period_us}",
-            "memory.max": str(size.memory_bytes),
-            "memory.swap.max": "0",
-        }
-    }
-
-
-def _parent_in_version_2(size: Size, cgroup: Cgroup) -> Path:
-    """The nearest folder that delegates both controllers.
-
-    A folder with processes in it, such as that of this process, does not: siblings must have the limits.
-    """
-    for folder in cgroup.upwards():
-        with suppress(OSError):
-            if {"cpu", "memory"} <= set((folder / "cgroup.subtree_control").read_text().split()):
-                return folder
-    raise _rejection(
-        size, f"no folder of {cgroup.mount} delegates the controllers cpu and memory in cgroup.subtree_control"
-    )
+    version: Literal[1, 2] = 1 if cpu.version == memory.version == 1 else 2
+    of_cpu, of_memory = cpu_limits(size.vcpus, version), memory_limits(size.memory_bytes, version)
+    if version == 1:
+        if cpu.folder == memory.folder:  # both are mounted together
+            return {cpu.folder: of_cpu | of_memory}
+        return {cpu.folder: of_cpu, memory.folder: of_memory}
+    parent = memory.delegating("cpu", "memory")
+    if parent is None:
+        raise _rejection(
+            size, f"no folder of {memory.mount} delegates the controllers cpu and memory in cgroup.subtree_control"
+        )
+    return {parent: of_cpu | of_memory}
 
 
 def _rejection(size: Size, lacking: str) -> InputError:
@@ -198,16 +168,7 @@ def _sweep(parent: Path) -> None:
 
 def _tells_kills(folder: Path) -> bool:
     """Whether a cgroup counts killed processes. The root of version 2 does not."""
-    return any((folder / file).exists() for file in _KILL_FILES)
-
-
-def _num_killed(folder: Path) -> int:
-    """Read the line `oom_kill 1`."""
-    for file in _KILL_FILES:
-        with suppress(OSError):
-            counts = dict(line.split() for line in (folder / file).read_text().splitlines())
-            return int(counts.get("oom_kill", "0"))
-    return 0
+    return any((folder / file).exists() for file in KILL_FILES)
 
 
 def _num_killed_on(proc: Path) -> int:
@@ -216,10 +177,3 @@ def _num_killed_on(proc: Path) -> int:
         counts = dict(line.split() for line in (proc / "vmstat").read_text().splitlines())
         return int(counts.get("oom_kill", "0"))
     return 0
-
-
-def _kill_all(folder: Path) -> None:
-    with suppress(OSError):
-        for pid in map(int, (folder / "cgroup.procs").read_text().split()):
-            if pid > 0:  # 0 is a process that cannot be seen from here
-                os.kill(pid, signal.SIGKILL)

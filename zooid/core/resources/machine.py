@@ -7,6 +7,7 @@ limit applies to everything below the folder that sets it.
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -27,6 +28,17 @@ class Cgroup:
         """List every folder whose limits apply to this process, starting with its own."""
         ancestors = [folder for folder in self.folder.parents if folder.is_relative_to(self.mount)]
         return [self.folder, *ancestors]
+
+    def delegating(self, *controllers: str) -> Path | None:
+        """In version 2, the nearest folder in which cgroups with these controllers can be made; None if there is none.
+
+        A folder with processes in it, such as that of this process, is none: siblings must have the limits.
+        """
+        for folder in self.upwards():
+            with suppress(OSError):
+                if {*controllers} <= set((folder / "cgroup.subtree_control").read_text().split()):
+                    return folder
+        return None
 
 
 def num_cores(process: Path = SELF) -> int:
