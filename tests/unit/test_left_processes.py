@@ -13,7 +13,7 @@ from zooid.platforms.local import LocalPlatform
 
 DAEMONS = """
 import os, subprocess, sys, time
-code = "import os, time; print(os.getpid(), flush=True); time.sleep({})"
+code = "import os, time; os.write(1, b'%d' % os.getpid()); time.sleep({})"
 def daemon(seconds):
     ready, its_ready = os.pipe()
     subprocess.run(["setsid", "-f", sys.executable, "-S", "-c", code.format(seconds)], stdout=its_ready)
