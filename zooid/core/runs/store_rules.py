@@ -28,8 +28,11 @@ request to stop, with as many gets."""
 FENCE_FRESH_S = 1.0
 """How long the result of such a look stays valid."""
 CHANGE_LOOK_S = 1.0
-"""How often the first member looks for a planned change of its roster, and a process that waits to join for its seat:
-86,400 gets a day, 3 cents on S3. Successors are paid while they wait for it."""
+"""How often the first member looks for a planned change of its roster: 86,400 gets a day, 3 cents on S3. Successors are
+paid until it is found."""
+INVITATION_LOOK_S = 0.4
+"""How often a process that waits to join looks for a seat in a planned change. It is invited soon, and both it and the
+members are paid until it has come."""
 SEAT_LOOK_S = 0.2
 """How often a process that has connected looks for the roster whose guest it is, which comes within a few steps."""
 REQUEST_LOOK_S = 2.0

@@ -21,6 +21,7 @@ from zooid.core.runs.store_rules import (
     EVENT_LOOK_S,
     FENCE_FRESH_S,
     FENCE_LOOK_S,
+    INVITATION_LOOK_S,
     LEASE_HEARTBEAT_S,
     REQUEST_LOOK_S,
     SEAT_LOOK_S,
@@ -207,7 +208,8 @@ def waiting_usage(num_joined: float) -> RunUsage:
 
     Each looks for the change, for a newer roster, and whether it is still wanted. Then it looks for its roster.
     """
-    return RunUsage(num_gets=(4 + CHANGE_LOOK_S / SEAT_LOOK_S) * num_joined, num_lists=num_joined)
+    num_looks = 1 + CHANGE_LOOK_S / INVITATION_LOOK_S  # of two gets each
+    return RunUsage(num_gets=(2 * num_looks + CHANGE_LOOK_S / SEAT_LOOK_S) * num_joined, num_lists=num_joined)
 
 
 def _control_usage(num_members: int, num_steps: float, running_s: float) -> RunUsage:

@@ -12,7 +12,7 @@ from zooid.core.runs import keys
 from zooid.core.runs.planned_change import PlannedChange
 from zooid.core.runs.roster import Joining, Roster
 from zooid.core.runs.spec import WorkerSpec
-from zooid.core.runs.store_rules import CHANGE_LOOK_S, SEAT_LOOK_S, look_s
+from zooid.core.runs.store_rules import INVITATION_LOOK_S, SEAT_LOOK_S, look_s
 from zooid.store import ObjectStore
 from zooid.store.planned_changes import find_newest_change, read_change
 from zooid.store.rosters import find_roster
@@ -82,7 +82,7 @@ def _await_change(spec: WorkerSpec, store: ObjectStore, roster: Roster, abort: A
                 raise NotInvited("the run has ended, or its coordinator was replaced")
         if time.monotonic() - began_s > spec.timeout_s:
             raise NotInvited(f"nobody has planned a seat for it within {spec.timeout_s:g} s")
-        abort.sleep(look_s(store.url, CHANGE_LOOK_S))
+        abort.sleep(look_s(store.url, INVITATION_LOOK_S))
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def _while_current(
     current, ended = Abort(), threading.Event()
 
     def watch() -> None:
-        while not ended.wait(look_s(store.url, CHANGE_LOOK_S)):
+        while not ended.wait(look_s(store.url, INVITATION_LOOK_S)):
             with suppress(StoreError):
                 hosts = find_roster(store, roster.number, roster.change + 1)
                 is_left_out = hosts is not None and member not in {seat.name for seat in hosts.guests}
