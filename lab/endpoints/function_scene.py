@@ -39,7 +39,7 @@ class FunctionPlace:
 
     def write_account(self, **options: str) -> None:
         """Write the user's account, with further options such as `lifetime`."""
-        given = {"image": IMAGE_URI, "role": ROLE, "endpoint": self.endpoint, "python": PYTHON, **options}
+        given = {"image": IMAGE_URI, "role": ROLE, "endpoint": self.endpoint, **options}
         self.file.write_text("\n".join(("[aws_lambda]", *(f'{name} = "{value}"' for name, value in given.items()), "")))
 
 

@@ -24,7 +24,7 @@ from zooid.coordinator.plans.offer_names import rented_offer
 from zooid.core.errors import InputError, MemberFailed, ZooidError
 from zooid.core.plans.plan import Limits
 from zooid.core.runs import keys
-from zooid.core.runs.events import Event, MemberTrained, RunStarted
+from zooid.core.runs.events import Event, MemberTrained, PhaseStarted, RunStarted
 from zooid.core.runs.ticket import title_of
 from zooid.entry import lambda_handler
 from zooid.planner.member_sizes import ENTRY_BYTES, MARGIN
@@ -74,6 +74,15 @@ job = zooid.Job(
     epochs=1,
     on_weights=grow,
 )
+"""
+LOOKING_AT_ITS_FUNCTION = """
+import os
+from pathlib import Path
+
+attendant = os.getppid()
+handler = int(Path(f"/proc/{attendant}/stat").read_text().rpartition(")")[2].split()[1])
+has_torch = "/libtorch_cpu.so" in Path(f"/proc/{handler}/maps").read_text()
+print(handler, has_torch, Path(f"/proc/{handler}/cmdline").read_text().split("\\0")[2])
 """
 
 
@@ -196,6 +205,26 @@ def test_the_handler_loads_nothing_that_takes_long(tmp_path: Path) -> None:
     ).stdout.split()
     assert "lambda_handler" in loaded
     assert not {"torch", "zooid", "numpy", "obstore", "boto3"} & set(loaded)
+
+
+def test_a_function_imports_torch_once_for_all_members_that_run_in_it(place: FunctionPlace, tmp_path: Path) -> None:
+    """Lambda uses the process of a function again, and its members are forks of it."""
+    job_file, url = written_job(tmp_path), server_url(place.server)("used-again")
+    job_file.write_text(LOOKING_AT_ITS_FUNCTION + job_file.read_text())
+    events: list[Event] = []
+
+    def note(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, PhaseStarted):  # the function of the preparer is free before the member is started
+            wait_until(lambda: not place.service.running(""))
+
+    limits = Limits(num_replicas=1, num_stages=1)
+    zooid.train(job_file, store=url, on=OFFER, limits=limits, profile=False, on_event=note)
+    [run] = [event.run for event in events if isinstance(event, RunStarted)]
+    assert [charge.init_ms > 0 for charge in place.service.charges_of(run)] == [True, False]
+    told = [bytes(open_store(url).get(keys.log(name, 0))).decode().split() for name in ("preparer", "r0s0")]
+    assert told[0] == told[1], "both are forks of the same process"
+    assert told[0][1:] == ["True", "awslambdaric"], "which is that of the runtime, and has imported torch"
 
 
 def test_events_that_arrive_twice_train_once_and_are_billed(place: FunctionPlace, tmp_path: Path) -> None:

@@ -19,17 +19,17 @@ from zooid.core.resources.offer import RENTED_PLATFORMS, Offer
 from zooid.core.text import quoted
 from zooid.core.units import parse_duration_s
 
-_COMMON = ("image", "python", "lifetime", "startup", "region", "endpoint")
-"""Options of every account: the image of members, the interpreter in it, times of members, and where the account is."""
+_COMMON = ("image", "lifetime", "startup", "region", "endpoint")
+"""Options of every account: the image of members, times of members, and where the account is."""
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "aws_lambda": ("role",),
     "aws_microvm": ("role",),
-    "azure_container": ("subscription", "resource_group", "identity"),
-    "azure_job": ("subscription", "resource_group", "environment", "identity", "profile"),
-    "cloud_run": ("project", "service_account"),
-    "skypilot": ("command", "setup"),
+    "azure_container": ("python", "subscription", "resource_group", "identity"),
+    "azure_job": ("python", "subscription", "resource_group", "environment", "identity", "profile"),
+    "cloud_run": ("python", "project", "service_account"),
+    "skypilot": ("python", "command", "setup"),
 }
-"""Options of each platform beside the common ones."""
+"""Options of each platform beside the common ones. Images of AWS name the interpreter themselves."""
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,15 @@ from zooid.core.environment import member_settings
 from zooid.core.runs.ticket import Ticket, Versions
 from zooid.entry import machine_folder
 from zooid.entry.attendant import EXIT_NOT_STARTED, attend
-from zooid.entry.member_process import NewProcess
+from zooid.entry.forked_program import run_program
+from zooid.entry.member_process import NewProcess, WaitingFork
 
 
-def arrive(ticket: dict[str, Any]) -> int:
-    """Compare versions, then attend the member of this ticket, and return the exit status of this program."""
+def arrive(ticket: dict[str, Any], *, forks: bool = False) -> int:
+    """Compare versions, then attend the member of this ticket, and return the exit status of this program.
+
+    With `forks`, the member is a fork of this process, which has no threads and has imported torch.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", force=True)
     decoded = msgspec.convert(ticket, Ticket)
     if decoded.versions is not None and decoded.versions != (own := own_versions()):
@@ -29,6 +33,8 @@ def arrive(ticket: dict[str, Any]) -> int:
     temporary = Path(machine_folder.run_folder(decoded.run), "tmp")  # it goes with the folder of the run
     temporary.mkdir(exist_ok=True)
     settings = {**member_settings(decoded.num_threads), "TMPDIR": str(temporary)}
+    if forks and not decoded.prefix:
+        return attend(decoded, WaitingFork(lambda folder: run_program(decoded, folder, settings)))
     return attend(decoded, NewProcess(settings))
 
 

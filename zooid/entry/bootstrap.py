@@ -47,7 +47,8 @@ class _StartError(Exception):
 def begin(order: dict[str, Any]) -> int:
     """Fetch zooid, and attend the member of an order: {"run", "title", "store", "zooid", "environment", "ticket"}.
 
-    An order may also name a process as "parent". The member is interrupted when that ends.
+    An order may also name a process as "parent". The member is interrupted when that ends. If "forks" is true, the
+    member is a fork of this process.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))  # Ray blocks what it ignores
@@ -55,20 +56,21 @@ def begin(order: dict[str, Any]) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGINT)
         if os.getppid() != order["parent"]:
             raise KeyboardInterrupt
-    run = order["run"]
+    run, forks = order["run"], order.get("forks", False)
     if occupy(run, f"{STARTER}{order['title']}") is None:  # it keeps the folder of the run, too
         return 0  # the member was started twice
     for name, value in order["environment"].items():
         os.environ.pop(name, None) if value is None else os.environ.update({name: value})
     try:
         _check_interpreter(order["ticket"].get("versions") or {})
-        package = _unpacked(order["store"], order["zooid"], os.path.join(run_folder(run), "zooid"))
-        arrive = _imported(package)
+        where = order["store"], order["zooid"], os.path.join(run_folder(run), "zooid")
+        if forks:
+            _in_child(lambda: _unpacked(*where))
+        arrive = _imported(_unpacked(*where))
     except Exception as error:  # noqa: BLE001  # whatever it is, nothing can be started
-        kind = "" if isinstance(error, _StartError) else f"{type(error).__name__}: "
-        sys.stderr.write(f"{kind}{error}\n")
+        sys.stderr.write(f"{_in_words(error)}\n")
         return _STATUS_NOT_STARTED
-    status = arrive(order["ticket"])
+    status = arrive(order["ticket"], forks=forks)
     if status == 0:
         leave(run)
     return status
@@ -91,7 +93,32 @@ def _check_interpreter(versions: dict[str, str]) -> None:
         )
 
 
-def _imported(package: str) -> Callable[[dict[str, Any]], int]:
+def _in_child(work: Callable[[], object]) -> None:
+    """Do work in a fork of this process, because the store's client starts threads, after which none may be forked."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  # it is raised in the parent
+            os.write(writing, _in_words(error).encode())
+        os._exit(0)
+    os.close(writing)
+    try:
+        with open(reading) as pipe:
+            words = pipe.read()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if words:
+        raise _StartError(words)
+
+
+def _in_words(error: BaseException) -> str:
+    return str(error) if isinstance(error, _StartError) else f"{type(error).__name__}: {error}"
+
+
+def _imported(package: str) -> Callable[..., int]:
     """Let this process and its children import zooid from a folder, and return the function that goes on with it."""
     sys.path.insert(0, package)
     earlier = os.environ.get("PYTHONPATH")

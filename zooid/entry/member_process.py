@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -100,7 +101,12 @@ class WaitingFork:
         os.close(write_end)
         from zooid.store.member_program import end_process
 
-        end_process(become(order["folder"]))
+        status = 1
+        try:
+            status = become(order["folder"])
+        except BaseException:  # noqa: BLE001  # what has forked this process must not go on in it
+            traceback.print_exc()
+        end_process(status)
 
     def start(self, ticket: Ticket, folder: str, enter: Sequence[str]) -> MemberProcess:
         assert not enter, "a fork shares memory with others, which would not count towards its limit"

@@ -15,13 +15,13 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 from typing import get_args
 
 from zooid.core.runs.ticket import Program, Ticket
 from zooid.entry.attendant import attend
+from zooid.entry.forked_program import run_program
 from zooid.entry.member_process import WaitingFork
 from zooid.platforms.local.fork_messages import Birth, Lines, News, encode_line
 from zooid.store.member_program import end_process
@@ -144,7 +144,6 @@ def _become(birth: Birth) -> int:
     os.chdir(birth.folder)
     os.environ.clear()
     os.environ.update(birth.environment)
-    tempfile.tempdir = None  # it depends on the environment
     fork = WaitingFork(lambda folder: _become_member(birth.ticket, folder))  # while this process has no threads
     _show_command(["-m", "zooid.entry", birth.ticket.title])
     return attend(birth.ticket, fork)
@@ -152,25 +151,10 @@ def _become(birth: Birth) -> int:
 
 def _become_member(ticket: Ticket, folder: str) -> int:
     """Run the program of a member in this process, so that it looks like `python -m zooid.PROGRAM SPEC DIGEST`."""
-    os.chdir(folder)
-    sys.path[0] = folder
-    _reseed()
-    name = f"zooid.{ticket.program}"
-    arguments = [ticket.spec_url, ticket.spec_digest]
-    _show_command(["-m", name, *arguments])
-    module = importlib.import_module(f"{name}.__main__")
-    sys.modules["zooid.platforms.local.zygote"], sys.modules["__main__"] = sys.modules["__main__"], module
-    sys.argv = [str(module.__file__), *arguments]
-    status: int = module.main()
-    return status
-
-
-def _reseed() -> None:
-    """Reseed generators, so that siblings draw different numbers; Python's own does so by itself."""
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed()
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.default_generator.seed()
+    _show_command(["-m", f"zooid.{ticket.program}", ticket.spec_url, ticket.spec_digest])
+    del sys.path[0]  # the folder in which this program was started
+    sys.modules["zooid.platforms.local.zygote"] = sys.modules["__main__"]
+    return run_program(ticket, folder, {})
 
 
 def _show_command(arguments: list[str]) -> None:
