@@ -16,7 +16,7 @@ from zooid.core.runs.events import Event, MemberExited, RosterChanged, RunStarte
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
-LIFETIME_S, STARTUP_S = 20.0, 5.0
+LIFETIME_S, STARTUP_S = 20.0, 6.5
 """The time limit of functions where each has a core, and what they need to start there."""
 LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
 """Jobs with their replicas and stages. Fewer machines have a core for each of four members than for each of two."""
