@@ -1,5 +1,6 @@
 """Runs on functions that live for twenty seconds, and hand over to successors again and again."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ LIFETIME_S, STARTUP_S = 20.0, 6.5
 """The time limit of functions where each has a core, and what they need to start there."""
 LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
 """Jobs with their replicas and stages. Fewer machines have a core for each of four members than for each of two."""
-EPOCHS = {"digits": 12, "gpt2": 24}
-NUM_STEPS = {"digits": 48, "gpt2": 72}
+EPOCHS, EPOCH_STEPS = {"digits": 12, "gpt2": 24}, {"digits": 4, "gpt2": 3}
+ENOUGH_FACTOR = 3.0
+"""So many epochs are long enough for functions that live this many times longer."""
 PACED = """
 import dataclasses
 import os
@@ -55,9 +57,9 @@ PAUSES_S = {"digits": 0.5 / 60, "gpt2": 0.5 / 16}
 """Pauses after each sample, which make half a second for each step and replica."""
 
 
-def paced_job(job_file: Path, name: str, num_replicas: int) -> Path:
+def paced_job(job_file: Path, epochs: int, pause_s: float) -> Path:
     paced = job_file.with_name("paced.py")
-    values = {"EPOCHS": EPOCHS[name], "PAUSE_S": num_replicas * PAUSES_S[name]}
+    values = {"EPOCHS": epochs, "PAUSE_S": pause_s}
     text = PACED
     for constant, value in values.items():
         text = text.replace(constant, str(value))
@@ -74,13 +76,14 @@ def test_a_run_outlives_its_functions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Functions of 2048 MB train for longer than any of them lives."""
+    factor = slowness(num_replicas * num_stages)
+    lifetime_s = LIFETIME_S * factor
+    epochs = math.ceil(EPOCHS[job] * max(1.0, factor / ENOUGH_FACTOR))
     job_file, _ = travelling_jobs(tmp_path_factory.mktemp)[job]
     with monkeypatch.context() as patch:
         patch.syspath_prepend(job_file.parent)
-        paced = paced_job(job_file, job, num_replicas)
+        paced = paced_job(job_file, epochs, num_replicas * PAUSES_S[job])
         expected = train_composed_layers(paced)
-    factor = slowness(num_replicas * num_stages)
-    lifetime_s = LIFETIME_S * factor
     events: list[Event] = []
     with or_skip(function_scene(lifetime=f"{lifetime_s:.0f} s", startup=f"{STARTUP_S * factor:.0f} s")) as scene:
         assert scene.url is not None
@@ -95,7 +98,7 @@ def test_a_run_outlives_its_functions(
         weight_difference = expected.weight_difference(result.store)
         [run] = [event.run for event in events if isinstance(event, RunStarted)]
         wait_until(lambda: not scene.leftovers(run))
-    assert len(result.losses) == NUM_STEPS[job]
+    assert len(result.losses) == epochs * EPOCH_STEPS[job]
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert weight_difference <= TOLERANCE
     assert not [event for event in events if isinstance(event, MemberExited)], "nobody was lost"
