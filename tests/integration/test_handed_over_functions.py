@@ -21,7 +21,7 @@ LIFETIME_S, STARTUP_S = 20.0, 6.5
 """The time limit of functions where each has a core, and what they need to start there."""
 LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
 """Jobs with their replicas and stages. Fewer machines have a core for each of four members than for each of two."""
-EPOCHS, EPOCH_STEPS = {"digits": 12, "gpt2": 24}, {"digits": 4, "gpt2": 3}
+EPOCHS, EPOCH_STEPS = {"digits": 20, "gpt2": 24}, {"digits": 4, "gpt2": 3}
 ENOUGH_FACTOR = 3.0
 """So many epochs are long enough for functions that live this many times longer."""
 PACED = """
