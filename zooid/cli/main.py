@@ -34,6 +34,7 @@ COMMANDS = (
     "save",
     "timeline",
     "probe",
+    "catalog",
     "clean",
 )
 """The commands in the order of the help. Each has its own file, such as `plan_command.py`."""

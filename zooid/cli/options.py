@@ -1,5 +1,6 @@
 """Options that several commands share, and the conversion of their texts into records."""
 
+import datetime
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from zooid.core.plans.search_result import GOALS, Goal
 from zooid.core.records import AnyFileRecord, FileRecord, decode_record, encode_record
 from zooid.core.runs.checkpoint import DEFAULT_RULE, CheckpointRule
 from zooid.core.runs.spec import LinkEnd
+from zooid.core.text import quoted
 from zooid.core.units import parse_duration_s, parse_usd, small_number
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="Python file that defines `job = zooid.Job(…)`.")]
@@ -157,6 +159,16 @@ def parse_layout(option: str, text: str) -> tuple[int, int]:
     if match is None or 0 in (layout := (int(match[1]), int(match[2]))):
         raise InputError(f"{option} is {text!r}; write REPLICASxSTAGES, for example 2x2")
     return layout
+
+
+def date_from(text: str | None) -> str | None:
+    """Check a date, such as 2026-08-22."""
+    if text is None:
+        return None
+    try:
+        return datetime.date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise InputError(f"--date is {quoted(text)!r}; give a day such as 2026-08-22") from None
 
 
 def one_of(option: str, given: str | None, allowed: tuple[Any, ...]) -> Any:

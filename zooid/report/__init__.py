@@ -3,6 +3,7 @@
 It is made from events and records only.
 """
 
+from zooid.report.catalog_tables import age_warning, catalog_lines, import_in_words, price_lists_table
 from zooid.report.correction_table import correction_tables
 from zooid.report.frame import write_page
 from zooid.report.link_tables import all_reduce_table, links_table
@@ -23,15 +24,19 @@ from zooid.report.timeline.trace_file import chrome_trace
 
 __all__ = [
     "View",
+    "age_warning",
     "all_reduce_table",
+    "catalog_lines",
     "chrome_trace",
     "correction_tables",
     "facts_in_words",
+    "import_in_words",
     "links_table",
     "offers_table",
     "plan_table",
     "prediction_page",
     "prediction_tables",
+    "price_lists_table",
     "profile_page",
     "profile_table",
     "replay_table",

@@ -126,17 +126,24 @@ class Offer(Record, frozen=True, kw_only=True):
 
 
 class DeviceScore(Record, frozen=True, kw_only=True):
-    """Peak speed of a kind of device, from which the times of unmeasured offers are estimated."""
+    """Peak speed and memory of a kind of device, from which the times of unmeasured offers are estimated."""
 
     device: str
     """`vcpu`, or the model of an accelerator as offers name it."""
     flops_per_s: float
-    """Floating-point operations per second in float32."""
+    """Floating-point operations per second in float32, without tensor cores."""
+    bf16_flops_per_s: float | None = None
+    """The same in bf16 with tensor cores, for matrices that are not sparse; None if it has no such cores."""
+    memory_bytes: int | None = None
+    """Memory of one accelerator, as it is sold; None for a vCPU."""
+    memory_bytes_per_s: float | None = None
+    """Peak bandwidth of that memory."""
     source: str
     date: str
 
     def __post_init__(self) -> None:
-        require_positive(self, "flops_per_s", of=self.device)
+        sizes = ("flops_per_s", "bf16_flops_per_s", "memory_bytes", "memory_bytes_per_s")
+        require_positive(self, *sizes, of=self.device)
 
 
 class EgressPrice(Record, frozen=True, kw_only=True):
