@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: processes with two threads each would
     # wait for one another's cores
+os.environ["ZOOID_PRICES"] = "/nowhere/prices"  # what somebody has imported must not decide how a test ends
 gc.set_threshold(50_000, 20, 20)  # a trace makes a million objects, and looking through them takes a tenth of its time
 
 MEASURING = (

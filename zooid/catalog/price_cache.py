@@ -4,6 +4,7 @@ import datetime
 from pathlib import Path
 
 from zooid.catalog.machine_prices import PriceList
+from zooid.core.environment import prices_folder
 from zooid.core.errors import CatalogError, RecordError
 from zooid.core.files import replaced_whole
 from zooid.core.records import decode_record, encode_record
@@ -13,29 +14,24 @@ OLD_DAYS = 90
 """Prices change about as often as this, so that older ones deserve a warning."""
 
 
-def cache_folder() -> Path:
-    """Return the folder of imported price lists."""
-    return Path.home() / ".cache" / "zooid" / "prices"
-
-
-def keep_prices(prices: PriceList, folder: Path | None = None) -> Path:
+def keep_prices(prices: PriceList) -> Path:
     """Write a price list, which replaces the one of the same provider, and return its file."""
-    file = (folder or cache_folder()) / f"{prices.provider}.json"
+    file = Path(prices_folder()) / f"{prices.provider}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     with replaced_whole(file) as written:
         written.write_bytes(encode_record(prices))
     return file
 
 
-def imported_offers(folder: Path | None = None) -> tuple[Offer, ...]:
+def imported_offers() -> tuple[Offer, ...]:
     """Return the offers of all imported price lists."""
-    return tuple(offer for prices in kept_prices(folder) for offer in prices.offers())
+    return tuple(offer for prices in kept_prices() for offer in prices.offers())
 
 
-def kept_prices(folder: Path | None = None) -> tuple[PriceList, ...]:
+def kept_prices() -> tuple[PriceList, ...]:
     """Return all imported price lists, by the names of their providers."""
     lists = []
-    for file in sorted((folder or cache_folder()).glob("*.json")):
+    for file in sorted(Path(prices_folder()).glob("*.json")):
         try:
             lists.append(decode_record(file.read_bytes(), PriceList, str(file)))
         except (OSError, RecordError) as error:

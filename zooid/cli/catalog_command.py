@@ -12,6 +12,7 @@ from zooid.catalog.importers import find_skypilot_files, read_skypilot_file
 from zooid.catalog.offer_choice import ORDERS, OfferChoice, chosen_offers
 from zooid.catalog.price_cache import imported_offers, keep_prices, kept_prices
 from zooid.cli import options
+from zooid.core.errors import InputError
 from zooid.core.resources.offer import Market, OfferKind
 from zooid.core.units import parse_bytes, parse_usd
 from zooid.report import age_warning, catalog_lines, import_in_words, price_lists_table, say
@@ -56,6 +57,8 @@ def catalog(
     Example: zooid catalog --gpu T4 --market spot
     """
     console, notes = Console(), Console(stderr=True)
+    if limit < 1:
+        raise InputError(f"--limit is {limit}; give 1 or more")
     order = options.one_of("--sort", sort, ORDERS)
     choice = OfferChoice(
         names=tuple(names or ()),
@@ -68,8 +71,8 @@ def catalog(
         **({} if max_usd is None else {"max_usd_per_hour": parse_usd(max_usd)}),
     )
     day = options.date_from(date)
-    for file in [file for path in import_from or () for file in find_skypilot_files(path)]:
-        imported = read_skypilot_file(file, day)
+    files = [file for path in import_from or () for file in find_skypilot_files(path)]
+    for imported in [read_skypilot_file(file, day) for file in files]:
         keep_prices(imported.prices)
         for line in import_in_words(imported):
             say(notes, line)

@@ -84,6 +84,11 @@ def machines_file() -> str:
     return os.environ.get("ZOOID_MACHINES") or os.path.expanduser("~/.config/zooid/machines.toml")
 
 
+def prices_folder() -> str:
+    """Read ZOOID_PRICES: the path of the folder with imported price lists."""
+    return os.environ.get("ZOOID_PRICES") or os.path.expanduser("~/.cache/zooid/prices")
+
+
 SLURM_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CLUSTERS")
 """Variables that Slurm's commands need. They pass their whole environment to the nodes, where others may read it."""
 
