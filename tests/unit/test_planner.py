@@ -13,11 +13,13 @@ from msgspec import structs
 
 from tests.unit.paper_formulas import pipeline_s
 from tests.unit.profiles import SITE, layer, link, offer, picked, profile, store_links
+from zooid.coordinator.plans.plan_validation import check_memory
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Limits, Plan
 from zooid.core.plans.profile import DeviceKind, LayerProfile, Profile
 from zooid.core.plans.search_result import Goal
 from zooid.core.resources.link import STORE_SITE, Link
+from zooid.core.resources.offer import Offer
 from zooid.core.units import parse_duration_s, parse_usd
 from zooid.planner.partition import Partition, StageTable, best_partitions, search
 from zooid.predictor import World, directed_links, predict, stage_times
@@ -269,6 +271,30 @@ def test_a_model_too_large_for_one_member_is_split() -> None:
     plan = picked(made, offer(memory_bytes=75_000), Limits(), "cheapest")
     assert len(plan.stages) == 2
     assert all(stage.memory_bytes <= 75_000 for stage in plan.stages)
+
+
+def on_gpu(gpu_memory_bytes: int) -> Offer:
+    return offer(gpu="T4", num_gpus=1, gpu_memory_bytes=gpu_memory_bytes)
+
+
+def test_a_stage_must_fit_the_memory_of_its_gpu() -> None:
+    """However much memory the machine has."""
+    made = profile([layer(1.0, parameter_bytes=10_000)] * 2)
+    assert len(picked(made, offer(), Limits(), "cheapest").stages) == 1
+    plan = picked(made, on_gpu(75_000), Limits(), "cheapest")
+    assert len(plan.stages) == 2
+    assert all(stage.memory_bytes <= 75_000 for stage in plan.stages)
+    with pytest.raises(PlanError, match=r"no plan fits the memory of made\.offer: .* a member has 20 kB on its T4"):
+        picked(made, on_gpu(20_000), Limits(), "fastest")
+
+
+def test_a_given_plan_must_fit_the_memory_of_its_gpus() -> None:
+    made = profile([layer(1.0, parameter_bytes=10_000)] * 2)
+    plan = picked(made, on_gpu(10**9), Limits(num_stages=1, num_replicas=1), "cheapest")
+    check_memory(plan)
+    small = structs.replace(plan, offers=(on_gpu(20_000),))
+    with pytest.raises(PlanError, match=r"stage 0 of the plan .* but made\.offer has 20 kB: .* are missing"):
+        check_memory(small)
 
 
 def test_a_model_too_large_for_every_layout_is_refused_with_what_it_needs() -> None:

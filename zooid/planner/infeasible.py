@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from zooid.core.plans.plan import Limits, Plan
+from zooid.core.resources.offer import Offer
 from zooid.core.units import format_bytes, format_duration, format_usd
 from zooid.planner.drafts import Draft
 from zooid.planner.families import Family
@@ -125,14 +126,14 @@ def too_large(closest: Draft, market: Market) -> str:
             f"no plan fits the memory of this machine: the one with the smallest need, {plan.layout}, needs "
             f"{format_bytes(needed)} of {format_bytes(offers[0].memory_bytes)}; give a smaller job.grain_size"
         )
-    number = max(range(len(offers)), key=lambda stage: plan.stages[stage].memory_bytes - offers[stage].memory_bytes)
+    number = max(range(len(offers)), key=lambda stage: plan.stages[stage].memory_bytes - offers[stage].member_bytes)
     stage, offer = plan.stages[number], offers[number]
-    margin_bytes = closest.missing_bytes - (stage.memory_bytes - offer.memory_bytes)
+    margin_bytes = closest.missing_bytes - (stage.memory_bytes - offer.member_bytes)
     margin = f" and a margin of {format_bytes(margin_bytes)}" if margin_bytes > 0 else ""
     message = (
         f"no plan fits the memory of {offer.name}: in the one with the smallest need, {plan.layout}, stage {number} "
         f"(layers {stage.first_layer} to {stage.end_layer - 1}) needs {format_bytes(stage.memory_bytes)}{margin}, "
-        f"and a member has {format_bytes(offer.memory_bytes)}; "
+        f"and a member has {format_bytes(offer.member_bytes)}{_of_gpu(offer)}; "
     )
     num_grains = math.ceil(profile.batch_size / plan.grain_size)
     copies = gradient_copies(plan, plan.shares or even_shares(num_grains, plan.num_replicas))
@@ -140,7 +141,7 @@ def too_large(closest: Draft, market: Market) -> str:
         stage_memory_bytes(profile, layer, layer + 1, plan.grain_size, 1, **copies)
         for layer in range(len(profile.layers))
     ]
-    missing_bytes = max(layer_needs) + max(0, margin_bytes) - offer.memory_bytes
+    missing_bytes = max(layer_needs) + max(0, margin_bytes) - offer.member_bytes
     if missing_bytes > 0:
         largest = profile.layers[layer_needs.index(max(layer_needs))].name
         return message + (
@@ -158,3 +159,8 @@ def _round_up(value: float) -> str:
     rounded = math.ceil(value / unit) * unit
     text = f"{rounded:.12f}".rstrip("0").rstrip(".")
     return text if float(text) >= value else f"{rounded + unit:.12f}".rstrip("0").rstrip(".")
+
+
+def _of_gpu(offer: Offer) -> str:
+    """Say that it is the GPU's memory that binds."""
+    return f" on its {offer.gpu}" if offer.member_bytes < offer.memory_bytes else ""

@@ -52,7 +52,7 @@ def sizes_of(offer: Offer) -> SizeRange:
     """The sizes that a member on an offer may get. An offer with a fixed size has one."""
     sized = _sized_by(offer)
     if sized is None:
-        return SizeRange(*(np.array([float(each)]) for each in (offer.memory_bytes, offer.vcpus, offer.usd_per_hour)))
+        return SizeRange(*(np.array([float(each)]) for each in (offer.member_bytes, offer.vcpus, offer.usd_per_hour)))
     sizes = _listed_sizes(sized, offer.name)
     price_change = offer.usd_per_hour / sizes.usd_per_hour[0]  # since the catalog was written, for all sizes alike
     return SizeRange(sizes.memory_bytes, sizes.vcpus, sizes.usd_per_hour * price_change)

@@ -159,9 +159,9 @@ def _memory_problem(plan: Plan, world: World) -> str:
         grains_kept = max(most_kept(actions[stage]) for actions in schedule.lists)
         needed = stage_memory_bytes(world.profile_of(offer), *span, plan.grain_size, grains_kept, **copies)
         needs.append(needed)
-        if needed > offer.memory_bytes:
+        if needed > offer.member_bytes:
             return (
-                f"stage {stage} needs {format_bytes(needed)}, but {offer.name} has {format_bytes(offer.memory_bytes)}"
+                f"stage {stage} needs {format_bytes(needed)}, but {offer.name} has {format_bytes(offer.member_bytes)}"
             )
     together, machine = plan.num_replicas * sum(needs), offers[0]
     if machine.site == "local" and together > machine.memory_bytes:

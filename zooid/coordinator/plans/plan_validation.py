@@ -124,12 +124,12 @@ def check_memory(plan: Plan) -> None:
     """Reject a plan with a stage that exceeds its offer's memory, or whose members together exceed this machine's."""
     for number, stage in enumerate(plan.stages):
         offers = [plan.offer_of(number, replica) for replica in range(plan.num_replicas)]
-        offer = min(offers, key=lambda offer: offer.memory_bytes)
-        missing = stage.memory_bytes - offer.memory_bytes
+        offer = min(offers, key=lambda offer: offer.member_bytes)
+        missing = stage.memory_bytes - offer.member_bytes
         if missing > 0:
             raise PlanError(
                 f"stage {number} of the plan (layers {stage.first_layer} to {stage.end_layer - 1}) needs "
-                f"{format_bytes(stage.memory_bytes)}, but {offer.name} has {format_bytes(offer.memory_bytes)}: "
+                f"{format_bytes(stage.memory_bytes)}, but {offer.name} has {format_bytes(offer.member_bytes)}: "
                 f"{format_bytes(missing)} are missing; plan with more stages, a smaller job.grain_size or a larger "
                 "offer"
             )

@@ -104,6 +104,11 @@ class Offer(Record, frozen=True, kw_only=True):
         require_at_least(1, self, "machine_members", of=self.name)
 
     @property
+    def member_bytes(self) -> int:
+        """The memory in which the stage of a member must fit: that of its GPU, if it has one of a known size."""
+        return min(self.memory_bytes, self.gpu_memory_bytes) if self.gpu_memory_bytes else self.memory_bytes
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether members run on other machines than this one."""
         return self.platform in OWN_PLATFORMS or self.is_rented
