@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.harness import Row, run_benchmark
-from zooid.catalog.importers import find_skypilot_files, read_skypilot_file
+from zooid.catalog.importers.skypilot_files import find_skypilot_files, read_skypilot_file
 
 NUM_ROWS, NUM_ROWS_QUICK = 60_000, 6_000
 BROKEN_EVERY = 20

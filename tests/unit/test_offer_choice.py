@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from zooid.catalog import offers
-from zooid.catalog.machine_prices import MachinePrice, PriceList
+from zooid.catalog.machine_prices import MachinePrice, MachinePriceList
 from zooid.catalog.offer_choice import OfferChoice, chosen_offers
 from zooid.catalog.price_cache import OLD_DAYS, age_days, imported_offers, keep_prices, kept_prices
 from zooid.cli.catalog_command import catalog
@@ -24,12 +24,12 @@ def prices_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def prices(usd: float, provider: str = "aws", date: str = "2026-11-02") -> PriceList:
+def prices(usd: float, provider: str = "aws", date: str = "2026-11-02") -> MachinePriceList:
     machine = MachinePrice(
         instance_type="g5.12xlarge", region="us-east-1", vcpus=48, memory_bytes=192 * GIB, gpu="A10G", num_gpus=4,
         gpu_memory_bytes=24 * GIB, usd_per_hour=usd,
     )  # fmt: skip
-    return PriceList(provider=provider, source="a test", date=date, machines=(machine,))
+    return MachinePriceList(provider=provider, source="a test", date=date, machines=(machine,))
 
 
 def names(choice: OfferChoice, order: str = "price") -> list[str]:

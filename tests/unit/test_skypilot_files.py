@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zooid.catalog.importers import ImportedPrices, find_skypilot_files, read_skypilot_file
+from zooid.catalog.importers import ImportedPrices
+from zooid.catalog.importers.skypilot_files import find_skypilot_files, read_skypilot_file
 from zooid.catalog.machine_prices import MachinePrice
 from zooid.core.errors import CatalogError
 

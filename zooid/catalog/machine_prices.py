@@ -48,7 +48,7 @@ class MachinePrice(Record, frozen=True, kw_only=True):
         return 20.0 * self.num_gpus + 1.0 * self.vcpus + 0.1 * self.memory_bytes / 1e9
 
 
-class PriceList(FileRecord, frozen=True, kw_only=True, tag="price_list"):
+class MachinePriceList(FileRecord, frozen=True, kw_only=True, tag="price_list"):
     """Prices of one provider, from one source and of one date."""
 
     provider: str

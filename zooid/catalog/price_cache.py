@@ -3,7 +3,7 @@
 import datetime
 from pathlib import Path
 
-from zooid.catalog.machine_prices import PriceList
+from zooid.catalog.machine_prices import MachinePriceList
 from zooid.core.environment import prices_folder
 from zooid.core.errors import CatalogError, RecordError
 from zooid.core.files import replaced_whole
@@ -14,7 +14,7 @@ OLD_DAYS = 90
 """Prices change about as often as this, so that older ones deserve a warning."""
 
 
-def keep_prices(prices: PriceList) -> Path:
+def keep_prices(prices: MachinePriceList) -> Path:
     """Write a price list, which replaces the one of the same provider, and return its file."""
     file = Path(prices_folder()) / f"{prices.provider}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -28,12 +28,12 @@ def imported_offers() -> tuple[Offer, ...]:
     return tuple(offer for prices in kept_prices() for offer in prices.offers())
 
 
-def kept_prices() -> tuple[PriceList, ...]:
+def kept_prices() -> tuple[MachinePriceList, ...]:
     """Return all imported price lists, by the names of their providers."""
     lists = []
     for file in sorted(Path(prices_folder()).glob("*.json")):
         try:
-            lists.append(decode_record(file.read_bytes(), PriceList, str(file)))
+            lists.append(decode_record(file.read_bytes(), MachinePriceList, str(file)))
         except (OSError, RecordError) as error:
             raise CatalogError(f"{error}; remove {file}, and import its prices again") from error
     return tuple(lists)

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from zooid.catalog import offers
-from zooid.catalog.importers import find_skypilot_files, read_skypilot_file
+from zooid.catalog.importers import read_prices
 from zooid.catalog.offer_choice import ORDERS, OfferChoice, chosen_offers
 from zooid.catalog.price_cache import imported_offers, keep_prices, kept_prices
 from zooid.cli import options
@@ -39,14 +39,16 @@ def catalog(
         typer.Option(
             "--import",
             metavar="PATH",
-            help="Import SkyPilot's price files first: a file vms.csv in a folder named after its cloud, or a folder "
-            "of such folders, such as ~/.sky/catalogs/v8; repeatable.",
+            help="Import prices first: a folder of SkyPilot's files, such as ~/.sky/catalogs/v8, or a price list "
+            "that AWS, Azure or Google publishes; repeatable.",
         ),
     ] = None,
     date: Annotated[
         str | None,
         typer.Option(
-            metavar="YYYY-MM-DD", help="Date of the imported prices.", show_default="when the file was last changed"
+            metavar="YYYY-MM-DD",
+            help="Date of the imported prices.",
+            show_default="that in the file, or when it was last changed",
         ),
     ] = None,
     lists: Annotated[bool, typer.Option("--lists", help="Show the imported price lists and their age.")] = False,
@@ -71,8 +73,7 @@ def catalog(
         **({} if max_usd is None else {"max_usd_per_hour": parse_usd(max_usd)}),
     )
     day = options.date_from(date)
-    files = [file for path in import_from or () for file in find_skypilot_files(path)]
-    for imported in [read_skypilot_file(file, day) for file in files]:
+    for imported in [imported for path in import_from or () for imported in read_prices(path, day)]:
         keep_prices(imported.prices)
         for line in import_in_words(imported):
             say(notes, line)

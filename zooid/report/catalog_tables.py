@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from zooid.catalog.importers import ImportedPrices
-from zooid.catalog.machine_prices import PriceList
+from zooid.catalog.machine_prices import MachinePriceList
 from zooid.catalog.offer_choice import usd_per_gpu_hour
 from zooid.catalog.price_cache import OLD_DAYS, age_days
 from zooid.core.resources.offer import Offer
@@ -42,7 +42,7 @@ def _cells(offer: Offer) -> tuple[str, ...]:
     )
 
 
-def price_lists_table(lists: Sequence[PriceList]) -> Table:
+def price_lists_table(lists: Sequence[MachinePriceList]) -> Table:
     """A row for each imported price list, with its age."""
     table = Table(title="imported price lists")
     for name in ("provider", "machines", "source", "as of", "age"):

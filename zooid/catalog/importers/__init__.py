@@ -3,7 +3,7 @@
 Each reader returns an `ImportedPrices`: the prices that it kept, and every other row with its line and the reason.
 """
 
-from zooid.catalog.importers.imported_prices import ImportedPrices, LeftOut
-from zooid.catalog.importers.skypilot_files import find_skypilot_files, read_skypilot_file
+from zooid.catalog.importers.imported_prices import ImportedPrices, SkippedRow
+from zooid.catalog.importers.layouts import read_prices
 
-__all__ = ["ImportedPrices", "LeftOut", "find_skypilot_files", "read_skypilot_file"]
+__all__ = ["ImportedPrices", "SkippedRow", "read_prices"]

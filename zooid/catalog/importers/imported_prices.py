@@ -3,11 +3,11 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from zooid.catalog.machine_prices import PriceList
+from zooid.catalog.machine_prices import MachinePriceList
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class SkippedRow:
     """A row of a file, or its spot price, that is not in the price list."""
 
     line: int
@@ -19,18 +19,27 @@ class LeftOut:
         return f"line {self.line}: {self.reason}{f' ({self.detail})' if self.detail else ''}"
 
 
+class Unusable(Exception):
+    """A row cannot be kept."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
 @dataclass(frozen=True)
 class ImportedPrices:
     """A price list, and what was left out of it."""
 
     file: str
-    prices: PriceList
+    prices: MachinePriceList
     num_rows: int
     """Rows of the file, without its header and empty lines."""
     num_kept: int
-    rows_left_out: tuple[LeftOut, ...]
+    rows_left_out: tuple[SkippedRow, ...]
     """Every row that was not kept."""
-    spot_left_out: tuple[LeftOut, ...]
+    spot_left_out: tuple[SkippedRow, ...]
     """Rows that were kept without their spot price."""
 
     def __post_init__(self) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from zooid.catalog.importers.google_hosts import google_hosts
 from zooid.catalog.importers.gpu_memory import mib_of_one
-from zooid.catalog.importers.imported_prices import ImportedPrices, LeftOut
-from zooid.catalog.importers.skypilot_rows import SkyRow, Unusable, read_sky_rows
-from zooid.catalog.machine_prices import MachinePrice, PriceList
+from zooid.catalog.importers.imported_prices import ImportedPrices, SkippedRow, Unusable
+from zooid.catalog.importers.skypilot_rows import SkyRow, read_sky_rows
+from zooid.catalog.machine_prices import MachinePrice, MachinePriceList
 from zooid.catalog.shipped_tables import device_scores
 from zooid.core.errors import CatalogError
 from zooid.core.records import InvalidValue
@@ -48,7 +48,7 @@ def read_skypilot_file(file: Path, date: str | None = None) -> ImportedPrices:
     num_rows = len(rows) + len(left_out)
     rows, without_memory = _with_memory_of_one(rows)
     left_out += without_memory
-    spot_left_out: list[LeftOut] = []
+    spot_left_out: list[SkippedRow] = []
     rows = list(_with_plausible_spot(rows, spot_left_out))
     machines: list[MachinePrice] = []
     kept: set[int] = set()
@@ -56,17 +56,17 @@ def read_skypilot_file(file: Path, date: str | None = None) -> ImportedPrices:
         try:
             machines.append(_machine(parts))
         except Unusable as unusable:
-            left_out.append(LeftOut(parts[-1].line, unusable.reason, unusable.detail))
+            left_out.append(SkippedRow(parts[-1].line, unusable.reason, unusable.detail))
         else:
             kept.update(part.line for part in parts)
     lines_left_out = {row.line for row in left_out}
     alone = [row for row in rows if row.line not in kept and row.line not in lines_left_out]
-    left_out += [LeftOut(row.line, _why_alone(row), row.gpu or row.instance_type) for row in alone]
+    left_out += [SkippedRow(row.line, _why_alone(row), row.gpu or row.instance_type) for row in alone]
     left_out = [row for row in left_out if row.line not in kept]
     provider = _PROVIDERS.get(cloud, cloud)
     return ImportedPrices(
         file=str(file),
-        prices=PriceList(
+        prices=MachinePriceList(
             provider=provider,
             source=f"SkyPilot's price file of {cloud}",
             date=date or datetime.date.fromtimestamp(changed_s).isoformat(),
@@ -79,7 +79,7 @@ def read_skypilot_file(file: Path, date: str | None = None) -> ImportedPrices:
     )
 
 
-def _with_memory_of_one(rows: Iterable[SkyRow]) -> tuple[list[SkyRow], list[LeftOut]]:
+def _with_memory_of_one(rows: Iterable[SkyRow]) -> tuple[list[SkyRow], list[SkippedRow]]:
     """Give every row the memory of one of its accelerators."""
     rows = list(rows)
     usual_mib: dict[str, int] = {}
@@ -95,23 +95,23 @@ def _with_memory_of_one(rows: Iterable[SkyRow]) -> tuple[list[SkyRow], list[Left
         mib = mib_of_one(row.gpus_mib, row.num_gpus, usual_mib.get(row.gpu))
         if mib is None:
             detail = f"{row.num_gpus} × {row.gpu}, {row.gpus_mib} MiB"
-            left_out.append(LeftOut(row.line, "its memory may be that of one or of all accelerators", detail))
+            left_out.append(SkippedRow(row.line, "its memory may be that of one or of all accelerators", detail))
         else:
             changed.append(replace(row, gpus_mib=mib))
     return changed, left_out
 
 
-def _with_plausible_spot(rows: Iterable[SkyRow], left_out: list[LeftOut]) -> Iterator[SkyRow]:
+def _with_plausible_spot(rows: Iterable[SkyRow], left_out: list[SkippedRow]) -> Iterator[SkyRow]:
     """Take spot prices away that nobody pays."""
     for row in rows:
         if row.spot_usd_per_hour is None or row.usd_per_hour is None:
             yield row
         elif row.spot_usd_per_hour == 0 and row.usd_per_hour > 0:
-            left_out.append(LeftOut(row.line, "its spot price is 0"))
+            left_out.append(SkippedRow(row.line, "its spot price is 0"))
             yield replace(row, spot_usd_per_hour=None)
         elif row.spot_usd_per_hour >= row.usd_per_hour > 0:
             detail = f"{row.spot_usd_per_hour:g} and {row.usd_per_hour:g} dollars"
-            left_out.append(LeftOut(row.line, "its spot price is not below that on demand", detail))
+            left_out.append(SkippedRow(row.line, "its spot price is not below that on demand", detail))
             yield replace(row, spot_usd_per_hour=None)
         else:
             yield row

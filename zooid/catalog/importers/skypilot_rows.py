@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zooid.catalog.importers.gpu_memory import listed_mib
-from zooid.catalog.importers.imported_prices import LeftOut
+from zooid.catalog.importers.imported_prices import SkippedRow, Unusable
 from zooid.catalog.machine_prices import slug
 from zooid.core.errors import CatalogError
 from zooid.core.text import quoted
@@ -30,15 +30,6 @@ _ZONE = "AvailabilityZone"
 _GIB = 2**30
 _NOT_NVIDIA = ("tpu", "inferentia", "trainium", "gaudi", "radeon", "mi25", "mi3", "qualcomm", "virtex", "ascend")
 """Beginnings of the names of accelerators that no member computes on."""
-
-
-class Unusable(Exception):
-    """A row cannot be kept."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason, detail)
-        self.reason = reason
-        self.detail = detail
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ class SkyRow:
         return slug(priced), slug(self.region), slug(self.zone)
 
 
-def read_sky_rows(text: str, file_name: str) -> tuple[list[SkyRow], list[LeftOut]]:
+def read_sky_rows(text: str, file_name: str) -> tuple[list[SkyRow], list[SkippedRow]]:
     """Return the rows of a file, and those that cannot be read. CatalogError if it is no such file."""
     lines = _cells_of_lines(text)
     _, header = next(lines, (1, []))
@@ -77,7 +68,7 @@ def read_sky_rows(text: str, file_name: str) -> tuple[list[SkyRow], list[LeftOut
             "a file such as v8/azure/vms.csv of SkyPilot's catalog"
         )
     rows: list[SkyRow] = []
-    left_out: list[LeftOut] = []
+    left_out: list[SkippedRow] = []
     first_lines: dict[tuple[str, str, str], int] = {}
     for line, cells in lines:
         try:
@@ -86,7 +77,7 @@ def read_sky_rows(text: str, file_name: str) -> tuple[list[SkyRow], list[LeftOut
             if first_line != line:
                 raise Unusable("an earlier row has the same machine and zone", f"line {first_line}")
         except Unusable as unusable:
-            left_out.append(LeftOut(line, unusable.reason, unusable.detail))
+            left_out.append(SkippedRow(line, unusable.reason, unusable.detail))
         else:
             rows.append(row)
     return rows, left_out
