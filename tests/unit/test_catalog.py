@@ -46,7 +46,7 @@ def test_every_row_loads_with_its_source_and_date() -> None:
     assert min(map(len, (offers(), egress_prices(), storage_prices(), links()))) > 0
     for row in rows:
         assert row.source.strip() == row.source != ""
-        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", row.date), row
+        assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])(-[0-3]\d)?", row.date), row
 
 
 def test_an_empty_cell_means_the_default() -> None:
