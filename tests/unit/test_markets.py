@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from tests.unit.profiles import layer, link, profile
+from zooid import catalog
 from zooid.cli import options
 from zooid.coordinator.plans.markets import ASSUMED_STARTUP_S, market_for, offers_named
 from zooid.core.errors import InputError, PlanError
@@ -67,12 +68,20 @@ class TestMarket:
         with pytest.raises(PlanError, match=r"azure\.vm\.nc6 is left out"):
             market_for(offers[1:], {"local": MEASURED})
 
+    def test_a_retired_offer_is_planned_with_only_if_its_whole_name_is_given(self) -> None:
+        retired = {offer.name for offer in catalog.offers() if offer.is_retired}
+        assert retired == {"azure.aci.k80", "azure.aci.v100"}
+        meant = {offer.name for offer in offers_named(["azure.aci"])}
+        assert meant
+        assert not meant & retired
+        assert [offer.name for offer in offers_named(["azure.aci.k80"])] == ["azure.aci.k80"]
+
     def test_offers_left_out_for_one_reason_are_one_line(self) -> None:
         market, _ = market_for(offers_named(["aws.lambda.1769", "azure.aci", "azure.vm.nc6"]), {"local": MEASURED})
         found = search(market, Limits(max_members=1))
         [line] = [sentence for sentence in found.reasons if "left out" in sentence]
         assert line.startswith(
-            "azure.aci.cpu.1x1, azure.aci.cpu.2x1, azure.aci.cpu.3x1 and 4 more are left out: no link"
+            "azure.aci.cpu.1x1, azure.aci.cpu.2x1, azure.aci.cpu.3x1 and 2 more are left out: no link"
         )
         assert "--links" in line
 

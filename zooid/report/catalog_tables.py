@@ -38,7 +38,7 @@ def _cells(offer: Offer) -> tuple[str, ...]:
         f"{offer.vcpus:g}",
         format_bytes(offer.memory_bytes),
         offer.date,
-        offer.name,
+        f"{offer.name} (retired)" if offer.is_retired else offer.name,
     )
 
 

@@ -47,10 +47,14 @@ def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
 
 
 def _catalogued(name: str) -> list[Offer]:
-    """The offers of the catalog that a name, or the beginning of one, means. A named size stays as it is."""
+    """The offers of the catalog that a name, or the beginning of one, means. A named size stays as it is.
+
+    Offers that the provider no longer rents are meant by their whole names only.
+    """
     sized = catalog.sized_offer(name)
     if sized is None or sized.name == name:
-        return [offer for offer in catalog.offers() if is_named(offer.name, name)]
+        named = [offer for offer in catalog.offers() if is_named(offer.name, name)]
+        return [offer for offer in named if offer.name == name or not offer.is_retired]
     try:
         return [catalog.offer(name)]
     except CatalogError as error:

@@ -84,6 +84,8 @@ class Offer(Record, frozen=True, kw_only=True):
     """Time from launch to the member's first instruction; None if unknown."""
     bandwidth_bytes_per_s: float | None = None
     """Bandwidth of its network interface in each direction; None if unknown."""
+    is_retired: bool = False
+    """Whether the provider no longer rents it. It is planned with only if its whole name is given."""
     sized_by: str = ""
     """The sized offer from whose sizes a planner chooses, beginning with this one; empty if this size is fixed."""
     source: str
