@@ -15,7 +15,7 @@ from zooid.core.resources.sized_offer import SizedOffer
 @cache
 def offers() -> tuple[Offer, ...]:
     """All offers that can be rented, in file order. Of those that are sized by resource, the sizes to begin with."""
-    fixed = _table("offers.csv", Offer, ("name",), check_offer, without=("sized_by",))
+    fixed = read_table("offers.csv", Offer, ("name",), check_offer, without=("sized_by",))
     return (*(offer for sized in sized_offers() for offer in sized.smallest_offers()), *fixed)
 
 
@@ -27,7 +27,7 @@ def sized_offers() -> tuple[SizedOffer, ...]:
         for offer in sized.smallest_offers():
             check_offer(offer)
 
-    return _table("sized_offers.csv", SizedOffer, ("name",), check)
+    return read_table("sized_offers.csv", SizedOffer, ("name",), check)
 
 
 def sized_offer(name: str) -> SizedOffer | None:
@@ -63,7 +63,7 @@ def offer(name: str) -> Offer:
 @cache
 def device_scores() -> tuple[DeviceScore, ...]:
     """Peak performance of each kind of device."""
-    return _table("devices.csv", DeviceScore, ("device",))
+    return read_table("devices.csv", DeviceScore, ("device",))
 
 
 def reference_score(offer: Offer) -> float:
@@ -81,33 +81,34 @@ def reference_score(offer: Offer) -> float:
 @cache
 def egress_prices() -> tuple[EgressPrice, ...]:
     """Prices of outgoing traffic; zones are `us`, `eu`, `asia`, `oce`, `same_region`, `internet` and `anywhere`."""
-    return _table("egress.csv", EgressPrice, ("provider", "source_zone", "target_zone"))
+    return read_table("egress.csv", EgressPrice, ("provider", "source_zone", "target_zone"))
 
 
 @cache
 def storage_prices() -> tuple[StoragePrice, ...]:
     """Prices of object stores for requests and storage."""
-    return _table("storage.csv", StoragePrice, ("provider", "service", "region"))
+    return read_table("storage.csv", StoragePrice, ("provider", "service", "region"))
 
 
 @cache
 def regions() -> tuple[Region, ...]:
     """The continents of regions, which prices depend on."""
-    return _table("regions.csv", Region, ("provider", "region"))
+    return read_table("regions.csv", Region, ("provider", "region"))
 
 
 @cache
 def links() -> tuple[Link, ...]:
     """Measured links between sites, one row for each measured direction."""
-    return _table("links.csv", Link, ("from_site", "to_site"))
+    return read_table("links.csv", Link, ("from_site", "to_site"))
 
 
-def _table(
+def read_table(
     file_name: str,
     kind: type[AnyRecord],
     key: Sequence[str],
     check: Callable[[AnyRecord], None] | None = None,
     without: Sequence[str] = (),
 ) -> tuple[AnyRecord, ...]:
+    """Read a file in `data/`; see `read_rows`."""
     text = resources.files("zooid.catalog").joinpath("data", file_name).read_text(encoding="utf-8")
     return read_rows(text, file_name, kind, key, check, without)

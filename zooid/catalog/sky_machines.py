@@ -1,13 +1,10 @@
 """The machines that SkyPilot rents for offers of the catalog, by the names that SkyPilot and the clouds give them."""
 
 from functools import cache
-from importlib import resources
 
-from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.shipped_tables import read_table
 from zooid.core.errors import CatalogError
 from zooid.core.records import Record
-
-_FILE = "sky_machines.csv"
 
 
 class SkyMachine(Record, frozen=True, kw_only=True):
@@ -32,8 +29,7 @@ class SkyMachine(Record, frozen=True, kw_only=True):
 @cache
 def sky_machines() -> dict[str, SkyMachine]:
     """All machines by the names of their offers."""
-    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
-    return {row.offer: row for row in read_rows(text, _FILE, SkyMachine, ("offer",))}
+    return {row.offer: row for row in read_table("sky_machines.csv", SkyMachine, ("offer",))}
 
 
 def sky_machine(offer: str) -> SkyMachine:

@@ -2,15 +2,13 @@
 
 import re
 from functools import cache, lru_cache
-from importlib import resources
 
-from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.importers.gpu_catalog_memory import gpu_memory_bytes
 from zooid.catalog.importers.imported_prices import Unusable
-from zooid.catalog.shipped_tables import device_scores
+from zooid.catalog.shipped_tables import read_table
 from zooid.core.records import Record
 from zooid.core.text import quoted
 
-_FILE = "aws_gpus.csv"
 _GPU_CLASS = "GPU instance"
 _OTHER_ACCELERATOR_CLASSES = ("FPGA Instances", "Machine Learning ASIC Instances", "Media Accelerator Instances")
 """What the list calls machines whose accelerators are not GPUs. It gives a number of GPUs for some of them."""
@@ -38,8 +36,7 @@ class AwsGpu(Record, frozen=True, kw_only=True):
 @cache
 def aws_gpus() -> dict[str, AwsGpu]:
     """All families whose GPUs are known, by name."""
-    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
-    return {row.family: row for row in read_rows(text, _FILE, AwsGpu, ("family",))}
+    return {row.family: row for row in read_table("aws_gpus.csv", AwsGpu, ("family",))}
 
 
 @lru_cache(maxsize=4096)
@@ -69,10 +66,4 @@ def gpus_of_machine(instance_type: str, machine_class: str, gpu_cell: str) -> tu
         return "", 0, 0
     if not is_counted:
         raise Unusable("its number of GPUs is not given", quoted(instance_type))
-    return known.gpu, int(gpu_cell), _memory_bytes(known.gpu)
-
-
-@cache
-def _memory_bytes(gpu: str) -> int:
-    """Return the memory of one GPU of this model; 0 if it is not known."""
-    return next((score.memory_bytes or 0 for score in device_scores() if score.device == gpu), 0)
+    return known.gpu, int(gpu_cell), gpu_memory_bytes(known.gpu)

@@ -1,12 +1,9 @@
 """The sizes of Azure's machines, which its price list does not give."""
 
 from functools import cache
-from importlib import resources
 
-from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.shipped_tables import read_table
 from zooid.core.records import Record
-
-_FILE = "azure_sizes.csv"
 
 
 class AzureSize(Record, frozen=True, kw_only=True):
@@ -24,5 +21,4 @@ class AzureSize(Record, frozen=True, kw_only=True):
 @cache
 def azure_sizes() -> tuple[AzureSize, ...]:
     """The sizes that are known; machines with a part of an accelerator are not among them."""
-    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
-    return read_rows(text, _FILE, AzureSize, ("instance_type",))
+    return read_table("azure_sizes.csv", AzureSize, ("instance_type",))

@@ -1,12 +1,9 @@
 """The machines that hold Google's accelerators, whose prices are apart from those of machines."""
 
 from functools import cache
-from importlib import resources
 
-from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.shipped_tables import read_table
 from zooid.core.records import Record
-
-_FILE = "google_hosts.csv"
 
 
 class GoogleHost(Record, frozen=True, kw_only=True):
@@ -24,5 +21,4 @@ class GoogleHost(Record, frozen=True, kw_only=True):
 @cache
 def google_hosts() -> tuple[GoogleHost, ...]:
     """All such machines; several may hold the same accelerators."""
-    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
-    return read_rows(text, _FILE, GoogleHost, ("accelerator", "num_gpus", "instance_type"))
+    return read_table("google_hosts.csv", GoogleHost, ("accelerator", "num_gpus", "instance_type"))

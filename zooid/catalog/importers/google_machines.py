@@ -1,12 +1,9 @@
 """The sizes of Google's machines, from which the prices of cores and memory make the price of a machine."""
 
 from functools import cache
-from importlib import resources
 
-from zooid.catalog.csv_rows import read_rows
+from zooid.catalog.shipped_tables import read_table
 from zooid.core.records import Record
-
-_FILE = "google_machines.csv"
 
 
 class GoogleMachine(Record, frozen=True, kw_only=True):
@@ -22,5 +19,4 @@ class GoogleMachine(Record, frozen=True, kw_only=True):
 @cache
 def google_machines() -> tuple[GoogleMachine, ...]:
     """The machines whose prices are computed: those that hold accelerators, and some without."""
-    text = resources.files("zooid.catalog").joinpath("data", _FILE).read_text(encoding="utf-8")
-    return read_rows(text, _FILE, GoogleMachine, ("instance_type",))
+    return read_table("google_machines.csv", GoogleMachine, ("instance_type",))
