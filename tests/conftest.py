@@ -35,6 +35,7 @@ MEASURING = (
     "tests/integration/test_market_runs.py",
     "tests/integration/test_paced_runs.py::TestSpotTraces",
     "tests/integration/test_paced_runs.py::TestTimes",
+    "tests/integration/test_paced_runs.py::TestWeights::test_they_are_if_members_join_at_the_same_pace",
     "tests/integration/test_prediction.py",
     "tests/integration/test_probes.py::TestOnLinksThatAreKnown",
     "tests/integration/test_profiles.py::test_offers_are_measured_together_and_kept_apart",
@@ -60,6 +61,7 @@ ALONE = (
     "tests/integration/test_limits.py::TestNothingIsLeft",
     "tests/integration/test_namespaces.py::test_everything_is_removed_after_an_error",
     "tests/integration/test_other_machines.py",
+    "tests/integration/test_stop.py::test_it_works_from_another_machine",
     "tests/integration/test_training.py::TestDroppedStep",
 )
 """Those, others whose members must start in time, and others that look at leftovers while nobody else may sweep."""
