@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # in the program that is sent, these names come from the text
         keep,
         last_words,
         leave,
-        list_members,
         open_words,
         states,
         sweep,
@@ -125,8 +124,7 @@ def end_started(run: str, titles: list[str], grace_s: float) -> list[str]:
 
 
 def member_states(run: str) -> dict[str, Any]:
-    """Return the states of a run's members. Stop keeping its folder once each has locked its title, or has ended."""
-    held = list_members(run)
+    """Return the states of a run's members. Keep its folder until all have ended, since it holds their last words."""
     found = states(run)
     started = dict(_started.get(run, {}))
     for title, process in started.items():
@@ -136,9 +134,7 @@ def member_states(run: str) -> dict[str, Any]:
             # a process that has recorded its member's end, or was killed, has not failed to start the member
             has_failed = process.returncode > 0
             found[title] = _words.setdefault(run, {}).setdefault(title, last_words(run, title)) if has_failed else ""
-    if run in _kept and all(
-        process.poll() is not None or held.get(title) or held.get(STARTER + title) for title, process in started.items()
-    ):
+    if run in _kept and all(found[title] is not None for title in started):
         _kept.discard(run)
         leave(run)
     return found
