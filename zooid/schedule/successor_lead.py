@@ -5,8 +5,10 @@ _FIRST_LEAD_FRACTION = 0.3
 _LEAD_FACTOR = 2.0
 """A successor is started this many times earlier than the slowest member so far has needed to join."""
 _MIN_LEAD_S = 2.0
-MAX_LEAD_FRACTION = 0.5
+MAX_LEAD_FRACTION = 0.6
 """Largest fraction of its life that is left when a successor is started, except for a first one."""
+MAX_JOINING_FRACTION = 0.5
+"""A successor must join within this fraction of its life, since its own one is started when it has its seat."""
 
 
 def successor_lead_s(lifetime_s: float, joining_s: float, expected_s: float = 0.0) -> float:
@@ -17,11 +19,11 @@ def successor_lead_s(lifetime_s: float, joining_s: float, expected_s: float = 0.
     as soon as the first members have their seats, even if less than half of their life is over then.
 
     >>> successor_lead_s(900.0, 0.0), successor_lead_s(900.0, 20.0), successor_lead_s(900.0, 500.0)
-    (270.0, 40.0, 450.0)
+    (270.0, 40.0, 540.0)
     >>> successor_lead_s(900.0, 0.0, 20.0), successor_lead_s(900.0, 0.0, 200.0)
     (270.0, 400.0)
     >>> successor_lead_s(20.0, 0.0, 6.0), successor_lead_s(20.0, 0.0, 8.0), successor_lead_s(20.0, 8.0, 8.0)
-    (12.0, 12.0, 10.0)
+    (12.0, 12.0, 12.0)
     """
     max_lead_s = MAX_LEAD_FRACTION * lifetime_s
     if joining_s:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from zooid.core.abort import Abort
-from zooid.core.runs.spec import RehearsalSpec, WorkerSpec
+from zooid.core.runs.spec import RehearsalSpec, WarmUpSpec, WorkerSpec
 from zooid.store import ObjectStore
 from zooid.store.member_program import end_process, run_member
 from zooid.worker.member_imports import lasting_imports
@@ -21,7 +21,7 @@ PRELOADS = (
 
 
 def main() -> int:
-    return run_member(sys.argv[1:], {WorkerSpec: _work, RehearsalSpec: _rehearse})
+    return run_member(sys.argv[1:], {WorkerSpec: _work, WarmUpSpec: _warm_up, RehearsalSpec: _rehearse})
 
 
 def _work(spec: WorkerSpec, store: ObjectStore) -> None:
@@ -40,6 +40,10 @@ def _work(spec: WorkerSpec, store: ObjectStore) -> None:
 
     tasks = {"prepare": prepare_task.prepare, "check": prepare_task.check, "plan": prepare_task.plan_layout}
     tasks[spec.task](spec, store)
+
+
+def _warm_up(spec: WarmUpSpec, store: ObjectStore) -> None:
+    """Do nothing: the process that has forked this one has imported what lasts."""
 
 
 def _rehearse(spec: RehearsalSpec, store: ObjectStore) -> None:

@@ -2,6 +2,7 @@
 
 The same files always give the same bytes, and so the same digest: names are sorted, and times, owners and permissions
 are left out. Only another release of the compression library may compress them differently, which costs one upload.
+So does a module of zooid that was compiled since.
 """
 
 import functools
@@ -17,12 +18,15 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from zooid.coordinator.job_files.code_files import CodeFile, CodeFolder, search_folder
+from zooid.coordinator.job_files.compiled_modules import compiled_modules
 from zooid.coordinator.job_files.secret_names import is_secret
 from zooid.core.errors import InputError
 from zooid.core.runs.code import MAX_CODE_BYTES, MAX_CODE_FILES, CodeArchive
 from zooid.core.text import quoted
 
 _PACKAGE = Path(__file__).parents[2]
+_MEMBERS_PACKAGES = {"comm", "core", "entry", "layers", "schedule", "store", "worker"}
+"""Packages of zooid that every member imports. They travel compiled, too."""
 _COMPRESSION_LEVEL = 4
 """Higher levels take up to 40 % longer for archives that are 6 % smaller."""
 _FILE_MODE, _PROGRAM_MODE, _LINK_MODE = 0o644, 0o755, 0o777
@@ -71,7 +75,9 @@ def archive_of_folder(
 def archive_of_zooid() -> Archive:
     """Pack the installed package of zooid, under the name `zooid/`, once per process."""
     folder = search_folder(_PACKAGE, uses_git=False)
-    return _packed(folder, _entries(folder, folder.files, prefix="zooid/"))
+    modules = (name for name in folder.files if name.endswith(".py") and name.partition("/")[0] in _MEMBERS_PACKAGES)
+    compiled = compiled_modules(_PACKAGE, modules)
+    return _packed(folder, _entries(folder, folder.files, compiled, prefix="zooid/"))
 
 
 def _packed(folder: CodeFolder, entries: Iterable[tuple[tarfile.TarInfo, bytes]]) -> Archive:

@@ -298,6 +298,11 @@ class Crew:
         self._look()
         return self._running[member].exit is not None
 
+    def have_ended(self) -> bool:
+        """Whether every member has ended, however it did."""
+        self._look()
+        return all(running.exit is not None for running in self._running.values())
+
     def is_done(self) -> bool:
         """Whether every member has exited successfully; raises for the first that has failed."""
         self._look()

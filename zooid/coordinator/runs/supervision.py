@@ -28,6 +28,7 @@ from zooid.coordinator.runs.relay import OnEvent, Relay
 from zooid.coordinator.runs.run_meter import RunMeter
 from zooid.coordinator.runs.run_pace import find_pace, paced_spec
 from zooid.coordinator.runs.run_progress import RunProgress, RunResult
+from zooid.coordinator.runs.warm_ups import PATIENCE_S, offers_to_warm, warm_up_specs
 from zooid.core.errors import (
     CheckpointError,
     InputError,
@@ -237,10 +238,11 @@ class Run:
         during = "while the initial weights were being written"
         with Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter) as crew:
             crew.start("worker", [self._spec("preparer", "prepare", offer, given)], [offer])
-            while not (crew.is_done() or self._progress.trace):
-                self.relay.poll()
-                time.sleep(_POLL_S)
-            self.relay.flush()  # a member that is already done has reported its trace
+            with self._warming(given):
+                while not (crew.is_done() or self._progress.trace):
+                    self.relay.poll()
+                    time.sleep(_POLL_S)
+                self.relay.flush()  # a member that is already done has reported its trace
             self._preparers = [crew]
             yield given if isinstance(given, Plan) else read_plan(self._store, self._number)
 
@@ -251,7 +253,23 @@ class Run:
         offer = _largest(plan.member_offers)
         during = "while the job was being compared with the checkpoint"
         crew = Crew(self.platform, self._store, checks_input=True, during=during, meter=self.meter)
-        crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
+        with self._warming(plan):
+            crew.run("worker", [self._spec("checker", "check", offer, plan)], [offer], self.relay)
+
+    @contextlib.contextmanager
+    def _warming(self, given: Plan | FixedLayout) -> Iterator[None]:
+        """Let processes that members will use import what they need, during the context and a while longer."""
+        offers = offers_to_warm(given, self.platform)
+        if not offers:
+            yield
+            return
+        with Crew(self.platform, self._store, checks_input=False, meter=self.meter) as crew:
+            crew.start("worker", warm_up_specs(offers, self._claim.run, self._store.url, self._number), offers)
+            deadline_s = time.monotonic() + PATIENCE_S
+            yield
+            while not crew.have_ended() and time.monotonic() < deadline_s:
+                self.relay.poll()
+                time.sleep(_POLL_S)
 
     def train(self, plan: Plan, first_step: int = 0, fleets: Sequence[Plan] = ()) -> RunResult:
         """Start a member for every seat, and wait for the end of the last step.

@@ -120,6 +120,11 @@ class Offer(Record, frozen=True, kw_only=True):
         """Whether members cost money while they run, so that none is started only to measure it unless asked for."""
         return self.platform in RENTED_PLATFORMS
 
+    @property
+    def keeps_processes(self) -> bool:
+        """Whether the platform uses the process of a member that has ended for the next one."""
+        return self.platform == "aws_lambda"
+
     def emulated(self) -> "Offer":
         """Return the offer as a rehearsal uses it: members run on this machine, and nothing is rented."""
         return structs.replace(self, platform="local") if self.is_rented else self

@@ -99,6 +99,10 @@ class ProfilerSpec(JobSpec, frozen=True, kw_only=True, tag="profiler_spec"):
     """An earlier profile, which is returned unchanged if nothing has changed since."""
 
 
+class WarmUpSpec(MemberSpec, frozen=True, kw_only=True, tag="warm_up_spec"):
+    """For `python -m zooid.worker`: end at once. The platform keeps the process that has forked it, with torch."""
+
+
 class ProbeMember(Record, frozen=True, kw_only=True):
     """One of the members that probe together."""
 

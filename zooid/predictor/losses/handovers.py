@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from zooid.core.errors import HopelessPlan
 from zooid.core.units import format_duration
 from zooid.predictor.losses.availability import SeatRisk, losses_per_s
-from zooid.schedule.successor_lead import MAX_LEAD_FRACTION, successor_lead_s
+from zooid.schedule.successor_lead import MAX_JOINING_FRACTION, successor_lead_s
 
 _LEAD_STEPS = 3.0
 """A successor has to be ready this many steps before its predecessor's lifetime ends: it waits for a step to begin,
@@ -60,7 +60,7 @@ def successor_after_s(seat: SeatRisk, run_s: float, step_s: float) -> float | No
         return None
     needed_s = seat.startup_s + _LEAD_STEPS * step_s
     after_s = seat.lifetime_s - successor_lead_s(seat.lifetime_s, overlap_s(seat, step_s))
-    if needed_s >= MAX_LEAD_FRACTION * seat.lifetime_s or run_s > _MAX_HANDOVERS * after_s:
+    if needed_s >= MAX_JOINING_FRACTION * seat.lifetime_s or run_s > _MAX_HANDOVERS * after_s:
         raise HopelessPlan(
             f"members live for {format_duration(seat.lifetime_s)}, but a successor needs {format_duration(needed_s)} "
             "to start and to take over; give an offer with a lifetime of more than twice that, or smaller steps"
