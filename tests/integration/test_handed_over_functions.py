@@ -28,7 +28,7 @@ LAYOUTS = [("digits", 2, 2), ("gpt2", 4, 1), ("digits", 1, 2), ("gpt2", 2, 1)]
 IMPORTING = {"gpt2"}
 """Jobs whose packages take seconds of processor time to import, in every member. Functions live longer where members
 share cores for that."""
-EPOCHS, EPOCH_STEPS = {"digits": 20, "gpt2": 24}, {"digits": 4, "gpt2": 3}
+EPOCHS, EPOCH_STEPS = {"digits": 12, "gpt2": 24}, {"digits": 4, "gpt2": 3}
 ENOUGH_FACTOR = 3.0
 """So many epochs are long enough for functions that live this many times longer."""
 PACED = """
