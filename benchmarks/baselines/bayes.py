@@ -53,7 +53,7 @@ def bayes(
             gains = _expected_improvement(process, places, min(values))
             gains[tried] = -np.inf
             at = int(gains.argmax())
-        plan = evaluate(pool[at], market)
+        plan = evaluate(pool[at])
         plans.append(plan)
         tried.append(at)
         values.append(math.log(objective(plan.prediction.run_s, plan.prediction.run_usd)))

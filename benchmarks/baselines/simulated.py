@@ -17,7 +17,7 @@ from zooid.predictor.equations.array_checks import Array, above_zero, at_least, 
 def simulated(proposals: Iterable[Plan], market: Market) -> list[Plan]:
     """Plans of those whose members have memory enough."""
     drafts = (draft(proposal, market) for proposal in dict.fromkeys(proposals))
-    return [evaluate(made, market) for made in drafts if made.missing_bytes <= 0]
+    return [evaluate(made) for made in drafts if made.missing_bytes <= 0]
 
 
 def fits(proposal: Plan, market: Market) -> bool:

@@ -379,7 +379,7 @@ class TestSearches:
             )
             made = draft(plan, market)
             try:
-                prediction = evaluate(made, market).prediction
+                prediction = evaluate(made).prediction
             except HopelessPlan:
                 continue
             assert made.lower_bound[0] <= prediction.run_s * (1 + 1e-9)

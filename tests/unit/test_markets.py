@@ -8,7 +8,7 @@ from msgspec import structs
 from tests.unit.profiles import layer, link, profile
 from zooid import catalog
 from zooid.cli import options
-from zooid.coordinator.plans.markets import ASSUMED_STARTUP_S, market_for, offers_named
+from zooid.coordinator.plans.markets import ASSUMED_STARTUP_S, market_for, markets_for, offers_named
 from zooid.core.errors import InputError, PlanError
 from zooid.core.plans.plan import Limits
 from zooid.core.plans.profile import Profile
@@ -35,6 +35,10 @@ class TestNames:
         assert names[:2] == ["local", "aws.lambda.1769"]
         assert names[-1] == "local:aws.lambda.1769"
         assert len(set(names)) == len(names)
+
+    def test_all_means_every_offer_that_can_still_be_rented(self) -> None:
+        named = {offer.name for offer in offers_named(["all"])}
+        assert named == {offer.name for offer in catalog.offers() if not offer.is_retired}
 
     def test_an_unknown_name_is_refused_with_those_near_it(self) -> None:
         with pytest.raises(InputError, match=r"no offer is named 'aws.lamda'; give local, .* aws.lambda.512"):
@@ -137,6 +141,45 @@ class TestMarket:
         assert sorted(found.pick.replica_offers) == sorted(quotas)
         egress = next(term.usd for term in found.pick.prediction.cost_terms if term.kind == "egress")
         assert egress > 0
+
+    def test_each_location_of_the_store_has_a_market(self) -> None:
+        """Offers that are linked to those of a location are in its market, but plans on them alone are in their own."""
+        names = ["aws.lambda.1769", "gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1", "azure.vm.nc6"]
+        markets, notes, _ = markets_for(offers_named(names), {"local": MEASURED})
+        by_location = {market.world.prices.store_at: market for market in markets}
+        assert by_location.keys() == {"aws.us-east-1", "gcp.us-central1", "gcp.europe-west1"}
+        europe = by_location["gcp.europe-west1"]
+        assert {offer.name for offer in europe.offers} == {"gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"}
+        assert [offer.name for offer in europe.home.offers] == ["gcp.t4.spot.europe-west1"]
+        assert [each.offers for market in markets for each in market.left_out] == [("azure.vm.nc6",)]
+        assert "--store-at" in notes[-1]
+        [market], _, _ = markets_for(offers_named(names), {"local": MEASURED}, store_at="gcp.us-central1")
+        assert len(market.offers) == 3
+
+    def test_the_best_plan_of_all_locations_is_picked(self) -> None:
+        names = ["aws.lambda.1769", "gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"]
+        offers = offers_named(names)
+        markets, _, _ = markets_for(offers, {"local": MEASURED})
+        limits = Limits(max_members=2)
+        everywhere = search(markets, limits, "cheapest").pick
+        costs = []
+        for offer in offers:
+            [market], _, _ = markets_for([offer], {"local": MEASURED})
+            costs.append(search(market, limits, "cheapest").pick.prediction.run_usd)
+        assert everywhere.prediction.run_usd == pytest.approx(min(costs), rel=1e-9)
+
+    def test_two_sites_are_used_together_where_each_has_one_member(self) -> None:
+        offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1", "aws.lambda.1769"])
+        quotas = {offer.name: 1 for offer in offers}
+        slow = profile([layer(100.0, parameter_bytes=4_000_000) for _ in range(4)], MEASURED.links, num_samples=8000)
+        markets, _, _ = markets_for(offers, {"local": slow}, quotas=quotas)
+        found = search(markets, Limits(max_members=2), "fastest")
+        assert set(found.pick.replica_offers) == {"gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"}
+
+    def test_a_quota_for_an_offer_that_is_not_there_is_refused(self) -> None:
+        offers = offers_named(["gcp.t4.spot.us-central1", "gcp.t4.spot.europe-west1"])
+        with pytest.raises(PlanError, match="a quota is given for 'aws', but the offers are gcp"):
+            markets_for(offers, {"local": MEASURED}, quotas={"aws": 2})
 
     def test_no_profile_is_refused(self) -> None:
         with pytest.raises(InputError, match="no profile is given; measure the job first"):

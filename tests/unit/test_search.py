@@ -156,7 +156,7 @@ def check_against_everything(
     proposals += every_proposal(market, most, is_insured=True) if may_have_copies else ()
     for proposal in proposals:
         with contextlib.suppress(HopelessPlan):
-            plans.append(evaluate(draft(proposal, market), market))
+            plans.append(evaluate(draft(proposal, market)))
     limits = Limits(max_members=most, insured=is_insured)
     if not plans:
         with pytest.raises(PlanError, match="members"):
@@ -198,7 +198,7 @@ def test_no_plan_is_below_the_bounds_of_its_family(
     for family in families(market, Limits(max_members=4, transport=transport, insured=is_insured)):
         assert family.plan.num_members <= 4
         for made in family.drafts(3):
-            prediction = evaluate(made, market).prediction
+            prediction = evaluate(made).prediction
             for least_s, least_usd in (family.lower_bound, family.sharpened().lower_bound, made.lower_bound):
                 assert least_s <= prediction.run_s * (1 + 1e-9)
                 assert least_usd <= prediction.run_usd * (1 + 1e-9)
@@ -444,7 +444,7 @@ class TestProposalsOfOthers:
         found = search(market, Limits(), "fastest", also=[self.ODD])
         (own,) = [each for each in found.candidates if each.grain_size == 3]
         assert (own.layout, own.schedule, own.is_simulated) == ("2x2", "gpipe", True)
-        assert own.run_s == evaluate(draft(self.ODD, market), market).prediction.run_s
+        assert own.run_s == evaluate(draft(self.ODD, market)).prediction.run_s
         assert not [each for each in search(market, Limits(), "fastest").candidates if each.grain_size == 3]
 
     def test_one_that_does_not_fit_is_told_so(self) -> None:
@@ -465,7 +465,7 @@ class TestProposalsOfOthers:
         market = two_offers(profile(layers, store_links(bandwidth, 0.01)))
         every = list(every_proposal(market, 3))
         some = [every[(seed + step) % len(every)] for step in (0, 7, 31)]
-        plans = [evaluate(draft(proposal, market), market).prediction for proposal in some]
+        plans = [evaluate(draft(proposal, market)).prediction for proposal in some]
         least = min(plan.run_s if goal == "fastest" else plan.run_usd for plan in plans)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(searching, "MAX_ACTIONS", -1)

@@ -35,7 +35,7 @@ StoreAt = Annotated[
     typer.Option(
         metavar="LOCATION",
         help="Location of the store for its prices, such as aws.us-east-1.",
-        show_default="that of the rented members",
+        show_default="where members are",
     ),
 ]
 On = Annotated[

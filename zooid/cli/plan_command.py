@@ -52,7 +52,7 @@ def plan(
         list[str] | None,
         typer.Option(
             help="Offer on which members may run: local, local:OFFER, limited:OFFER, or the name or beginning of the "
-            "name of catalog offers; repeatable.",
+            "name of catalog offers, or all; repeatable.",
             show_default="local",
         ),
     ] = None,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from msgspec import structs
@@ -40,6 +40,7 @@ class Draft:
     """Lower bounds of the run's seconds and dollars."""
     num_actions: int
     """Approximate number of actions that a simulation goes through."""
+    market: Market = field(compare=False, repr=False)
 
 
 def draft(plan: Plan, market: Market, *, keeps_speed: bool = False) -> Draft:
@@ -78,6 +79,7 @@ def draft(plan: Plan, market: Market, *, keeps_speed: bool = False) -> Draft:
         missing_bytes=lacking_bytes,
         lower_bound=(run_s, total_usd(run_cost(plan.member_offers, run_s, starting_s))),
         num_actions=num_actions,
+        market=market,
     )
 
 
@@ -99,9 +101,9 @@ def _sized(plan: Plan, needs: Sequence[int], *, keeps_speed: bool) -> Plan:
     )
 
 
-def evaluate(draft: Draft, market: Market) -> Plan:
+def evaluate(draft: Draft) -> Plan:
     """Simulate a draft, and return its plan with the prediction."""
-    prediction, _ = predict(draft.plan, market.world)
+    prediction, _ = predict(draft.plan, draft.market.world)
     return structs.replace(draft.plan, predicted=prediction)
 
 

@@ -137,11 +137,15 @@ class Family:
     partition_bound_s: float | None = None
     """Lower bound of a step over all partitions. None until `sharpened` computes it."""
 
+    @property
+    def market(self) -> Market:
+        return self.group.tables.market
+
     @cached_property
     def lower_bound(self) -> tuple[float, float]:
         """Lower bounds of the run's seconds and dollars, however the model is cut."""
-        tables = self.group.tables
-        profile, market = tables.profile, tables.market
+        tables, market = self.group.tables, self.market
+        profile = tables.profile
         step_s = max(least_step_s(self.plan, market, tables.least_crossing_bytes), self.partition_bound_s or 0.0)
         starting_s = startup_s(self.plan, market.world)
         run_s = starting_s + step_s * profile.num_samples * profile.epochs / profile.batch_size
@@ -186,7 +190,7 @@ class Family:
             for stages in map(self._stages, partitions)
             for schedule, ahead in schedules(self.schedule, len(stages))
         ]
-        return [draft(plan, self.group.tables.market, keeps_speed=True) for plan in plans]
+        return [draft(plan, self.market, keeps_speed=True) for plan in plans]
 
     def _stages(self, partition: Partition) -> tuple[StagePlan, ...]:
         return tuple(

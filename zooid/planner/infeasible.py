@@ -116,9 +116,9 @@ def _missing_bytes(candidate: Family | Draft) -> int:
     return candidate.missing_bytes
 
 
-def too_large(closest: Draft, market: Market) -> str:
+def too_large(closest: Draft) -> str:
     """Say that no plan fits memory, and which stage of the plan closest to fitting lacks how much."""
-    plan, profile = closest.plan, market.profile
+    plan, profile = closest.plan, closest.market.profile
     offers = plan.offer_rows[0]
     if offers[0].site == "local":
         needed = closest.missing_bytes + offers[0].memory_bytes

@@ -36,7 +36,7 @@ def plans_with(
             shares = shared_by_speed(market, members, grain_size)
             candidate = draft(whole_models(market, grain_size, transport, shares, limits), market)
             if candidate.missing_bytes <= 0:
-                found[key] = evaluate(candidate, market)
+                found[key] = evaluate(candidate)
     return list(found.values())
 
 

@@ -1,7 +1,8 @@
 """What can be rented: offers with their quotas, and everything known about running the job on each."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from zooid.core.errors import PlanError
 from zooid.core.plans.plan import Plan, ScheduleName, StagePlan, TransportName
@@ -26,6 +27,8 @@ class Market:
     the quota. The room that offers have themselves also limits them. Other offers are unlimited."""
     left_out: tuple[LeftOut, ...] = ()
     """Offers that the user named, but that no plan can use."""
+    elsewhere: frozenset[str] = frozenset()
+    """Names of offers that plans use only together with others, since their own site has a market of its own."""
 
     def __post_init__(self) -> None:
         if not self.offers:
@@ -41,6 +44,17 @@ class Market:
                 raise PlanError(f"the quota of {name} is {quota}; give at least 1, or leave the offer out")
         for offer in self.offers:
             self.world.profile_of(offer)
+
+    def of(self, offers: Iterable[Offer]) -> "Market":
+        """The market of some of the offers."""
+        kept = tuple(offers)
+        quotas = {name: quota for name, quota in self.quotas.items() if any(is_named(o.name, name) for o in kept)}
+        return replace(self, offers=kept, quotas=quotas)
+
+    @cached_property
+    def home(self) -> "Market":
+        """The market of the offers on which plans may run alone."""
+        return self.of(offer for offer in self.offers if offer.name not in self.elsewhere) if self.elsewhere else self
 
     @property
     def profile(self) -> Profile:

@@ -7,8 +7,9 @@ its paper's closed form. The simulator then decides between their answers.
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import networkx as nx
 from msgspec import structs
 
 from zooid.core.plans.plan import Limits, Plan, TransportName
@@ -18,7 +19,7 @@ from zooid.planner.families import transports
 from zooid.planner.fleets import AllReduceOfVm, ComputePoint, FleetProblem, Hire, VmType, fleet_front
 from zooid.planner.market import Market
 from zooid.planner.member_sizes import fitted, missing_bytes
-from zooid.planner.mixed_stages import SEARCH_S, by_site, mixed_stages, spread
+from zooid.planner.mixed_stages import by_site, mixed_stages, spread
 from zooid.planner.sites import SiteOffer, SiteProblem, egress_between, site_front
 from zooid.predictor import stage_memory_bytes, stage_times
 from zooid.predictor.equations import streaming_bound_s
@@ -27,28 +28,58 @@ from zooid.schedule.share_rule import balanced_shares
 Members = Sequence[tuple[Offer, int]]
 """The offer of each replica of one stage, and the number of grains that it computes."""
 
+_TRANSPORTS: tuple[TransportName, ...] = ("store", "tcp")
+"""Transports that are tried if none is required."""
 MAX_COMBINATIONS = 500
 """Offers are combined for a required number of replicas only if there are at most this many combinations."""
 
 
-def mixed_plans(market: Market, limits: Limits, grain_sizes: Sequence[int]) -> Iterator[Plan]:
-    """Plans of all three kinds with these grain sizes."""
+def mixed_plans(market: Market, limits: Limits, grain_sizes: Sequence[int], search_s: float) -> Iterator[Plan]:
+    """Plans whose members differ, with these grain sizes. They are of one site, unless replicas are required.
+
+    `search_s` is the time limit of each optimiser. Its unproven answers become plans, too.
+    """
     for grain_size in grain_sizes:
-        yield from mixed_stages(market, limits, grain_size)
-        for transport in _common_transports(market, limits):
-            if not _may_mix_replicas(market, limits, grain_size):
-                continue
+        yield from mixed_stages(market, limits, grain_size, search_s)
+        for transport, part in _mixable(market, limits, grain_size):
             if limits.num_replicas is not None:
-                replicas = _combinations(market, limits.num_replicas, grain_size, transport)
+                replicas = _combinations(part, limits.num_replicas, grain_size, transport)
             else:
-                replicas = itertools.chain(
-                    _mixed_fleets(market, limits, grain_size, transport),
-                    _mixed_sites(market, limits, grain_size, transport),
-                )
-            for members in replicas:
-                plan = whole_models(market, grain_size, transport, members, limits)
-                if plan.num_members <= limits.max_members and market.within_quotas(plan.member_offers):
-                    yield plan
+                replicas = _mixed_fleets(part, limits, grain_size, transport, search_s)
+            yield from _whole(market, limits, grain_size, transport, replicas)
+
+
+def site_plans(market: Market, limits: Limits, grain_sizes: Sequence[int], search_s: float) -> Iterator[Plan]:
+    """Plans with replicas at several sites, any two of which are linked. Otherwise as `mixed_plans`."""
+    for grain_size in grain_sizes:
+        for transport, part in _mixable(market, limits, grain_size):
+            if transport != "store":
+                replicas = _mixed_sites(part, limits, grain_size, search_s)
+                yield from _whole(market, limits, grain_size, transport, replicas)
+
+
+def _whole(
+    market: Market, limits: Limits, grain_size: int, transport: TransportName, replicas: Iterable[Members]
+) -> Iterator[Plan]:
+    for members in replicas:
+        plan = whole_models(market, grain_size, transport, members, limits)
+        if plan.num_members <= limits.max_members and market.within_quotas(plan.member_offers):
+            yield plan
+
+
+def _mixable(market: Market, limits: Limits, grain_size: int) -> Iterator[tuple[TransportName, Market]]:
+    """For each transport, the offers on which replicas of one stage may be mixed: several, with whole grains."""
+    if limits.num_stages not in (None, 1) or market.profile.batch_size % grain_size != 0:
+        return
+    for transport in _TRANSPORTS if limits.transport is None else [limits.transport]:
+        offers = [
+            offer
+            for offer in market.offers
+            if grain_size <= market.world.profile_of(offer).largest_grain
+            and transport in transports(market, offer, limits)
+        ]
+        if len(offers) > 1:
+            yield transport, market.of(offers)
 
 
 def whole_models(
@@ -79,20 +110,23 @@ def _combinations(market: Market, num_replicas: int, grain_size: int, transport:
     all_offers = _sized_for_all(market, market.offers, grain_size)
     num_grains, num_offers = market.profile.batch_size // grain_size, len(all_offers)
     too_many = math.comb(num_replicas + num_offers - 1, num_offers - 1) > MAX_COMBINATIONS
-    if too_many or num_replicas > num_grains or (transport != "store" and not _are_connected(market)):
+    if too_many or num_replicas > num_grains:
         return
     for offers in itertools.combinations_with_replacement(all_offers, num_replicas):
-        if len(set(offers)) > 1:
+        sites = {offer.site for offer in offers}
+        if len(set(offers)) > 1 and (transport == "store" or _are_connected(market, sites)):
             yield shared_by_speed(market, offers, grain_size)
 
 
-def _mixed_fleets(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Members]:
+def _mixed_fleets(
+    market: Market, limits: Limits, grain_size: int, transport: TransportName, search_s: float
+) -> Iterator[Members]:
     """Replicas on different offers of one site (Srifty)."""
     for same_site in by_site(market.offers):
         offers = holding(market, same_site, grain_size)
         if len(offers) > 1:
             problem, all_reduce_s = fleet_problem(market, offers, limits.max_members, grain_size, transport)
-            front = fleet_front(problem, all_reduce_s=all_reduce_s, limit_s=SEARCH_S)
+            front = fleet_front(problem, all_reduce_s=all_reduce_s, limit_s=search_s)
             for fleet in spread([fleet for fleet in front.fleets if len(fleet.hires) > 1]):
                 yield hired(fleet.hires, offers, grain_size)
 
@@ -157,12 +191,19 @@ def hired(hires: Iterable[Hire], offers: Sequence[Offer], grain_size: int) -> Me
     ]
 
 
-def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: TransportName) -> Iterator[Members]:
-    """Replicas at several connected sites (clouds and continents)."""
+def connected_sites(market: Market) -> list[set[str]]:
+    """The largest groups of sites any two of which are linked. Each has a site whose offers are not elsewhere."""
+    linked: nx.Graph[str] = nx.Graph()
+    sites = dict.fromkeys(offer.site for offer in market.offers if _are_connected(market, [offer.site]))
+    linked.add_edges_from(pair for pair in itertools.combinations(sites, 2) if _are_connected(market, pair))
+    own = {offer.site for offer in market.home.offers}
+    return sorted((set(group) for group in nx.find_cliques(linked) if own & set(group)), key=sorted)
+
+
+def _mixed_sites(market: Market, limits: Limits, grain_size: int, search_s: float) -> Iterator[Members]:
+    """Replicas at several sites (clouds and continents)."""
     profile, world = market.profile, market.world
     sites = list(dict.fromkeys(offer.site for offer in market.offers))
-    if transport == "store" or len(sites) < 2 or not _are_connected(market):
-        return
     all_offers = _sized_for_all(market, market.offers, grain_size)
     problem = SiteProblem(
         offers=tuple(
@@ -183,7 +224,7 @@ def _mixed_sites(market: Market, limits: Limits, grain_size: int, transport: Tra
         max_members=limits.max_members,
     )
     by_name = {offer.name: offer for offer in all_offers}
-    for choice in spread(site_front(problem).choices):
+    for choice in spread(site_front(problem, limit_s=search_s).choices):
         offers = [by_name[count.offer] for count in choice.counts for _ in range(count.num_members)]
         if len(set(offers)) > 1 and len(offers) <= profile.batch_size // grain_size:
             yield shared_by_speed(market, offers, grain_size)
@@ -202,21 +243,8 @@ def _link(market: Market, from_site: str, to_site: str) -> Link:
     )
 
 
-def _common_transports(market: Market, limits: Limits) -> list[TransportName]:
-    """Transports that every offer supports."""
-    first, *others = (transports(market, offer, limits) for offer in market.offers)
-    return [transport for transport in first if all(transport in other for other in others)]
-
-
-def _may_mix_replicas(market: Market, limits: Limits, grain_size: int) -> bool:
-    """Whether replicas of one stage are allowed, fit all offers' largest grains, and divide the batch evenly."""
-    fits = all(grain_size <= market.world.profile_of(offer).largest_grain for offer in market.offers)
-    return fits and limits.num_stages in (None, 1) and market.profile.batch_size % grain_size == 0
-
-
-def _are_connected(market: Market) -> bool:
-    """Whether there is a link between any two sites."""
-    sites = {offer.site for offer in market.offers}
+def _are_connected(market: Market, sites: Collection[str]) -> bool:
+    """Whether there is a link between any two of these sites, and inside each."""
     return all(ends in market.world.links for ends in itertools.product(sites, repeat=2))
 
 

@@ -42,10 +42,10 @@ MAX_POINTS = 24
 MAX_CUTS = 6
 """Number of partitions for which sizes are chosen if the number of stages is required."""
 SEARCH_S = 1.0
-"""Time limit of an optimiser. Its unproven answers become plans, too."""
+"""Time limit of an optimiser that mixes offers of a site."""
 
 
-def mixed_stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Plan]:
+def mixed_stages(market: Market, limits: Limits, grain_size: int, search_s: float) -> Iterator[Plan]:
     """Stages on different offers of one site, which exchange through the store (FuncPipe)."""
     if limits.transport not in (None, "store") or not 2 <= len(market.profile.layers) <= MAX_LAYERS:
         return
@@ -63,7 +63,7 @@ def mixed_stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Pl
     for offers in by_site(usable) if degrees else ():
         problem = _stage_problem(market, limits, grain_size, offers, degrees)
         cuts = None if limits.num_stages is None else _cuts(market, grain_size, offers, problem, limits.num_stages)
-        for point in spread(_front(problem, cuts)):
+        for point in spread(_front(problem, cuts, search_s)):
             chosen = [offers[size] for size in point.sizes]
             num_replicas = point.degree.num_replicas
             num_each = num_holders(num_replicas, is_insured=limits.insured)
@@ -86,12 +86,12 @@ def mixed_stages(market: Market, limits: Limits, grain_size: int) -> Iterator[Pl
                 )
 
 
-def _front(problem: StageSizesProblem, cuts: Sequence[Partition] | None) -> list[Allocation]:
+def _front(problem: StageSizesProblem, cuts: Sequence[Partition] | None, search_s: float) -> list[Allocation]:
     """The Pareto front of all pipelines, or of those with these cuts; empty if nothing fits."""
     points: list[Allocation] = []
     for partition in [None] if cuts is None else cuts:
         try:
-            points += StageSizesSearch(problem.with_cuts(partition)).front(SEARCH_S).points
+            points += StageSizesSearch(problem.with_cuts(partition)).front(search_s).points
         except PlanError:  # nothing fits, which the search explains better
             continue
     return pareto(points)

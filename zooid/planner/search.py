@@ -5,8 +5,8 @@ and candidates are simulated in the order of these bounds. A candidate is pruned
 and as cheap as its bounds. Once all are simulated or pruned, the front is the Pareto front of all candidates.
 """
 
-import heapq
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +16,10 @@ from msgspec import structs
 
 from zooid.core.errors import HopelessPlan, PlanError
 from zooid.core.plans.plan import Limits, Plan
-from zooid.core.plans.search_result import Candidate, Goal, Proof, Search, Verdict
+from zooid.core.plans.search_result import Candidate, Goal, LeftOut, Proof, Search, Verdict
 from zooid.core.units import format_bytes
 from zooid.planner.drafts import Draft, draft, evaluate
-from zooid.planner.families import MAX_PARTITIONS, Family, families, grain_sizes
-from zooid.planner.fitted_replicas import fitted_replicas
+from zooid.planner.families import MAX_PARTITIONS, Family, grain_sizes
 from zooid.planner.infeasible import (
     broken_by_bounds,
     broken_limit,
@@ -29,10 +28,11 @@ from zooid.planner.infeasible import (
     too_large,
     what_binds,
 )
+from zooid.planner.lots import Lot, lots
 from zooid.planner.market import Market
 from zooid.planner.member_sizes import speed_name
-from zooid.planner.mixed import mixed_plans
 from zooid.planner.objectives import Objective, best, objective_of, order_of, plans_on_front
+from zooid.planner.promising import ENDS, Queue, promise
 from zooid.planner.reasons import left_out_in_words, reasons
 from zooid.predictor.equations.array_checks import Array
 
@@ -40,10 +40,8 @@ MAX_ACTIONS = 60_000
 """Number of actions to simulate over all candidates, about two seconds. The rest stays open, as the proof says."""
 MIN_SIMULATED = 12
 """Number of candidates to simulate, however large they are."""
-SLACK, SLACK_ABOVE = 0.01, 300
-"""If there are more candidates than 300, those that can be better by less than 1 % are pruned, as the proof says."""
-NUM_MIXED_GRAINS = 2
-"""Number of grain sizes for which mixed members are searched, unless the number of stages is required."""
+SLACKS = ((300, 0.01), (3000, 0.05))
+"""If there are more candidates than this, those that can be better by less than this are pruned, as the proof says."""
 ROUNDING = 1e-12
 _PATIENCE = 5
 """Factor on the actions to simulate as long as no plan is within the limits."""
@@ -55,7 +53,7 @@ _REST = 0.25
 class _Outcome:
     """What became of a candidate."""
 
-    candidate: Family | Draft
+    candidate: Lot | Family | Draft
     verdict: Verdict
     plan: Plan | None = None
     """The simulated plan, if it was simulated."""
@@ -64,40 +62,41 @@ class _Outcome:
 
 
 def search(
-    market: Market,
+    markets: Market | Sequence[Market],
     limits: Limits,
     goal: Goal = "balanced",
     hour_usd: float | None = None,
     *,
     also: Sequence[Plan] = (),
+    limit_s: float = math.inf,
 ) -> Search:
     """Find the best plan within the limits. PlanError says which limit no plan can meet.
 
-    Ties go to fewer members, then to less memory. `also` are other plans to consider. All that fit memory are
-    simulated, so the pick is never worse than any of them. They need to meet deadline and budget, but no other limit.
+    Each of several `markets` has its own store, for the same job. A plan is of one of them, and all are searched as
+    one. Ties go to fewer members, then to less memory. `also` are other plans to consider. All that fit memory are
+    simulated, so the pick is never worse than any of them. They are of the first market, and need to meet deadline and
+    budget, but no other limit. After `limit_s`, what is not judged yet stays open, as soon as some plan is found.
     """
     begin_s = time.perf_counter()
     objective = objective_of(goal, hour_usd)
-    extra = [draft(plan, market) for plan in also]
-    candidates: list[Family | Draft] = list(families(market, limits))
-    if len(market.offers) > 1:
-        promising = sorted(candidates, key=lambda candidate: _promise(candidate, objective))
-        sizes = list(dict.fromkeys(candidate.plan.grain_size for candidate in promising)) or grain_sizes(market.profile)
-        candidates += fitted_replicas(market, limits)
-        mixed_sizes = sizes if limits.num_stages else sizes[:NUM_MIXED_GRAINS]
-        candidates += [draft(plan, market) for plan in mixed_plans(market, limits, mixed_sizes)]
-    if not candidates and not extra:
-        raise PlanError(no_layout(market, limits, min(grain_sizes(market.profile))))
+    every = [markets] if isinstance(markets, Market) else list(markets)
+    first = every[0]
+    extra = [draft(plan, first) for plan in also]
+    offered = lots(every, limits, lambda each: promise(each, objective))
+    until_s = begin_s + limit_s
     target = None if goal == "balanced" else objective
-    outcomes = _explore(candidates, extra, market, limits, objective, target)
+    outcomes = _explore(offered, extra, limits, objective, target, until_s)
+    if not outcomes:
+        raise PlanError(no_layout(first, limits, min(grain_sizes(first.profile))))
     feasible = _feasible(outcomes)
     if not feasible:
-        raise PlanError(_why_infeasible(candidates, extra, outcomes, market, limits))
+        raise PlanError(_why_infeasible(offered, extra, outcomes, limits))
     front = plans_on_front(feasible)
     pick = best(front, goal, objective)
     others = [plan for plan in feasible if _kind(plan) != _kind(pick)]
     runner_up = min(others, key=lambda plan: order_of(plan, objective), default=None)
     beyond = [outcome.plan for outcome in outcomes if outcome.plan is not None and outcome.reason]
+    left_out = _left_out(every, feasible)
     return Search(
         goal=goal,
         hour_usd=hour_usd,
@@ -105,42 +104,59 @@ def search(
         runner_up=runner_up,
         front=tuple(front),
         candidates=tuple(_record(outcome, pick, front) for outcome in outcomes),
-        left_out=market.left_out,
+        left_out=left_out,
         num_simulated=sum(outcome.plan is not None for outcome in outcomes),
         proof=_proof(outcomes, pick, target, time.perf_counter() - begin_s),
         reasons=(
             *reasons(pick, runner_up, beyond, limits, objective),
-            *(left_out_in_words(left_out.offers, left_out.reason) for left_out in market.left_out),
+            *(left_out_in_words(left_out.offers, left_out.reason) for left_out in left_out),
         ),
     )
 
 
+def _left_out(markets: Sequence[Market], planned: Sequence[Plan]) -> tuple[LeftOut, ...]:
+    """What the markets have left out, each reason once, but for offers that some plan of another market uses."""
+    used = {offer.name for plan in planned for offer in plan.offers}
+    names: dict[str, dict[str, None]] = {}
+    for left_out in (each for market in markets for each in market.left_out):
+        names.setdefault(left_out.reason, {}).update(dict.fromkeys(left_out.offers))
+    every = [
+        LeftOut(offers=tuple(each for each in offers if each not in used), reason=reason)
+        for reason, offers in names.items()
+    ]
+    return tuple(each for each in every if each.offers)
+
+
 def _explore(
-    candidates: Sequence[Family | Draft],
+    offered: Sequence[Lot],
     extra: Sequence[Draft],
-    market: Market,
     limits: Limits,
     objective: Objective,
     target: Objective | None = None,
+    until_s: float = math.inf,
 ) -> list[_Outcome]:
     """Simulate the extra drafts, then take candidates in the order of their promise: prune, expand or simulate each.
 
-    The exploration ends when no candidate is left, or after enough actions. With a target, these are fewer from when
-    no candidate left can improve on the incumbent.
+    The exploration ends when no candidate is left, or after enough actions, or at `until_s` of the performance counter.
+    With a target, the actions are fewer from when no candidate left can improve on the incumbent.
     """
-    outcomes = [_lacking(draft) if draft.missing_bytes > 0 else _simulate(draft, market, limits) for draft in extra]
+    outcomes = [_lacking(draft) if draft.missing_bytes > 0 else _simulate(draft, limits) for draft in extra]
     points = [(plan.prediction.run_s, plan.prediction.run_usd) for plan in _feasible(outcomes)]
-    count = itertools.count()
-    heap = [(_promise(candidate, objective), next(count), candidate) for candidate in candidates]
-    heapq.heapify(heap)
-    num_simulated = num_actions = 0
+    expanded: list[Family] = []
+    mixed = {lot for lot in offered if lot.num_kinds > 1}
+    is_hurried = target is None and until_s < math.inf
+    queue = Queue([objective, *ENDS] if is_hurried else [objective])
+    queue.offer(offered)
+    num_simulated = num_actions = num_candidates = 0
     max_actions: float = MAX_ACTIONS
-    slack = 1 + SLACK * (len(candidates) > SLACK_ABOVE)
-    while heap:
-        _, _, candidate = heapq.heappop(heap)
+    while (candidate := queue.take()) is not None:
+        if isinstance(candidate, Lot):
+            mixed.discard(candidate)
         bound_s, bound_usd = candidate.lower_bound
+        slack = 1 + max((fraction for above, fraction in SLACKS if num_candidates > above), default=0.0)
         if target is not None and max_actions == MAX_ACTIONS and points:
-            is_proven = min(itertools.starmap(target, points)) <= target(bound_s, bound_usd)
+            least = min(target(bound_s, bound_usd), *(target(*lot.lower_bound) for lot in mixed), math.inf)
+            is_proven = min(itertools.starmap(target, points)) <= least
             max_actions = num_actions + _REST * MAX_ACTIONS if is_proven else max_actions
         patience = max_actions if points else _PATIENCE * MAX_ACTIONS
         if candidate.missing_bytes > 0:
@@ -149,35 +165,40 @@ def _explore(
             outcomes.append(_Outcome(candidate, "beyond a limit", reason=reason))
         elif any(run_s <= slack * bound_s and run_usd <= slack * bound_usd for run_s, run_usd in points):
             outcomes.append(_Outcome(candidate, "bounded out"))
+        elif points and time.perf_counter() > until_s:
+            outcomes.append(_Outcome(candidate, "open"))
+        elif isinstance(candidate, Lot):
+            made = candidate.candidates()
+            num_candidates += len(made)
+            queue.offer(made)
         elif isinstance(candidate, Family) and candidate.partition_bound_s is None:
-            sharpened = candidate.sharpened()
-            heapq.heappush(heap, (_promise(sharpened, objective), next(count), sharpened))
+            queue.offer([candidate.sharpened()])
         elif num_actions > patience and num_simulated >= MIN_SIMULATED:
             outcomes.append(_Outcome(candidate, "open"))
         elif isinstance(candidate, Family):
-            for expanded in candidate.drafts():
-                heapq.heappush(heap, (_promise(expanded, objective), next(count), expanded))
+            expanded.append(candidate)
+            queue.offer(candidate.drafts())
         else:
-            outcome = _simulate(candidate, market, limits)
+            outcome = _simulate(candidate, limits)
             outcomes.append(outcome)
             num_simulated += 1
             num_actions += candidate.num_actions
             points += [(plan.prediction.run_s, plan.prediction.run_usd) for plan in _feasible([outcome])]
-    return outcomes + _other_partitions(outcomes, candidates, market, limits)
+    return outcomes + _other_partitions(outcomes, expanded, limits, until_s)
 
 
 def _other_partitions(
-    outcomes: Sequence[_Outcome], candidates: Sequence[Family | Draft], market: Market, limits: Limits
+    outcomes: Sequence[_Outcome], expanded: Sequence[Family], limits: Limits, until_s: float
 ) -> list[_Outcome]:
     """Simulate the closed form's next best partitions of the families on the front."""
     kinds = {(_kind(plan), plan.grain_size) for plan in plans_on_front(_feasible(outcomes))}
     seen = {outcome.candidate.plan for outcome in outcomes if isinstance(outcome.candidate, Draft)}
     return [
-        _simulate(draft, market, limits)
-        for family in candidates
-        if isinstance(family, Family) and (_kind(family.plan), family.plan.grain_size) in kinds
+        _simulate(draft, limits)
+        for family in expanded
+        if (_kind(family.plan), family.plan.grain_size) in kinds
         for draft in family.drafts(MAX_PARTITIONS)
-        if draft.plan not in seen and draft.missing_bytes <= 0
+        if draft.plan not in seen and draft.missing_bytes <= 0 and time.perf_counter() <= until_s
     ]
 
 
@@ -196,41 +217,31 @@ def _feasible(outcomes: Sequence[_Outcome]) -> list[Plan]:
     return [outcome.plan for outcome in outcomes if outcome.plan is not None and not outcome.reason]
 
 
-def _lacking(candidate: Family | Draft) -> _Outcome:
+def _lacking(candidate: Lot | Family | Draft) -> _Outcome:
     return _Outcome(candidate, "too large", reason=f"it lacks {format_bytes(candidate.missing_bytes)} of memory")
 
 
-def _simulate(draft: Draft, market: Market, limits: Limits) -> _Outcome:
+def _simulate(draft: Draft, limits: Limits) -> _Outcome:
     try:
-        plan = evaluate(draft, market)
+        plan = evaluate(draft)
     except HopelessPlan as error:
         return _Outcome(draft, "hopeless", reason=str(error))
     reason = broken_limit(plan, limits)
     return _Outcome(draft, "beyond a limit" if reason else "dominated", plan, reason)
 
 
-def _promise(candidate: Family | Draft, objective: Objective) -> tuple[float, int, int, int]:
-    """Sort key of the lower bound. Ties go to fewer members, less memory, and smaller grains.
-
-    Small grains divide more evenly among members that come and go.
-    """
-    plan = candidate.plan
-    memory_bytes = sum(stage.memory_bytes for stage in plan.stages)
-    return objective(*candidate.lower_bound), plan.num_members, memory_bytes, plan.grain_size
-
-
 def _why_infeasible(
-    candidates: Sequence[Family | Draft],
+    offered: Sequence[Lot],
     extra: Sequence[Draft],
     outcomes: Sequence[_Outcome],
-    market: Market,
     limits: Limits,
 ) -> str:
     """Say which smallest change of the limits would make a plan feasible."""
     if all(outcome.verdict == "too large" for outcome in outcomes):
-        return too_large(closest_to_fitting([outcome.candidate for outcome in outcomes]), market)
+        made = [outcome.candidate for outcome in outcomes if not isinstance(outcome.candidate, Lot)]
+        return too_large(closest_to_fitting(made))
     unlimited = structs.replace(limits, deadline_s=None, budget_usd=None)
-    explored = _explore(candidates, extra, market, unlimited, objective_of("balanced"))
+    explored = _explore(offered, extra, unlimited, objective_of("balanced"))
     if not _feasible(explored):
         return next(outcome.reason for outcome in explored if outcome.verdict == "hopeless")
     return what_binds(_feasible(explored), limits)

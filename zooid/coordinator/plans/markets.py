@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from zooid import catalog
 from zooid.catalog import OWNED, prices_for
 from zooid.catalog.price_lookup import location_of
+from zooid.coordinator.plans.assumed_links import with_assumed_links
 from zooid.coordinator.plans.machine_pools import pooled
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL, offers_to_start
 from zooid.core.errors import CatalogError, InputError, PlanError
@@ -18,16 +20,24 @@ from zooid.core.resources.link import STORE_SITE, Link
 from zooid.core.resources.offer import OWN_PLATFORMS, Offer
 from zooid.core.resources.prices import FREE, Prices
 from zooid.planner import Market
+from zooid.planner.dominance import without_dominated
 from zooid.planner.market import is_named
 from zooid.planner.reasons import left_out_in_words
 from zooid.predictor import DirectedLink, World, directed_links, estimate_profile
 from zooid.predictor.machine_links import link_among
 
+EVERY = "all"
+"""The name of all offers of the catalog that can still be rented."""
+
 
 def offers_named(on: Sequence[str]) -> tuple[Offer, ...]:
-    """Return the named offers: forms of this machine, or offers of the catalog by name or by a prefix of it."""
+    """Return the named offers: forms of this machine, or offers of the catalog by name, by a prefix of it, or `all`."""
     by_name: dict[str, Offer] = {}
     for name in on:
+        if name == EVERY:
+            rented = [offer for offer in catalog.offers() if not offer.is_retired]
+            by_name |= {offer.name: offer for offer in rented}
+            continue
         if name.partition(":")[0] in (LOCAL, LIMITED) or name.partition(".")[0] in OWN_PLATFORMS:
             by_name |= {own.name: own for own in offers_to_start([name])}
             continue
@@ -65,6 +75,37 @@ ASSUMED_STARTUP_S = {"function": 10.0, "container": 60.0, "vm": 150.0}
 """Start-up times if the catalog has none: for a VM what Srifty (§5.4) allows EC2, for the others round figures."""
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """Offers with everything that is known about running the job on each, wherever the store is."""
+
+    usable: list[Offer]
+    left_out: dict[str, list[str]]
+    """Names of offers on which nothing can be planned, by the reason."""
+    known: dict[str, Profile]
+    links: Mapping[tuple[str, str], DirectedLink]
+    profiles: Mapping[str, Profile]
+    notes: list[str]
+    """Assumptions, in words."""
+    assumed: tuple[Link, ...]
+    """Links that nobody has measured."""
+
+    def market(self, offers: Sequence[Offer], prices: Prices, quotas: Mapping[str, int]) -> Market:
+        """Return the market of some of these offers, at the prices of one store."""
+        is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in offers)
+        world = World(
+            self.known,
+            self.links,
+            looks="folder" if is_folder else "store",
+            prices=prices,
+            estimate=lambda offer: profile_for(offer, self.profiles),
+        )
+        return Market(tuple(offers), world, quotas)
+
+    def reasons(self) -> tuple[LeftOut, ...]:
+        return tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in self.left_out.items())
+
+
 def market_for(
     offers: Sequence[Offer],
     profiles: Mapping[str, Profile],
@@ -80,6 +121,89 @@ def market_for(
     from the first one. Links come from `links`, the profiles and the catalog, in this order. `store_at` is the location
     of the store for its prices. Offers on which nothing can be planned are left out.
     """
+    judged = _judge(offers, profiles, links, transport, assumes_links=False)
+    return _market_of(judged, store_at, quotas), judged.notes
+
+
+def _market_of(judged: _Judged, store_at: str | None, quotas: Mapping[str, int] | None) -> Market:
+    """Return the only market of all offers."""
+    prices = prices_at(judged.usable, store_at)
+    for name, reason in _unpriced(judged.usable, prices).items():
+        judged.left_out.setdefault(reason, []).append(name)
+    market = judged.market(_without(judged.usable, judged.left_out), prices, quotas or {})
+    return replace(market, left_out=judged.reasons())
+
+
+def markets_for(
+    offers: Sequence[Offer],
+    profiles: Mapping[str, Profile],
+    *,
+    links: Iterable[Link] = (),
+    store_at: str | None = None,
+    quotas: Mapping[str, int] | None = None,
+    transport: TransportName | None = None,
+) -> tuple[list[Market], list[str], tuple[Link, ...]]:
+    """Return a market for each location at which the store may be, with its assumptions, in words and as links.
+
+    Each has the offers of its location, and those elsewhere that are linked to them. With `store_at`, or if all rented
+    offers are at one location, there is one market. Links are assumed where nobody has measured them. Otherwise as
+    `market_for`.
+    """
+    judged = _judge(offers, profiles, links, transport, assumes_links=True)
+    locations = dict.fromkeys(str(location_of(offer)) for offer in judged.usable if offer.kind != OWNED)
+    if store_at is not None or len(locations) <= 1:
+        return [without_dominated(_market_of(judged, store_at, quotas))], judged.notes, judged.assumed
+    markets: list[Market] = []
+    unpriced: dict[str, str] = {}
+    for location in locations:
+        around = [offer for offer in judged.usable if _is_around(offer, location, judged)]
+        try:
+            prices = prices_for(around, location)
+        except PlanError as error:
+            unpriced |= {offer.name: str(error) for offer in around}
+            continue
+        missing = _unpriced(around, prices)
+        unpriced |= missing
+        usable = [offer for offer in around if offer.name not in missing]
+        elsewhere = frozenset(offer.name for offer in usable if str(location_of(offer)) != location)
+        if len(elsewhere) < len(usable):
+            own = {name: quota for name, quota in (quotas or {}).items() if _names_any(name, usable)}
+            markets.append(replace(judged.market(usable, prices, own), elsewhere=elsewhere))
+    planned = {offer.name for market in markets for offer in market.offers}
+    for name, reason in unpriced.items():
+        if name not in planned:
+            judged.left_out.setdefault(reason, []).append(name)
+    usable = _without(judged.usable, judged.left_out)
+    for name in quotas or {}:
+        if not _names_any(name, usable):
+            offered = ", ".join(offer.name for offer in usable)
+            raise PlanError(f"a quota is given for {name!r}, but the offers are {offered}; name one")
+    markets[0] = replace(markets[0], left_out=judged.reasons())
+    note = "The store is planned where members are; --store-at fixes its location."
+    return list(map(without_dominated, markets)), [*judged.notes, note], judged.assumed
+
+
+def _names_any(name: str, offers: Sequence[Offer]) -> bool:
+    return any(is_named(offer.name, name) for offer in offers)
+
+
+def _is_around(offer: Offer, location: str, judged: _Judged) -> bool:
+    """Whether an offer is at this location of the store, or linked to one that is."""
+    if str(location_of(offer)) == location:
+        return True
+    sites = {other.site for other in judged.usable if str(location_of(other)) == location}
+    return any((offer.site, site) in judged.links and (site, offer.site) in judged.links for site in sites)
+
+
+def _judge(
+    offers: Sequence[Offer],
+    profiles: Mapping[str, Profile],
+    links: Iterable[Link],
+    transport: TransportName | None,
+    *,
+    assumes_links: bool,
+) -> _Judged:
+    """Find out on which offers something can be planned, wherever the store is."""
     if not profiles:
         raise InputError("no profile is given; measure the job first")
     left_out: dict[str, list[str]] = {}
@@ -89,28 +213,27 @@ def market_for(
             known[offer.name] = profile_for(offer, profiles)
         except CatalogError as error:
             left_out.setdefault(str(error), []).append(offer.name)
-    directed = directed_links(links_for(offers, [links, *(profile.links for profile in known.values())]))
-    for offer in offers:
+    measured = links_for(offers, [links, *(profile.links for profile in known.values())])
+    placed, assumed, notes = list(offers), list[Link](), list[str]()
+    directed = directed_links(measured)
+    if assumes_links:
+        placed, assumed, notes = with_assumed_links(offers, measured, directed)
+        directed = directed_links([*measured, *assumed])
+    for offer in placed:
         if offer.name in known and not _is_reached(offer, directed, transport):
             left_out.setdefault(_unreached(offer, transport), []).append(offer.name)
-    usable = _without(offers, left_out)
-    prices = prices_at(usable, store_at)
-    for offer in usable:
+    usable, of_starts = _with_startup(_without(placed, left_out))
+    return _Judged(usable, left_out, known, directed, profiles, [*of_starts, *notes], tuple(assumed))
+
+
+def _unpriced(offers: Sequence[Offer], prices: Prices) -> dict[str, str]:
+    """Return why nothing can be planned on these offers, by the names of those whose traffic has no price."""
+    found: dict[str, str] = {}
+    for offer in offers:
         for link in ((offer.site, STORE_SITE), (STORE_SITE, offer.site)):
             if link in prices.missing:
-                left_out.setdefault(prices.missing[link], []).append(offer.name)
-                break
-    usable, assumed = _with_startup(_without(offers, left_out))
-    is_folder = prices.storage.provider == OWNED and all(offer.platform == LOCAL for offer in usable)
-    world = World(
-        known,
-        directed,
-        looks="folder" if is_folder else "store",
-        prices=prices,
-        estimate=lambda offer: profile_for(offer, profiles),
-    )
-    reasons = tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in left_out.items())
-    return Market(tuple(usable), world, dict(quotas or {}), reasons), assumed
+                found.setdefault(offer.name, prices.missing[link])
+    return found
 
 
 def _without(offers: Sequence[Offer], left_out: Mapping[str, Sequence[str]]) -> list[Offer]:

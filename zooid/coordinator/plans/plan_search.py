@@ -11,7 +11,7 @@ from zooid.coordinator.measurements.job_profiles import profiles
 from zooid.coordinator.measurements.link_probes import peer_links
 from zooid.coordinator.plans.earlier_runs import learn_from_runs, profile_in
 from zooid.coordinator.plans.interruption_rates import with_interruptions
-from zooid.coordinator.plans.markets import market_for, offers_named
+from zooid.coordinator.plans.markets import markets_for, offers_named
 from zooid.coordinator.plans.offer_names import LIMITED, LOCAL
 from zooid.coordinator.plans.reachable_offers import check_connections
 from zooid.coordinator.plans.shared_memory import check_shared_memory
@@ -25,6 +25,9 @@ from zooid.core.resources.link import STORE_SITE, Link, Links
 from zooid.core.resources.offer import Offer
 from zooid.planner import search as find
 from zooid.platforms import Platform
+
+SEARCH_LIMIT_S = 4.0
+"""Time limit of a search over several locations. What it leaves open is in its proof."""
 
 
 class PlanOptions(TypedDict, total=False):
@@ -94,7 +97,7 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
     has_peer_links = any(STORE_SITE not in (link.from_site, link.to_site) for link in links)
     if startable and given_links is None and not has_peer_links:  # others are in the catalog, or cannot be measured
         links += peer_links(limits, startable, None, on_event, platform, store=store)
-    market, notes = market_for(
+    markets, notes, assumed_links = markets_for(
         offers,
         learned.profiles,
         links=links,
@@ -102,7 +105,9 @@ def search(job_file: Job | str | Path, **how: Unpack[PlanOptions]) -> Search:
         quotas=how.get("quotas"),
         transport=limits.transport,
     )
-    found = _with_links(find(market, limits, how.get("goal") or "balanced", how.get("hour_usd")), links)
+    found = _with_links(
+        find(markets, limits, how.get("goal") or "balanced", how.get("hour_usd")), (*links, *assumed_links)
+    )
     assumed = dict.fromkeys(profile.assumption for profile in known.values() if profile.assumption)
     notes += [f"{sentence[0].upper()}{sentence[1:]}." for sentence in assumed]
     return structs.replace(found, reasons=(*found.reasons, *notes), corrections=learned.corrections)

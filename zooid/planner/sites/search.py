@@ -4,6 +4,7 @@ The search halves boxes of counts, the box with the least bound first, and prune
 One more member can make a round slower, so that the ends of a range prove nothing; a bound over the whole range does.
 """
 
+import math
 import time
 
 import numpy as np
@@ -23,17 +24,17 @@ _MAX_SAME_OFFER = 256
 """The largest number of members on a single offer that is tried before the search."""
 
 
-def site_front(problem: SiteProblem, max_boxes: int = MAX_BOXES) -> SiteFront:
-    """Return every choice that no other dominates in time and cost."""
+def site_front(problem: SiteProblem, max_boxes: int = MAX_BOXES, limit_s: float = math.inf) -> SiteFront:
+    """Return every choice that no other dominates in time and cost, as far as they are found within the limits."""
     start_s = time.perf_counter()
     arrays, front = SiteArrays(problem), RunningFront(len(problem.offers) + 1)
     _add_simple_choices(arrays, front)
-    is_complete = _search(arrays, front, max_boxes)
+    is_complete = _search(arrays, front, max_boxes, start_s + limit_s)
     choices = tuple(make_choice(arrays, row[:-1], int(row[-1])) for row in front.rows)
     return SiteFront(choices=choices, proof=front_proof(start_s, is_complete=is_complete))
 
 
-def _search(arrays: SiteArrays, front: RunningFront, max_boxes: int) -> bool:
+def _search(arrays: SiteArrays, front: RunningFront, max_boxes: int, deadline_s: float) -> bool:
     """Add the choices that improve the front, and return whether all boxes were searched or pruned."""
     bounds = SiteBounds(arrays)
     boxes, time_s, usd = _feasible(bounds, _all_counts(arrays))
@@ -41,7 +42,7 @@ def _search(arrays: SiteArrays, front: RunningFront, max_boxes: int) -> bool:
     while True:
         promising = front.can_improve(time_s, usd)
         boxes, time_s, usd = boxes.take(promising), time_s[promising], usd[promising]
-        if not len(boxes) or num_halved >= max_boxes:
+        if not len(boxes) or num_halved >= max_boxes or time.perf_counter() > deadline_s:
             return not len(boxes)
         first = np.arange(len(boxes))
         if len(boxes) > _BOXES_TOGETHER:
