@@ -221,17 +221,19 @@ def test_a_function_imports_torch_once_for_all_members_that_run_in_it(place: Fun
     limits = Limits(num_replicas=1, num_stages=1)
     zooid.train(job_file, store=url, on=OFFER, limits=limits, profile=False, on_event=note)
     [run] = [event.run for event in events if isinstance(event, RunStarted)]
-    assert [charge.init_ms > 0 for charge in place.service.charges_of(run)] == [True, False]
-    told = [bytes(open_store(url).get(keys.log(name, 0))).decode().split() for name in ("preparer", "r0s0")]
-    assert told[0] == told[1], "both are forks of the same process"
-    assert told[0][1:] == ["True", "awslambdaric"], "which is that of the runtime, and has imported torch"
+    began_anew = [charge.init_ms > 0 for charge in place.service.charges_of(run)]
+    assert began_anew == [True, True, False], "those that prepare and warm up, but not the member that trains"
+    for name in ("preparer", "r0s0"):
+        told = bytes(open_store(url).get(keys.log(name, 0))).decode().split()
+        assert told[1:] == ["True", "awslambdaric"], "a fork of the runtime's process, which has imported torch"
 
 
 def test_events_that_arrive_twice_train_once_and_are_billed(place: FunctionPlace, tmp_path: Path) -> None:
     job_file = written_job(tmp_path)
     expected = train_composed_layers(job_file)
     service, url = place.service, server_url(place.server)("doubled")
-    service.faults.num_doubled = 3
+    names = ("preparer", "warm-up-0", "warm-up-1", "r0s0", "r1s0")
+    service.faults.num_doubled = len(names)
     events: list[Event] = []
     starts: set[str] = set()
 
@@ -241,19 +243,19 @@ def test_events_that_arrive_twice_train_once_and_are_billed(place: FunctionPlace
 
     limits = Limits(num_replicas=2, num_stages=1)
     result = zooid.train(job_file, store=url, on=OFFER, limits=limits, profile=False, on_event=note)
-    assert set(service.faults.doubled) == {title_of(name, 0) for name in ("preparer", "r0s0", "r1s0")}
+    assert set(service.faults.doubled) == {title_of(name, 0) for name in names}
     assert expected.loss_difference(result.losses) <= TOLERANCE
     assert expected.weight_difference(url) <= TOLERANCE
-    assert starts == {keys.start(name, 0) for name in ("preparer", "r0s0", "r1s0")}
+    assert starts == {keys.start(name, 0) for name in names}
     [run] = [event.run for event in events if isinstance(event, RunStarted)]
     wait_until(lambda: not service.remains(run))
     charges = service.charges_of(run)
-    assert len(charges) == 6, "whoever finds the start claimed is billed, too"
+    assert len(charges) == 2 * len(names), "whoever finds the start claimed is billed, too"
     assert all(charge.billed_ms == math.ceil(round(charge.init_ms + charge.duration_ms, 2)) for charge in charges)
     assert sum(charge.init_ms for charge in charges) > 0
     of_members = ("compute", "start-up", "preparation", "starts")
     own_usd = math.fsum(term.usd for term in result.cost_terms if term.kind in of_members)
-    second_usd = 3 * USD_PER_REQUEST  # the bill counts one request for each member
+    second_usd = len(names) * USD_PER_REQUEST  # the bill counts one request for each member
     less_than_a_grain_usd = 1e-9  # the catalog's price of an hour has eight digits
     assert own_usd == pytest.approx(service.billed_usd(run) - second_usd, abs=less_than_a_grain_usd)
 
