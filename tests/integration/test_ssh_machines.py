@@ -54,7 +54,8 @@ def test_what_outlives_its_session_is_listed_and_the_server_is_not(
     hosts: tuple[Machine, ...], client_config: Path
 ) -> None:
     assert ssh(client_config, hosts[1], "nohup sleep 60 < /dev/null > /dev/null 2>&1 &").returncode == 0
-    assert [process.command for process in hosts[1].processes()] == ["sleep 60"]
+    # the shell returns before its child has become `nohup`, and that before it has become `sleep`
+    wait_until(lambda: [process.command for process in hosts[1].processes()] == ["sleep 60"])
     assert hosts[0].processes() == []
     assert "sshd" in [process.program for process in hosts[0].all_processes()]
 
