@@ -5,7 +5,7 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest -q $(if $(THOROUGH),--thorough)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of interpreters, which need not compile everything anew
 
-.PHONY: demo test laboratory tests-side-by-side check lint types imports unit conformance bench format release clean
+.PHONY: demo test laboratory tests-side-by-side tests-that-failed check lint types imports unit conformance bench format release clean
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "zooid needs Python 3.11 or later: make PYTHON=python3.11 …")'
@@ -29,7 +29,11 @@ laboratory:  ## the programs that tests on several machines need, where they can
 	@sh lab/machines/install.sh
 
 tests-side-by-side: $(INSTALLED)
-	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder
+	$(PYTEST) -m 'not alone' --numprocesses 3 --no-loadscope-reorder || { test $$? = 1 && $(MAKE) --no-print-directory tests-that-failed; }
+
+tests-that-failed: $(INSTALLED)  ## once more and alone, since a test beside others may run out of time; what fails twice has failed
+	@echo "these tests failed beside others, as printed above; they are tried once more, alone"
+	$(PYTEST) --last-failed --last-failed-no-failures none -rpfE --no-header
 
 check: $(INSTALLED)  ## lint, types, import directions and unit tests, in under two minutes
 	$(MAKE) --no-print-directory lint types imports unit
