@@ -109,7 +109,7 @@ def search(
         proof=_proof(outcomes, pick, target, time.perf_counter() - begin_s),
         reasons=(
             *reasons(pick, runner_up, beyond, limits, objective),
-            *(left_out_in_words(left_out.offers, left_out.reason) for left_out in left_out),
+            *(left_out_in_words(each.offers, each.reason) for each in left_out),
         ),
     )
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 from msgspec import structs
 
@@ -106,14 +107,21 @@ class _Judged:
         return tuple(LeftOut(offers=tuple(names), reason=reason) for reason, names in self.left_out.items())
 
 
+class MarketOptions(TypedDict, total=False):
+    """What the user may say about a market; all of it may be left out."""
+
+    links: Iterable[Link]
+    """Links that count more than those of the profiles and of the catalog."""
+    store_at: str | None
+    """Location of the store, for its prices."""
+    quotas: Mapping[str, int] | None
+    transport: TransportName | None
+
+
 def market_for(
     offers: Sequence[Offer],
     profiles: Mapping[str, Profile],
-    *,
-    links: Iterable[Link] = (),
-    store_at: str | None = None,
-    quotas: Mapping[str, int] | None = None,
-    transport: TransportName | None = None,
+    **how: Unpack[MarketOptions],
 ) -> tuple[Market, list[str]]:
     """Return the market of these offers, and the assumptions that it makes, in words.
 
@@ -121,27 +129,23 @@ def market_for(
     from the first one. Links come from `links`, the profiles and the catalog, in this order. `store_at` is the location
     of the store for its prices. Offers on which nothing can be planned are left out.
     """
-    judged = _judge(offers, profiles, links, transport, assumes_links=False)
-    return _market_of(judged, store_at, quotas), judged.notes
+    judged = _judge(offers, profiles, how.get("links", ()), how.get("transport"), assumes_links=False)
+    return _market_of(judged, how.get("store_at"), how.get("quotas") or {}), judged.notes
 
 
-def _market_of(judged: _Judged, store_at: str | None, quotas: Mapping[str, int] | None) -> Market:
+def _market_of(judged: _Judged, store_at: str | None, quotas: Mapping[str, int]) -> Market:
     """Return the only market of all offers."""
     prices = prices_at(judged.usable, store_at)
     for name, reason in _unpriced(judged.usable, prices).items():
         judged.left_out.setdefault(reason, []).append(name)
-    market = judged.market(_without(judged.usable, judged.left_out), prices, quotas or {})
+    market = judged.market(_without(judged.usable, judged.left_out), prices, quotas)
     return replace(market, left_out=judged.reasons())
 
 
 def markets_for(
     offers: Sequence[Offer],
     profiles: Mapping[str, Profile],
-    *,
-    links: Iterable[Link] = (),
-    store_at: str | None = None,
-    quotas: Mapping[str, int] | None = None,
-    transport: TransportName | None = None,
+    **how: Unpack[MarketOptions],
 ) -> tuple[list[Market], list[str], tuple[Link, ...]]:
     """Return a market for each location at which the store may be, with its assumptions, in words and as links.
 
@@ -149,7 +153,8 @@ def markets_for(
     offers are at one location, there is one market. Links are assumed where nobody has measured them. Otherwise as
     `market_for`.
     """
-    judged = _judge(offers, profiles, links, transport, assumes_links=True)
+    store_at, quotas = how.get("store_at"), how.get("quotas") or {}
+    judged = _judge(offers, profiles, how.get("links", ()), how.get("transport"), assumes_links=True)
     locations = dict.fromkeys(str(location_of(offer)) for offer in judged.usable if offer.kind != OWNED)
     if store_at is not None or len(locations) <= 1:
         return [without_dominated(_market_of(judged, store_at, quotas))], judged.notes, judged.assumed
@@ -167,14 +172,14 @@ def markets_for(
         usable = [offer for offer in around if offer.name not in missing]
         elsewhere = frozenset(offer.name for offer in usable if str(location_of(offer)) != location)
         if len(elsewhere) < len(usable):
-            own = {name: quota for name, quota in (quotas or {}).items() if _names_any(name, usable)}
+            own = {name: quota for name, quota in quotas.items() if _names_any(name, usable)}
             markets.append(replace(judged.market(usable, prices, own), elsewhere=elsewhere))
     planned = {offer.name for market in markets for offer in market.offers}
     for name, reason in unpriced.items():
         if name not in planned:
             judged.left_out.setdefault(reason, []).append(name)
     usable = _without(judged.usable, judged.left_out)
-    for name in quotas or {}:
+    for name in quotas:
         if not _names_any(name, usable):
             offered = ", ".join(offer.name for offer in usable)
             raise PlanError(f"a quota is given for {name!r}, but the offers are {offered}; name one")

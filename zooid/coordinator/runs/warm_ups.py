@@ -5,6 +5,7 @@ leaves a process behind that has imported torch, and a member that trains then s
 billed. Most of it would be billed anyway, since otherwise the member that trains would import torch.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
@@ -30,10 +31,9 @@ def offers_to_warm(given: Plan | FixedLayout, platform: Platform) -> list[Offer]
     warmed = []
     for offer, num_members in counts.items():
         has_successors = offer.lifetime_s is not None and offer.lifetime_s < _KEPT_S
-        num_wanted = 2 * num_members if has_successors else num_members
-        while num_wanted > 0 and not platform.has_room(num_wanted, offer.name):
-            num_wanted -= 1
-        warmed += [offer] * num_wanted
+        wanted = range(1, (2 * num_members if has_successors else num_members) + 1)
+        num_allowed = bisect_left(wanted, True, key=lambda number: not platform.has_room(number, offer.name))
+        warmed += [offer] * num_allowed
     return warmed
 
 
